@@ -1,0 +1,25 @@
+"""Optimizers for Keras 3 on TensorFlow that give the same numbers everywhere."""
+
+from tf_graft import schedules
+from tf_graft.core.checks import CheckpointError
+from tf_graft.core.optimizer import Optimizer
+from tf_graft.core.registry import deserialize, get, list_optimizers, serialize
+from tf_graft.optimizers import SGD, Adadelta, Adagrad, Adam, AdamW, RMSprop
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "SGD",
+    "Adadelta",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "CheckpointError",
+    "Optimizer",
+    "RMSprop",
+    "deserialize",
+    "get",
+    "list_optimizers",
+    "schedules",
+    "serialize",
+]

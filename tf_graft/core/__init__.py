@@ -1,0 +1,1 @@
+"""What every optimizer stands on; imports nothing of tf_graft above it."""

@@ -1,0 +1,43 @@
+"""Gradient accumulation: the mean over several micro-steps, dense or row by row.
+
+A row-sparse gradient is added to its rows of the accumulator, and the rows are marked; the update
+then takes the marked rows only.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tf_graft.core import numerics, replicas
+from tf_graft.core.parameters import Parameter
+from tf_graft.core.rows import part_of
+from tf_graft.core.slots import Slot
+
+SLOTS = {
+    "gradient_accumulator": Slot(),
+    "accumulated_rows": Slot(shape="rows", dtype="bool"),
+}
+
+
+def add(gradient: Any, parameter: Parameter) -> None:
+    """Adds a coalesced gradient to the accumulator."""
+    part = part_of(gradient, parameter.rows)
+    part.add(replicas.local(parameter.state["gradient_accumulator"]), numerics.values(gradient))
+    marks = replicas.local(parameter.state["accumulated_rows"])
+    part.write(marks, tf.ones_like(part.read(marks)))
+
+
+def take(gradient: Any, parameter: Parameter, steps: int) -> Any:
+    """The mean over `steps` micro-steps, in the form of `gradient`; empties the accumulator."""
+    accumulator = replicas.local(parameter.state["gradient_accumulator"])
+    marks = replicas.local(parameter.state["accumulated_rows"])
+    if isinstance(gradient, tf.IndexedSlices):
+        rows = tf.reshape(tf.where(marks), [-1])
+        gradient = tf.IndexedSlices(gradient.values, rows, gradient.dense_shape)
+    part = part_of(gradient, parameter.rows)
+    total = part.read(accumulator)
+    part.write(accumulator, tf.zeros_like(total))
+    part.write(marks, tf.zeros_like(part.read(marks)))
+    return numerics.like(gradient, total / steps)
+
+

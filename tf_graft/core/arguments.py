@@ -1,0 +1,131 @@
+"""The arguments that every optimizer takes, and what they must be."""
+
+import difflib
+from collections.abc import Callable, Sequence
+from typing import Any, TypedDict
+
+import keras
+from tensorflow.experimental import dtensor
+
+from tf_graft.core import checks
+
+JIT = ("auto", True, False)
+SPARSE = ("lazy", "exact")
+NONFINITE = ("skip", "raise", "apply")
+
+
+class Common(TypedDict, total=False):
+    """Arguments common to all optimizers; the first ten are Keras' own.
+
+    Args:
+        weight_decay: decoupled weight decay per step, times the learning rate, at least 0:
+            `w <- w - learning_rate * weight_decay * w`. None for none.
+        clipnorm: the largest L2 norm of each gradient, above 0. At most one of the three clips.
+        clipvalue: the largest magnitude of each gradient entry, above 0.
+        global_clipnorm: the largest L2 norm of all gradients together, above 0.
+        use_ema: whether to keep exponential moving averages of the weights.
+        ema_momentum: how much of the average is kept each step, in [0, 1].
+        ema_overwrite_frequency: write the averages into the weights every so many updates.
+        loss_scale_factor: `scale_loss` multiplies the loss by it; gradients are divided by it.
+        gradient_accumulation_steps: an update for every so many calls, at least 2, with the mean
+            of their gradients. Counters, schedules and averages see updates only.
+        name: the name that the optimizer's variables begin with.
+        mesh: the `tf.experimental.dtensor.Mesh` the state lives on; found from the variables when
+            None.
+        jit_compile: True compiles the update of dense variables with XLA; False does not; `"auto"`
+            takes TensorFlow's in-place kernels where there are some and does not compile.
+        sparse: what a row-sparse gradient (`tf.IndexedSlices`) does. `"lazy"`: only touched rows
+            move, decay and age, at a cost that follows them. `"exact"`: as the equal dense
+            gradient would, at the cost of the table unless the optimizer is idle on zeros.
+        nonfinite: what a gradient with NaN or infinity does. `"skip"`: nothing changes but
+            `skipped_steps`. `"raise"`: an `InvalidArgumentError`, and nothing changes. `"apply"`:
+            it is applied, unchecked, as Keras would.
+        exclude_from_weight_decay: regular expressions; a variable whose path contains one does not
+            decay.
+    """
+
+    weight_decay: float | None
+    clipnorm: float | None
+    clipvalue: float | None
+    global_clipnorm: float | None
+    use_ema: bool
+    ema_momentum: float
+    ema_overwrite_frequency: int | None
+    loss_scale_factor: float | None
+    gradient_accumulation_steps: int | None
+    name: str | None
+    mesh: dtensor.Mesh | str | None
+    jit_compile: bool | str
+    sparse: str
+    nonfinite: str
+    exclude_from_weight_decay: Sequence[str] | None
+
+
+def checked(owner: str, given: dict[str, Any]) -> Common:
+    """All common arguments, those not given at their defaults.
+
+    Raises:
+        TypeError: unknown argument, or one of the wrong type.
+        ValueError: one out of range, or more than one way of clipping.
+    """
+    unknown = [name for name in given if name not in Common.__annotations__]
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], [*Common.__annotations__, "learning_rate"], 1)
+        hint = f"; did you mean {near[0]}?" if near else "."
+        raise TypeError(f"{owner}({unknown[0]}=...): there is no such argument{hint}")
+
+    def value(name: str, check: Callable[..., Any], default: Any, *args: Any, **kwargs: Any) -> Any:
+        return check(owner, name, given.get(name, default), *args, **kwargs)
+
+    clips = {
+        name: value(name, checks.number, None, 0, open_low=True, optional=True)
+        for name in ("clipnorm", "clipvalue", "global_clipnorm")
+    }
+    if sum(clip is not None for clip in clips.values()) > 1:
+        named = ", ".join(f"{name}={clip:g}" for name, clip in clips.items() if clip is not None)
+        raise ValueError(f"{owner}({named}): at most one way of clipping can be given.")
+    result = Common(
+        weight_decay=value("weight_decay", checks.number, None, 0, optional=True),
+        use_ema=value("use_ema", checks.boolean, False),
+        ema_momentum=value("ema_momentum", checks.number, 0.99, 0, 1),
+        ema_overwrite_frequency=value(
+            "ema_overwrite_frequency", checks.integer, None, 1, optional=True
+        ),
+        loss_scale_factor=value(
+            "loss_scale_factor", checks.number, None, 0, open_low=True, optional=True
+        ),
+        gradient_accumulation_steps=value(
+            "gradient_accumulation_steps", checks.integer, None, 2, optional=True
+        ),
+        name=_name(owner, given.get("name")),
+        mesh=_mesh(owner, given.get("mesh")),
+        jit_compile=value("jit_compile", checks.choice, "auto", JIT),
+        sparse=value("sparse", checks.choice, "lazy", SPARSE),
+        nonfinite=value("nonfinite", checks.choice, "skip", NONFINITE),
+        exclude_from_weight_decay=value("exclude_from_weight_decay", checks.patterns, None),
+    )
+    result.update(clips)  # type: ignore[typeddict-item]
+    return result
+
+
+def rate(owner: str, given: Any) -> Any:
+    """A learning rate: a float at least 0, a schedule, or a callable without arguments."""
+    if isinstance(given, dict):
+        given = keras.optimizers.schedules.deserialize(given)
+    if isinstance(given, keras.optimizers.schedules.LearningRateSchedule) or callable(given):
+        return given
+    return checks.number(owner, "learning_rate", given, 0)
+
+
+def _name(owner: str, given: Any) -> str | None:
+    if given is not None and (not isinstance(given, str) or not given or "/" in given):
+        raise ValueError(f"{owner}(name={given!r}): name must be a string without '/'.")
+    return given
+
+
+def _mesh(owner: str, given: Any) -> dtensor.Mesh | None:
+    if isinstance(given, str):  # as a config holds it
+        return dtensor.Mesh.from_string(given)
+    if given is not None and not isinstance(given, dtensor.Mesh):
+        raise TypeError(f"{owner}(mesh={given!r}): mesh must be a tf.experimental.dtensor.Mesh.")
+    return given

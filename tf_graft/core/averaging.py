@@ -1,0 +1,71 @@
+"""Exponential moving averages of the weights, at a cost that follows the touched rows.
+
+    a_t = m a_{t-1} + (1 - m) w_t,    m = 0 at the first step
+
+A row that no gradient touches has constant weights, so its average after k idle steps is
+`w + m^k (a - w)`. Each row remembers the step its average was brought up to; the idle steps are
+made up for when the row is touched next, and for all rows before the averages are read.
+"""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tf_graft.core import replicas
+from tf_graft.core.parameters import Parameter
+from tf_graft.core.rows import Rows, Whole
+from tf_graft.core.slots import Slot
+
+SLOTS = {
+    "average": Slot(),
+    "average_step": Slot(shape="rows", dtype="int64"),
+}
+
+
+def catch_up(
+    parameters: Sequence[Parameter], parts: Sequence[Whole | Rows], step: tf.Tensor, momentum: float
+) -> None:
+    """Makes up for idle steps: the touched averages become those of step number `step`."""
+    whole = []
+    for parameter, part in zip(parameters, parts, strict=True):
+        if isinstance(part, Rows):
+            _catch_up(parameter, part, step, momentum)
+        else:
+            whole.append(parameter)
+    if whole:  # idle only after row-sparse steps, or steps without a gradient
+        oldest = [tf.reduce_min(replicas.local(p.state["average_step"])) for p in whole]
+        tf.cond(
+            tf.reduce_min(tf.stack(oldest)) < step,
+            lambda: [_catch_up(p, Whole(), step, momentum) for p in whole] and None,
+            lambda: None,
+        )
+
+
+def update(
+    parameters: Sequence[Parameter], parts: Sequence[Whole | Rows], step: tf.Tensor, momentum: float
+) -> None:
+    """Averages the weights just written at step number `step` into the touched averages."""
+    for parameter, part in zip(parameters, parts, strict=True):
+        average = replicas.local(parameter.state["average"])
+        weights = parameter.read(part)
+        kept = tf.cast(tf.where(step == 1, 0.0, momentum), weights.dtype)
+        part.write(average, kept * part.read(average) + (1 - kept) * weights)
+        _stamp(parameter, part, step)
+
+
+def _catch_up(parameter: Parameter, part: Whole | Rows, step: tf.Tensor, momentum: float) -> None:
+    average = replicas.local(parameter.state["average"])
+    stamp = part.read(replicas.local(parameter.state["average_step"]))
+    weights = parameter.read(part)
+    last = tf.reshape(stamp, [-1] + [1] * (weights.shape.rank - 1)) if weights.shape.rank else stamp
+    idle = tf.cast(step - last, weights.dtype)
+    stale = part.read(average)
+    fresh = weights + tf.pow(tf.cast(momentum, weights.dtype), idle) * (stale - weights)
+    fresh = tf.where(last == 0, weights, fresh)  # it has never been averaged
+    part.write(average, tf.where(idle > 0, fresh, stale))
+    _stamp(parameter, part, step)
+
+
+def _stamp(parameter: Parameter, part: Whole | Rows, step: tf.Tensor) -> None:
+    stamp = replicas.local(parameter.state["average_step"])
+    part.write(stamp, tf.zeros_like(part.read(stamp)) + step)

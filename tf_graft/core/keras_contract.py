@@ -1,0 +1,100 @@
+"""Every private name of Keras (and of TensorFlow) that tf_graft relies on, each with its reason.
+
+Nothing else in the package touches one. `tests/test_keras_contract.py` fails by name when a release
+drops one.
+"""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+from tensorflow.python.ops import control_flow_util
+
+if keras.backend.backend() != "tensorflow":
+    raise ImportError(
+        f"tf_graft needs Keras on the TensorFlow backend, and Keras runs on "
+        f"'{keras.backend.backend()}': set the environment variable KERAS_BACKEND=tensorflow "
+        "before Keras is imported."
+    )
+
+OPTIMIZER_NAMES = {
+    "_iterations": "Keras' trainer and callbacks count steps in this variable",
+    "_learning_rate": "the rate as given: a variable, a schedule or a callable",
+    "_track_variable": "puts a variable into `Optimizer.variables`",
+    "_variables": "what `Optimizer.variables` and `set_weights` go through",
+    "_trainable_variables": "SwapEMAWeights walks it beside the averages",
+    "_trainable_variables_indices": "`_get_variable_index` of Keras optimizers looks here",
+    "_var_key": "one key for a Keras variable, its tf.Variable and a replica's copy of it",
+    "_check_super_called": "Keras' own guard against state before `super().__init__()`",
+    "_distribution_strategy": "SwapEMAWeights updates through it",
+}
+PROVIDED_NAMES = {
+    "_model_variables_moving_average": "SwapEMAWeights swaps these with the model variables",
+}
+VARIABLE_NAMES = {
+    "_initialize_with_initializer": "the one place where Keras makes the tf.Variable",
+    "_value": "the tf.Variable behind a keras.Variable, which a mesh replaces by a DVariable",
+    "_layout": "the layout that a variable was asked to have",
+}
+
+
+def in_xla() -> bool:
+    """Whether the code being traced is going to be compiled by XLA.
+
+    TensorFlow has no public name for it: some in-place kernels exist outside XLA only.
+    """
+    if tf.executing_eagerly():
+        return False
+    return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
+
+
+class MeshVariable(keras.Variable):
+    """A `keras.Variable` whose storage is a `DVariable` of the layout it was given."""
+
+    def _initialize_with_initializer(self, initializer: Any) -> None:
+        shape, dtype = self._shape, self._dtype
+        value = dtensor.call_with_layout(initializer, self._layout, shape, dtype=dtype)
+        self._value = dtensor.DVariable(value, name=self.name, trainable=False)
+
+
+class KerasOptimizer(keras.optimizers.Optimizer):
+    """`keras.optimizers.Optimizer` with the private names that the engine needs made plain."""
+
+    def _count_variable(self) -> keras.Variable:
+        return self._iterations
+
+    def _rate_variable(self) -> keras.Variable | None:
+        """The variable that holds the learning rate; None under a schedule or a callable."""
+        return self._learning_rate if isinstance(self._learning_rate, keras.Variable) else None
+
+    def _key(self, variable: Any) -> Any:
+        return self._var_key(variable)
+
+    def _keep(self, variable: keras.Variable) -> keras.Variable:
+        """Lists a variable among `Optimizer.variables`."""
+        self._track_variable(variable)
+        return variable
+
+    def _declare(self, variables: list[Any], strategy: tf.distribute.Strategy) -> None:
+        """Tells Keras which variables the optimizer was built for."""
+        self._trainable_variables = list(variables)
+        self._trainable_variables_indices = {self._var_key(v): i for i, v in enumerate(variables)}
+        self._distribution_strategy = strategy
+        self.built = True
+
+    @property
+    def _model_variables_moving_average(self) -> list[keras.Variable]:
+        """What `SwapEMAWeights` swaps with the model variables, brought up to date first."""
+        if not self.use_ema or not self.built:
+            raise AttributeError("_model_variables_moving_average")
+        return self.synchronized_averages()
+
+    def synchronized_averages(self) -> list[keras.Variable]:
+        """The averages of all variables as of the last step, in the variables' order."""
+        raise NotImplementedError
+
+
+def rehome(variable: keras.Variable, source: keras.Variable) -> None:
+    """Gives a variable the storage of another, newly made one: on a mesh, or under a strategy."""
+    variable._value = source._value

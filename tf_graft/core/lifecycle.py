@@ -1,0 +1,203 @@
+"""An optimizer's life apart from its steps: made, built, configured, saved and loaded."""
+
+import inspect
+import re
+from collections.abc import Iterable
+from typing import Any, Self, Unpack
+
+import keras
+import tensorflow as tf
+
+from tf_graft.core import (
+    accumulation,
+    arguments,
+    averaging,
+    checks,
+    keras_contract,
+    numerics,
+    replicas,
+    slots,
+    state,
+)
+from tf_graft.core.parameters import Parameter, Parameters, paths
+from tf_graft.core.slots import Slot
+
+MASTER = Slot(dtype="float32")
+
+
+class Lifecycle(keras_contract.KerasOptimizer):
+    """Everything of `Optimizer` that is not the step itself."""
+
+    def __init__(self, learning_rate: Any, **common: Unpack[arguments.Common]):
+        owner = type(self).__name__
+        given = arguments.checked(owner, dict(common))
+        self_made = ("mesh", "jit_compile", "sparse", "nonfinite", "exclude_from_weight_decay")
+        own = {name: given.pop(name) for name in self_made}  # type: ignore[misc]
+        super().__init__(learning_rate=arguments.rate(owner, learning_rate), **given)
+        self.jit_compile = own["jit_compile"]
+        self.sparse = own["sparse"]
+        self.nonfinite = own["nonfinite"]
+        self.mesh = own["mesh"]
+        self._decay_exclusions = own["exclude_from_weight_decay"]
+        self._parameters = Parameters({})
+        self._strategy = tf.distribute.get_strategy()
+        self.skipped_steps = self._counter("skipped_steps")
+        self.micro_steps = self._counter("micro_steps")
+        self._identity = state.Identity(owner)
+
+    def slots(self) -> dict[str, Slot]:
+        """What is remembered for each variable, by role. Roles are checkpoint keys."""
+        return {}
+
+    def build(self, variables: Iterable[Any]) -> None:
+        """Creates all state for the variables. Building again for the same ones does nothing.
+
+        Raises:
+            TypeError: a variable that is not floating point.
+            ValueError: a variable given twice, or others than the optimizer was built for.
+        """
+        variables = list(variables)
+        keys = [self._key(variable) for variable in variables]
+        self._check_buildable(variables, keys)
+        if self.built:
+            return
+        self._strategy = replicas.strategy_of(variables)
+        self.mesh = self.mesh or slots.mesh_of(variables)
+        with tf.init_scope(), self._strategy.scope():
+            self._settle_counters()
+            built = [
+                self._parameter(variable, path)
+                for variable, path in zip(variables, paths(variables), strict=True)
+            ]
+        self._parameters = Parameters(dict(zip(keys, built, strict=True)))
+        self._state = {p.path: {**p.slots, **p.state} for p in built}  # for tf.train.Checkpoint
+        self._declare(variables, self._strategy)
+
+    def _check_buildable(self, variables: list[Any], keys: list[Any]) -> None:
+        owner = f"{type(self).__name__}.build"
+        for variable, path in zip(variables, paths(variables), strict=True):
+            if not tf.as_dtype(variable.dtype).is_floating:
+                raise TypeError(
+                    f"{owner}: '{path}' is of dtype {tf.as_dtype(variable.dtype).name}; only "
+                    "floating point variables can be trained."
+                )
+            if getattr(variable, "overwrite_with_gradient", False):
+                raise ValueError(
+                    f"{owner}: '{path}' is to be overwritten with its gradient (float8 training), "
+                    "which tf_graft does not support."
+                )
+        if len(set(keys)) != len(keys):
+            twice = next(p for p, k in zip(paths(variables), keys, strict=True) if keys.count(k) > 1)
+            raise ValueError(f"{owner}: '{twice}' is given twice.")
+        if self.built and any(self._parameters.get(key) is None for key in keys):
+            raise ValueError(
+                f"{owner}: it was built for other variables; make a new optimizer for these."
+            )
+
+    def _parameter(self, variable: Any, path: str) -> Parameter:
+        engine: dict[str, Slot] = {}
+        if tf.as_dtype(variable.dtype) in numerics.HALF:
+            engine["master"] = MASTER
+        if self.use_ema:
+            engine |= averaging.SLOTS
+        if self.gradient_accumulation_steps:
+            engine |= accumulation.SLOTS
+        dtype = numerics.compute_dtype(tf.as_dtype(variable.dtype)).name
+
+        def made(roles: dict[str, Slot]) -> dict[str, keras.Variable]:
+            return {
+                role: self._keep(
+                    slots.create((self.name, path), role, slot, dtype, variable, self.mesh)
+                )
+                for role, slot in roles.items()
+            }
+
+        decays = bool(self.weight_decay) and not checks.matches(path, self._decay_exclusions)
+        return Parameter(variable, path, made(self.slots()), made(engine), decays)
+
+    def _counter(self, name: str) -> keras.Variable:
+        return self._keep(slots.create((self.name,), name, Slot(), "int64", mesh=self.mesh))
+
+    def _settle_counters(self) -> None:
+        """Moves the counters and the rate, made with the optimizer, to where the variables live."""
+        rate = self._rate_variable()
+        for counter in (self.iterations, self.skipped_steps, self.micro_steps, rate):
+            if counter is not None and not self._at_home(counter):
+                fill = Slot(float(counter.numpy()))
+                moved = slots.create((self.name,), counter.name, fill, counter.dtype, mesh=self.mesh)
+                keras_contract.rehome(counter, moved)
+
+    def _at_home(self, variable: keras.Variable) -> bool:
+        if self.mesh is not None:
+            return slots.layout_of(variable) is not None
+        return replicas.strategy_of([variable]) is self._strategy
+
+    @property
+    def iterations(self) -> keras.Variable:
+        """How many updates have been made; micro-steps and skipped steps do not count."""
+        return self._count_variable()
+
+    @property
+    def learning_rate(self) -> Any:
+        """The present learning rate: settable with a number, unless it is a schedule."""
+        return super().learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value: Any) -> None:
+        if not isinstance(value, tf.Tensor | tf.Variable | keras.Variable):
+            value = arguments.rate(type(self).__name__, value)
+        keras_contract.KerasOptimizer.learning_rate.fset(self, value)  # type: ignore[attr-defined]
+
+    def exclude_from_weight_decay(
+        self, var_list: Iterable[Any] | None = None, var_names: Iterable[str] | None = None
+    ) -> None:
+        """Adds variables, or patterns for their paths, that weight decay leaves alone.
+
+        Raises:
+            ValueError: the optimizer has been built.
+        """
+        owner = f"{type(self).__name__}.exclude_from_weight_decay"
+        if self.built:
+            raise ValueError(f"{owner}: call it before the optimizer is built.")
+        exact = [f"^{re.escape(path)}$" for path in paths(list(var_list or []))]
+        named = checks.patterns(owner, "var_names", var_names)
+        self._decay_exclusions = [*self._decay_exclusions, *exact, *named]
+
+    def get_config(self) -> dict[str, Any]:
+        """Every argument of the constructor, as plain values."""
+        config = super().get_config()
+        own = inspect.signature(type(self).__init__).parameters
+        config |= {name: getattr(self, name) for name in own if name not in {"self", "common", *config}}
+        config |= {
+            "mesh": None if self.mesh is None else self.mesh.to_string(),
+            "jit_compile": self.jit_compile,
+            "sparse": self.sparse,
+            "nonfinite": self.nonfinite,
+            "exclude_from_weight_decay": list(self._decay_exclusions),
+        }
+        return config
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
+        """The optimizer that `get_config` describes, without its state."""
+        return super().from_config(dict(config), custom_objects=custom_objects)
+
+    def save_own_variables(self, store: Any) -> None:
+        """Writes the state into a Keras weights store, by path and role."""
+        state.save(self._identity, self.built, self._named_variables(), store)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Reads the state back, by path and role.
+
+        Raises:
+            CheckpointError: the optimizer is not built, or the state is another optimizer's.
+        """
+        state.load(self._identity, self.built, self._named_variables(), store)
+
+    def _named_variables(self) -> dict[str, keras.Variable]:
+        counters = (self.iterations, self._rate_variable(), self.skipped_steps, self.micro_steps)
+        named = {counter.name: counter for counter in counters if counter is not None}
+        for parameter in self._parameters:
+            for role, variable in {**parameter.slots, **parameter.state}.items():
+                named[f"{parameter.path}/{role}"] = variable
+        return named

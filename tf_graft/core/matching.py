@@ -1,0 +1,81 @@
+"""Gradients matched with the parameters they are for, or refused."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_graft.core import numerics
+from tf_graft.core.parameters import Parameter, Parameters, paths
+
+
+def parameters_for(
+    owner: str, known: Parameters, key: Callable[[Any], Any], variables: Sequence[Any]
+) -> list[Parameter]:
+    """The parameter of each variable.
+
+    Raises:
+        ValueError: a variable that is unknown or given twice.
+    """
+    found: dict[Any, Parameter] = {}
+    for variable in variables:
+        identity = key(variable)
+        parameter = known.get(identity)
+        if parameter is None:
+            raise ValueError(
+                f"{owner}: '{paths([variable])[0]}' is not one of the {len(known)} variables that "
+                "the optimizer was built for."
+            )
+        if identity in found:
+            raise ValueError(f"{owner}: '{parameter.path}' is given twice.")
+        found[identity] = parameter
+    return list(found.values())
+
+
+def pairs(
+    owner: str, gradients: Sequence[Any], parameters: Sequence[Parameter]
+) -> tuple[list[Any], list[Parameter]]:
+    """Gradients that are there, as floating point tensors, and the parameters they are for.
+
+    Raises:
+        TypeError: a gradient that is not floating point.
+        ValueError: gradients and variables differ in number or shape, or there is no gradient.
+    """
+    if len(gradients) != len(parameters):
+        raise ValueError(
+            f"{owner}: {len(gradients)} gradients were given for {len(parameters)} variables."
+        )
+    present = [(g, p) for g, p in zip(gradients, parameters, strict=True) if g is not None]
+    missing = [p.path for g, p in zip(gradients, parameters, strict=True) if g is None]
+    if not present:
+        raise ValueError(f"{owner}: no variable has a gradient.")
+    if missing:
+        warnings.warn(
+            f"{owner}: no gradient for {', '.join(missing)}; left alone. (Does the loss depend on "
+            "it? Was `loss` given to `compile`?)",
+            stacklevel=4,
+        )
+    return [_checked(owner, g, p) for g, p in present], [p for _, p in present]
+
+
+def _checked(owner: str, gradient: Any, parameter: Parameter) -> Any:
+    if isinstance(gradient, tf.distribute.DistributedValues):
+        return gradient
+    if not isinstance(gradient, tf.IndexedSlices):
+        gradient = tf.convert_to_tensor(gradient)
+    if not gradient.dtype.is_floating:
+        raise TypeError(
+            f"{owner}: the gradient of '{parameter.path}' is of dtype {gradient.dtype.name}; it "
+            "must be floating point."
+        )
+    shape = tuple(parameter.variable.shape)
+    given = numerics.values(gradient).shape
+    row_sparse = isinstance(gradient, tf.IndexedSlices)
+    if not given.is_compatible_with([None, *shape[1:]] if row_sparse else shape):
+        what = "row-sparse gradient" if row_sparse else "gradient"
+        raise ValueError(
+            f"{owner}: the {what} of '{parameter.path}' has shape {tuple(given)}, the variable has "
+            f"shape {shape}."
+        )
+    return gradient

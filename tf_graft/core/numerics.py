@@ -1,0 +1,74 @@
+"""Precision, finiteness and norms, for dense tensors and the values of row-sparse gradients."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+HALF = (tf.float16, tf.bfloat16)
+
+
+def compute_dtype(dtype: tf.DType) -> tf.DType:
+    """The precision a variable's update is computed in: never below float32."""
+    return tf.float32 if dtype in HALF else dtype
+
+
+def values(gradient: Any) -> tf.Tensor:
+    """The numbers of a gradient, dense or row-sparse."""
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+def scaled(gradient: Any, factor: Any) -> Any:
+    """`gradient * factor`, dense or row-sparse."""
+    return like(gradient, values(gradient) * tf.cast(factor, gradient.dtype))
+
+
+def like(gradient: Any, new_values: tf.Tensor) -> Any:
+    """`new_values` in the form of `gradient`, dense or row-sparse."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(new_values, gradient.indices, gradient.dense_shape)
+    return new_values
+
+
+def norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The L2 norm over all entries of all tensors, a scalar.
+
+    Where the sum of squares overflows though every entry is finite, it is taken again relative to
+    the largest entry.
+    """
+    total = tf.add_n([_sum_of_squares(x) for x in tensors])
+
+    def relative() -> tf.Tensor:
+        peak = tf.reduce_max(tf.stack([tf.reduce_max(tf.abs(x)) for x in tensors]))
+        return peak * tf.sqrt(tf.add_n([_sum_of_squares(x / peak) for x in tensors]))
+
+    return tf.cond(tf.math.is_finite(total), lambda: tf.sqrt(total), relative)
+
+
+def all_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Whether no entry of any tensor is infinite or NaN, a boolean scalar.
+
+    A finite sum of squares proves it at the cost of one pass; a non-finite one may be an overflow
+    and wants the exact check.
+    """
+    probes = [tf.cast(_self_product(x), tf.float32) for x in tensors]
+
+    def exact() -> tf.Tensor:
+        return tf.reduce_all(
+            tf.stack([tf.reduce_all(tf.math.is_finite(x)) for x in tensors])
+        )
+
+    return tf.cond(tf.math.is_finite(tf.add_n(probes)), lambda: tf.constant(True), exact)
+
+
+def _sum_of_squares(x: tf.Tensor) -> tf.Tensor:
+    return 2.0 * tf.nn.l2_loss(x)
+
+
+def _self_product(x: tf.Tensor) -> tf.Tensor:
+    """The sum of squares as a matrix product: the cheapest full pass TensorFlow has on a CPU.
+
+    On accelerators its precision may be reduced, so that it serves for finiteness only.
+    """
+    flat = tf.reshape(x, [1, -1])
+    return tf.reshape(tf.matmul(flat, flat, transpose_b=True), [])

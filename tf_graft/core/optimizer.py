@@ -1,0 +1,335 @@
+"""The engine: what happens between a list of gradients and the variables, in one order, once."""
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, Unpack
+
+import keras
+import tensorflow as tf
+
+from tf_graft.core import (
+    accumulation,
+    arguments,
+    averaging,
+    keras_contract,
+    matching,
+    numerics,
+    replicas,
+    rows,
+)
+from tf_graft.core.lifecycle import Lifecycle
+from tf_graft.core.parameters import Parameter
+from tf_graft.core.rows import Rows, Whole
+
+Step = tuple[tf.Tensor, dict[str, tf.Tensor]]
+
+
+class Optimizer(Lifecycle):
+    """A Keras optimizer made of two pure functions, `slots` and `step`.
+
+    A subclass says what it remembers and what it proposes; this class alone writes variables.
+    `apply` goes through, in this order: check, aggregate over replicas, coalesce repeated rows,
+    unscale, judge finiteness, accumulate, clip, propose, couple, write (with decay and constraint),
+    average, count.
+
+    Attributes:
+        rowwise: each row of a variable is updated from that row alone.
+        idle: a zero gradient changes neither slots nor weights.
+        skipped_steps: how many calls were left out because a gradient was not finite.
+
+    Args:
+        learning_rate: a number, at least 0; a `LearningRateSchedule`; or a callable without
+            arguments.
+        **common: see `tf_graft.core.arguments.Common`.
+
+    Raises:
+        TypeError: an argument of the wrong type.
+        ValueError: an argument out of its range, named.
+    """
+
+    rowwise = True
+    idle = False
+
+    # Where TensorFlow has `step` as one in-place kernel: functions of (g, w, s, lr, t) like it, but
+    # of variables, for a dense gradient and for the rows of a coalesced `tf.IndexedSlices`.
+    kernel: Callable[..., Any] | None = None
+    row_kernel: Callable[..., Any] | None = None
+
+    def __init__(self, learning_rate: Any = 0.001, **common: Unpack[arguments.Common]):
+        super().__init__(learning_rate, **common)
+
+    def step(
+        self, g: tf.Tensor, w: tf.Tensor, s: dict[str, tf.Tensor], lr: tf.Tensor, t: tf.Tensor
+    ) -> Step:
+        """The signed step to add to the weights, and the new slots. Pure: reads no variable.
+
+        Args:
+            g: gradient, of the shape of `w`: a whole variable or its touched rows.
+            w: weights, float32 or float64.
+            s: slots by role.
+            lr: learning rate, a scalar of the dtype of `w`.
+            t: number of this update, from 1, a scalar of the dtype of `w`.
+        """
+        raise NotImplementedError
+
+    def couple(self, steps: list[Step]) -> list[Step]:
+        """Reshapes the steps of all variables together, where an algorithm spans variables."""
+        return steps
+
+    def apply(self, grads: Iterable[Any], trainable_variables: Iterable[Any] | None = None) -> None:
+        """Updates the variables.
+
+        Args:
+            grads: one gradient per variable, each a tensor of the variable's shape, a
+                `tf.IndexedSlices`, or None (then that variable and its state are left alone).
+            trainable_variables: the variables; all that the optimizer was built for when None.
+
+        Raises:
+            TypeError: a gradient that is not floating point.
+            ValueError: gradients and variables differ in number or shape; a variable is unknown or
+                given twice; there is no gradient at all.
+            tf.errors.InvalidArgumentError: a row out of range; with `nonfinite="raise"` a gradient
+                that is not finite. Whatever is raised, nothing has changed.
+        """
+        grads = list(grads)
+        variables = None if trainable_variables is None else list(trainable_variables)
+        if not grads and not variables:
+            return
+        gradients, parameters = matching.pairs(
+            f"{type(self).__name__}.apply", grads, self._parameters_for("apply", variables)
+        )
+        # Plain tensors given in cross-replica context are sums over the replicas already.
+        summed = tf.distribute.get_replica_context() is None and not any(
+            isinstance(g, tf.distribute.DistributedValues) for g in gradients
+        )
+        with tf.name_scope(self.name):
+            replicas.everywhere(self._strategy, self._receive, gradients, parameters, summed)
+
+    def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> keras.Variable:
+        """`apply`, for pairs of gradient and variable; returns `iterations`."""
+        pairs = list(grads_and_vars)
+        self.apply([gradient for gradient, _ in pairs], [variable for _, variable in pairs])
+        return self.iterations
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """One variable's update alone: not aggregated, judged, clipped, averaged or counted."""
+        parameters = self._parameters_for("update_step", [variable])
+        gradients, _ = matching.pairs(f"{type(self).__name__}.update_step", [gradient], parameters)
+
+        def update() -> None:
+            ready = [self._normalized(g, p) for g, p in zip(gradients, parameters, strict=True)]
+            self._write(ready, parameters, learning_rate)
+
+        replicas.everywhere(self._strategy, update)
+
+    def _parameters_for(self, method: str, variables: list[Any] | None) -> list[Parameter]:
+        owner = f"{type(self).__name__}.{method}"
+        if variables is None:
+            if not self.built:
+                raise ValueError(f"{owner}: without variables the optimizer must be built first.")
+            return list(self._parameters)
+        if not self.built:
+            self.build(variables)
+        return matching.parameters_for(owner, self._parameters, self._key, variables)
+
+    # From here on the code runs in each replica's own context.
+
+    def _receive(self, gradients: list[Any], parameters: list[Parameter], summed: bool) -> None:
+        """Aggregate, coalesce, unscale, judge."""
+        gradients = gradients if summed else replicas.summed(gradients)
+        gradients = [self._normalized(g, p) for g, p in zip(gradients, parameters, strict=True)]
+        with tf.control_dependencies(self._row_checks(gradients, parameters)):
+            if self.loss_scale_factor is not None:
+                gradients = [numerics.scaled(g, 1 / self.loss_scale_factor) for g in gradients]
+            if self.nonfinite == "apply":
+                self._accept(gradients, parameters)
+                return
+            finite = numerics.all_finite([numerics.values(g) for g in gradients])
+            if self.nonfinite == "raise":
+                with tf.control_dependencies(self._finite_check(finite)):
+                    self._accept(gradients, parameters)
+            else:
+                tf.cond(finite, lambda: self._accept(gradients, parameters), self._skip)
+
+    def _normalized(self, gradient: Any, parameter: Parameter) -> Any:
+        """In the precision of the update, each row once, dense where it is to act so."""
+        gradient = numerics.like(
+            gradient, tf.cast(numerics.values(gradient), parameter.dtype)
+        )
+        gradient = rows.coalesce(gradient)
+        if isinstance(gradient, tf.IndexedSlices) and self._acts_dense(parameter):
+            return rows.densify(gradient, parameter.variable.shape)
+        return gradient
+
+    def _acts_dense(self, parameter: Parameter) -> bool:
+        exact_on_rows = self.idle and self.rowwise and not parameter.decays
+        return self.sparse == "exact" and not exact_on_rows
+
+    def _row_checks(self, gradients: list[Any], parameters: list[Parameter]) -> list[Any]:
+        return [
+            check
+            for g, p in zip(gradients, parameters, strict=True)
+            for check in rows.range_checks(type(self).__name__, g, p.path, p.rows)
+        ]
+
+    def _finite_check(self, finite: tf.Tensor) -> list[Any]:
+        if keras_contract.in_xla():
+            raise ValueError(
+                f"{type(self).__name__}(nonfinite='raise'): compiled by XLA nothing can be raised; "
+                "use 'skip'."
+            )
+        message = f"{type(self).__name__}.apply: a gradient is not finite; nothing was changed."
+        check = tf.debugging.Assert(finite, [message])
+        return [] if check is None else [check]
+
+    def _skip(self) -> None:
+        replicas.local(self.skipped_steps).assign_add(1, read_value=False)
+
+    def _accept(self, gradients: list[Any], parameters: list[Parameter]) -> None:
+        """Accumulate: an update now, or at the last micro-step."""
+        steps = self.gradient_accumulation_steps
+        if not steps:
+            self._update(gradients, parameters)
+            return
+        both = list(zip(gradients, parameters, strict=True))
+        for gradient, parameter in both:
+            accumulation.add(gradient, parameter)
+        taken = replicas.local(self.micro_steps).assign_add(1)
+        tf.cond(
+            taken % steps == 0,
+            lambda: self._update([accumulation.take(g, p, steps) for g, p in both], parameters),
+            lambda: None,
+        )
+
+    def _update(self, gradients: list[Any], parameters: list[Parameter]) -> None:
+        """Clip, propose, couple, write, average, count."""
+        count = replicas.local(self.iterations)
+        done = self._done()
+        parts = self._parts(gradients, parameters)
+        if self.use_ema:
+            averaging.catch_up(parameters, parts, done, self.ema_momentum)
+        self._write(self._clipped(gradients), parameters, self.learning_rate)
+        if self.use_ema:
+            averaging.update(parameters, parts, done + 1, self.ema_momentum)
+            self._overwrite_when_due(done + 1)
+        count.assign_add(1, read_value=False)
+
+    def _clipped(self, gradients: list[Any]) -> list[Any]:
+        values = [numerics.values(g) for g in gradients]
+        if self.clipvalue is not None:
+            values = [tf.clip_by_value(v, -self.clipvalue, self.clipvalue) for v in values]
+            return [numerics.like(g, v) for g, v in zip(gradients, values, strict=True)]
+        if self.clipnorm is not None:
+            norms = [numerics.norm([v]) for v in values]
+            return [
+                numerics.scaled(g, self.clipnorm / tf.maximum(norm, self.clipnorm))
+                for g, norm in zip(gradients, norms, strict=True)
+            ]
+        if self.global_clipnorm is not None:
+            norm = numerics.norm(values)
+            factor = self.global_clipnorm / tf.maximum(norm, self.global_clipnorm)
+            return [numerics.scaled(g, factor) for g in gradients]
+        return gradients
+
+    def _parts(self, gradients: list[Any], parameters: list[Parameter]) -> list[Whole | Rows]:
+        return [rows.part_of(g, p.rows) for g, p in zip(gradients, parameters, strict=True)]
+
+    def _write(self, gradients: list[Any], parameters: list[Parameter], rate: Any) -> None:
+        """Propose, couple, write: by kernel where there is one, by `step` otherwise."""
+        next_step = self._done() + 1
+        scalars = {
+            dtype: (tf.cast(rate, dtype), tf.cast(next_step, dtype))
+            for dtype in dict.fromkeys(p.dtype for p in parameters)
+        }
+        stepping = []
+        for gradient, parameter in zip(gradients, parameters, strict=True):
+            if not self._write_by_kernel(gradient, parameter, *scalars[parameter.dtype]):
+                stepping.append((gradient, parameter))
+        self._write_steps(stepping, scalars)
+        for parameter in parameters:
+            if parameter.variable.constraint is not None:
+                parameter.replace(parameter.variable.constraint(parameter.read(Whole())))
+
+    def _write_by_kernel(
+        self, gradient: Any, parameter: Parameter, lr: tf.Tensor, t: tf.Tensor
+    ) -> bool:
+        kernel = self.row_kernel if isinstance(gradient, tf.IndexedSlices) else self.kernel
+        if kernel is None or not self._kernels_serve(parameter):
+            return False
+        weights = replicas.local(parameter.variable)
+        if parameter.decays:
+            part = rows.part_of(gradient, parameter.rows)
+            part.add(weights, -lr * self.weight_decay * part.read(weights))
+        slots = {role: replicas.local(slot) for role, slot in parameter.slots.items()}
+        kernel(gradient, weights, slots, lr, t)
+        return True
+
+    def _kernels_serve(self, parameter: Parameter) -> bool:
+        """Kernels know no masters, meshes or couplings, and XLA does as well with `step`."""
+        compiled = self.jit_compile is True or keras_contract.in_xla()
+        coupled = type(self).couple is not Optimizer.couple
+        return not (compiled or coupled or self.mesh is not None or "master" in parameter.state)
+
+    def _write_steps(self, stepping: list[tuple[Any, Parameter]], scalars: dict[Any, Any]) -> None:
+        parts = self._parts([g for g, _ in stepping], [p for _, p in stepping])
+        weights = [p.read(part) for (_, p), part in zip(stepping, parts, strict=True)]
+        inputs = [
+            (
+                numerics.values(g),
+                w,
+                {role: part.read(replicas.local(slot)) for role, slot in p.slots.items()},
+                *scalars[p.dtype],
+            )
+            for (g, p), part, w in zip(stepping, parts, weights, strict=True)
+        ]
+        dense = not any(isinstance(part, Rows) for part in parts)
+        propose = self._compiled_steps if self.jit_compile is True and dense else self._steps
+        for (_, p), part, w, (step, slots) in zip(
+            stepping, parts, weights, self.couple(propose(inputs)), strict=True
+        ):
+            lr, _ = scalars[p.dtype]
+            p.move(part, w, step - lr * self.weight_decay * w if p.decays else step)
+            for role, value in slots.items():
+                part.write(replicas.local(p.slots[role]), value)
+
+    def _steps(self, inputs: list[tuple[Any, ...]]) -> list[Step]:
+        return [self.step(*arguments) for arguments in inputs]
+
+    @functools.cached_property
+    def _compiled_steps(self) -> Any:
+        return tf.function(self._steps, jit_compile=True)
+
+    # Averages.
+
+    def _overwrite_when_due(self, step: tf.Tensor) -> None:
+        frequency = self.ema_overwrite_frequency
+        if frequency:
+            everything = list(self._parameters)
+            tf.cond(
+                step % frequency == 0, lambda: self._overwrite(everything, step), lambda: None
+            )
+
+    def _overwrite(self, parameters: list[Parameter], step: tf.Tensor) -> None:
+        averaging.catch_up(parameters, [Whole()] * len(parameters), step, self.ema_momentum)
+        for parameter in parameters:
+            average = replicas.local(parameter.state["average"])
+            parameter.replace(tf.convert_to_tensor(average))
+
+    def finalize_variable_values(self, var_list: Iterable[Any]) -> None:
+        """With `use_ema`, gives the variables their averages; `fit` calls it when it ends."""
+        if self.use_ema:
+            wanted = self._parameters_for("finalize_variable_values", list(var_list))
+            replicas.everywhere(self._strategy, lambda: self._overwrite(wanted, self._done()))
+
+    def synchronized_averages(self) -> list[keras.Variable]:
+        """The averages of all variables as of the last update, in the variables' order."""
+        everything = list(self._parameters)
+        whole: list[Whole | Rows] = [Whole() for _ in everything]
+        replicas.everywhere(
+            self._strategy,
+            lambda: averaging.catch_up(everything, whole, self._done(), self.ema_momentum),
+        )
+        return [parameter.state["average"] for parameter in everything]
+
+    def _done(self) -> tf.Tensor:
+        return tf.convert_to_tensor(replicas.local(self.iterations))

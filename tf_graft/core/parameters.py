@@ -1,0 +1,99 @@
+"""The model variables an optimizer was built for, each with all that is remembered about it."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_graft.core import numerics, replicas
+from tf_graft.core.rows import Rows, Whole
+
+
+@dataclass(frozen=True, eq=False)
+class Parameter:
+    """One model variable.
+
+    Attributes:
+        variable: the variable as the caller gave it (`keras.Variable` or `tf.Variable`).
+        path: its path, such as `dense/kernel`: unique within the optimizer.
+        slots: the algorithm's state, by role.
+        state: the engine's state, by role (`master`, `average`, `gradient_accumulator` ...).
+        decays: whether decoupled weight decay applies to it.
+    """
+
+    variable: Any
+    path: str
+    slots: dict[str, keras.Variable]
+    state: dict[str, keras.Variable]
+    decays: bool
+
+    @property
+    def rows(self) -> int:
+        """The length of its first dimension; 0 for a scalar."""
+        return self.variable.shape[0] if len(self.variable.shape) else 0
+
+    @property
+    def dtype(self) -> tf.DType:
+        """The precision its update is computed in."""
+        return numerics.compute_dtype(tf.as_dtype(self.variable.dtype))
+
+    def read(self, part: Whole | Rows) -> tf.Tensor:
+        """The touched weights, in the precision of the update.
+
+        The variable is the truth; for half precision the master adds the bits below it, as long
+        as the two agree (they do not after weights were loaded).
+        """
+        weights = part.read(replicas.local(self.variable))
+        if "master" not in self.state:
+            return weights
+        master = part.read(replicas.local(self.state["master"]))
+        agrees = tf.equal(tf.saturate_cast(master, weights.dtype), weights)
+        return tf.where(agrees, master, tf.cast(weights, master.dtype))
+
+    def move(self, part: Whole | Rows, weights: tf.Tensor, step: tf.Tensor) -> None:
+        """Adds a step to the touched weights, whose present value is `weights`."""
+        variable = replicas.local(self.variable)
+        if "master" not in self.state:
+            part.add(variable, step)
+            return
+        moved = weights + step
+        part.write(replicas.local(self.state["master"]), moved)
+        part.write(variable, tf.saturate_cast(moved, variable.dtype))
+
+    def replace(self, weights: tf.Tensor) -> None:
+        """Replaces the whole variable."""
+        variable = replicas.local(self.variable)
+        variable.assign(tf.saturate_cast(weights, variable.dtype), read_value=False)
+        if "master" in self.state:
+            replicas.local(self.state["master"]).assign(weights, read_value=False)
+
+
+class Parameters:
+    """The parameters in the order they were built in, found by the variable's key."""
+
+    def __init__(self, by_key: dict[Any, Parameter]):
+        self._by_key = by_key
+
+    def __iter__(self) -> Iterator[Parameter]:
+        return iter(self._by_key.values())
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def get(self, key: Any) -> Parameter | None:
+        """The parameter of the variable with that key, if there is one."""
+        return self._by_key.get(key)
+
+
+def paths(variables: Sequence[Any]) -> list[str]:
+    """One distinct path per variable: equal names are told apart by a number, in order."""
+    seen: dict[str, int] = {}
+    result = []
+    for variable in variables:
+        path = getattr(variable, "path", None) or re.sub(r":\d+$", "", variable.name)
+        count = seen[path] = seen.get(path, -1) + 1
+        result.append(f"{path}_{count}" if count else path)
+    return result

@@ -1,0 +1,54 @@
+"""The engine under `tf.distribute`: one summation, then plain code on each replica's own copies.
+
+After `summed`, every replica holds the same gradients bit for bit, so each decision that is
+computed from them comes out the same everywhere. No merge call is needed inside the control flow
+that follows, which is what `TPUStrategy` requires and what `MirroredStrategy` cannot do.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+
+def summed(gradients: Sequence[Any]) -> list[Any]:
+    """The gradients summed over the replicas; in cross-replica context they are taken as summed."""
+    context = tf.distribute.get_replica_context()
+    if context is None or context.num_replicas_in_sync == 1:
+        return list(gradients)
+    return list(context.all_reduce(tf.distribute.ReduceOp.SUM, list(gradients)))
+
+
+def local(variable: Any) -> tf.Variable:
+    """The copy of a variable that belongs to the calling replica, as a plain `tf.Variable`."""
+    variable = variable.value if not isinstance(variable, tf.Variable) else variable
+    context = tf.distribute.get_replica_context()
+    if context is None or not isinstance(variable, tf.distribute.DistributedValues):
+        return variable
+    replica = context.replica_id_in_sync_group
+    if not isinstance(replica, int):  # on a TPU the replica is known at run time only
+        return variable
+    copies = context.strategy.experimental_local_results(variable)
+    return copies[replica % len(copies)]
+
+
+def everywhere(strategy: tf.distribute.Strategy, function: Callable[..., None], *args: Any) -> None:
+    """Runs `function` once in each replica's context: here, where we are in one already."""
+    crossing = tf.distribute.get_replica_context() is None or (
+        not tf.distribute.has_strategy() and strategy.num_replicas_in_sync > 1
+    )
+    if not crossing or strategy.num_replicas_in_sync == 1:
+        function(*args)
+        return
+    with strategy.scope():
+        strategy.run(function, args=args)
+
+
+def strategy_of(variables: Sequence[Any]) -> tf.distribute.Strategy:
+    """The strategy the variables were made under; the current one where they do not say."""
+    for variable in variables:
+        raw = variable if isinstance(variable, tf.Variable) else variable.value
+        strategy = getattr(raw, "distribute_strategy", None)
+        if strategy is not None:
+            return strategy
+    return tf.distribute.get_strategy()

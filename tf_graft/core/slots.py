@@ -1,0 +1,78 @@
+"""What an optimizer remembers, and where: name, shape, precision, layout."""
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import keras
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+from tf_graft.core import keras_contract
+
+
+class Slot(NamedTuple):
+    """One thing an optimizer remembers for each variable.
+
+    Args:
+        fill: the number it is filled with at the start.
+        shape: `"variable"` for the variable's shape, `"rows"` for one entry a row, `"scalar"`.
+        dtype: its dtype; None for the precision that the variable's update is computed in.
+    """
+
+    fill: float = 0.0
+    shape: Literal["variable", "rows", "scalar"] = "variable"
+    dtype: str | None = None
+
+    def shape_for(self, variable: Any) -> tuple[int, ...]:
+        """The slot's shape for a model variable."""
+        shape = tuple(variable.shape)
+        return {"variable": shape, "rows": shape[:1], "scalar": ()}[self.shape]
+
+
+def create(
+    scope: Sequence[str], name: str, slot: Slot, dtype: str, variable: Any = None,
+    mesh: dtensor.Mesh | None = None,
+) -> keras.Variable:
+    """A variable of the optimizer's own, named `scope/.../name`.
+
+    With a mesh it lives there: laid out as the model variable where it has its dimensions,
+    replicated otherwise.
+    """
+    shape = () if variable is None else slot.shape_for(variable)
+    arguments = dict(
+        initializer=keras.initializers.Constant(slot.fill),
+        shape=shape,
+        dtype=slot.dtype or dtype,
+        trainable=False,
+        name=name,
+    )
+    with contextlib.ExitStack() as scopes:
+        for part in "/".join(scope).split("/"):
+            scopes.enter_context(keras.name_scope(part))
+        if mesh is None:
+            return keras.Variable(**arguments)
+        layout = _layout(mesh, variable, len(shape))
+        return keras_contract.MeshVariable(layout=layout, **arguments)
+
+
+def mesh_of(variables: Sequence[Any]) -> dtensor.Mesh | None:
+    """The mesh that the variables live on, if any of them is a `DVariable`."""
+    for variable in variables:
+        layout = layout_of(variable)
+        if layout is not None:
+            return layout.mesh
+    return None
+
+
+def layout_of(variable: Any) -> dtensor.Layout | None:
+    """A variable's layout on its mesh; None for an ordinary variable."""
+    raw = variable if isinstance(variable, tf.Variable) else variable.value
+    return raw.layout if isinstance(raw, dtensor.DVariable) else None
+
+
+def _layout(mesh: dtensor.Mesh, variable: Any, rank: int) -> dtensor.Layout:
+    like = None if variable is None else layout_of(variable)
+    if like is None:
+        return dtensor.Layout.replicated(mesh, rank)
+    return dtensor.Layout(like.sharding_specs[:rank], mesh)

@@ -1,0 +1,10 @@
+"""One algorithm per file, each two pure functions on the engine in `tf_graft.core`."""
+
+from tf_graft.optimizers.adadelta import Adadelta
+from tf_graft.optimizers.adagrad import Adagrad
+from tf_graft.optimizers.adam import Adam
+from tf_graft.optimizers.adamw import AdamW
+from tf_graft.optimizers.rmsprop import RMSprop
+from tf_graft.optimizers.sgd import SGD
+
+__all__ = ["SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "RMSprop"]

@@ -1,0 +1,87 @@
+"""Adadelta: steps measured in the units of the weights."""
+
+from typing import Any, Unpack
+
+import tensorflow as tf
+
+from tf_graft.core import checks
+from tf_graft.core.arguments import Common
+from tf_graft.core.optimizer import Optimizer, Step
+from tf_graft.core.registry import register
+from tf_graft.core.slots import Slot
+
+
+@register
+class Adadelta(Optimizer):
+    """Adadelta: each step is the gradient times the root mean square of the steps before it.
+
+    ```
+    a <- rho * a + (1 - rho) * g^2
+    x  = sqrt(b + epsilon) / sqrt(a + epsilon) * g
+    b <- rho * b + (1 - rho) * x^2
+    w <- w - learning_rate * x
+    ```
+
+    The paper has no rate: use 1 to follow it.
+
+    Args:
+        learning_rate: number, at least 0, or schedule. Default 0.001.
+        rho: decay of both averages, in [0, 1]. Default 0.95.
+        epsilon: above 0. Default 1e-7.
+        **common: see `tf_graft.core.arguments.Common`.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong type or out of range, named.
+
+    Row-sparse gradients: with `sparse="lazy"` the averages of untouched rows wait.
+
+    Example:
+        >>> w = tf.Variable([1.0])
+        >>> optimizer = Adadelta(1.0, rho=0.0, epsilon=1.0)
+        >>> optimizer.apply([tf.constant([0.75])], [w])  # 1 - 1 / sqrt(0.75^2 + 1) * 0.75
+        >>> round(float(w[0]), 3)
+        0.4
+
+    Reference:
+        Zeiler, 2012, "ADADELTA: an adaptive learning rate method", algorithm 1.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        rho: float = 0.95,
+        epsilon: float = 1e-7,
+        **common: Unpack[Common],
+    ):
+        super().__init__(learning_rate, **common)
+        self.rho = checks.number("Adadelta", "rho", rho, 0, 1)
+        self.epsilon = checks.number("Adadelta", "epsilon", epsilon, 0, open_low=True)
+
+    def slots(self) -> dict[str, Slot]:
+        return {"accumulated_gradient": Slot(), "accumulated_delta": Slot()}
+
+    def step(self, g: Any, w: Any, s: dict[str, Any], lr: Any, t: Any) -> Step:
+        rho = tf.cast(self.rho, g.dtype)
+        a = rho * s["accumulated_gradient"] + (1 - rho) * (g * g)
+        b = s["accumulated_delta"]
+        x = tf.sqrt(b + self.epsilon) * tf.math.rsqrt(a + self.epsilon) * g
+        b = rho * b + (1 - rho) * (x * x)
+        return -lr * x, {"accumulated_gradient": a, "accumulated_delta": b}
+
+    def kernel(self, g: tf.Tensor, w: Any, s: dict[str, Any], lr: Any, t: Any) -> None:
+        tf.raw_ops.ResourceApplyAdadelta(**self._operands(w, s, lr), grad=g)
+
+    def row_kernel(self, g: tf.IndexedSlices, w: Any, s: dict[str, Any], lr: Any, t: Any) -> None:
+        tf.raw_ops.ResourceSparseApplyAdadelta(
+            **self._operands(w, s, lr), grad=g.values, indices=g.indices
+        )
+
+    def _operands(self, w: Any, s: dict[str, Any], lr: Any) -> dict[str, Any]:
+        return {
+            "var": w.handle,
+            "accum": s["accumulated_gradient"].handle,
+            "accum_update": s["accumulated_delta"].handle,
+            "lr": lr,
+            "rho": self.rho,
+            "epsilon": self.epsilon,
+        }

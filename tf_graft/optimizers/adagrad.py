@@ -1,0 +1,84 @@
+"""Adagrad: a rate for each weight, shrinking with the gradients it has seen."""
+
+from typing import Any, Unpack
+
+import tensorflow as tf
+
+from tf_graft.core import checks
+from tf_graft.core.arguments import Common
+from tf_graft.core.optimizer import Optimizer, Step
+from tf_graft.core.registry import register
+from tf_graft.core.slots import Slot
+
+
+@register
+class Adagrad(Optimizer):
+    """Adagrad: the rate of each weight shrinks with the squares of its gradients.
+
+    ```
+    a <- a + g^2
+    w <- w - learning_rate * g / sqrt(a)             a_0 = initial_accumulator_value + epsilon
+    ```
+
+    Keras adds `epsilon` to `a` under each root; here the accumulator holds it from the start, which
+    is the same sum and one pass less.
+
+    Args:
+        learning_rate: number, at least 0, or schedule. Default 0.001.
+        initial_accumulator_value: at least 0. Default 0.1.
+        epsilon: above 0. Default 1e-7.
+        **common: see `tf_graft.core.arguments.Common`.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong type or out of range, named.
+
+    Row-sparse gradients: equal to the dense one, at the cost of the touched rows.
+
+    Example:
+        >>> w = tf.Variable([1.0])
+        >>> optimizer = Adagrad(0.5, initial_accumulator_value=0.0)
+        >>> optimizer.apply([tf.constant([3.0])], [w])  # 1 - 0.5 * 3 / sqrt(9)
+        >>> round(float(w[0]), 3)
+        0.5
+
+    Reference:
+        Duchi et al., 2011, "Adaptive subgradient methods for online learning and stochastic
+        optimization", equation 1 with a diagonal matrix.
+    """
+
+    idle = True
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        initial_accumulator_value: float = 0.1,
+        epsilon: float = 1e-7,
+        **common: Unpack[Common],
+    ):
+        super().__init__(learning_rate, **common)
+        self.initial_accumulator_value = checks.number(
+            "Adagrad", "initial_accumulator_value", initial_accumulator_value, 0
+        )
+        self.epsilon = checks.number("Adagrad", "epsilon", epsilon, 0, open_low=True)
+
+    def slots(self) -> dict[str, Slot]:
+        return {"accumulator": Slot(self.initial_accumulator_value + self.epsilon)}
+
+    def step(self, g: Any, w: Any, s: dict[str, Any], lr: Any, t: Any) -> Step:
+        a = s["accumulator"] + g * g
+        return -lr * g / tf.sqrt(a), {"accumulator": a}
+
+    def kernel(self, g: tf.Tensor, w: Any, s: dict[str, Any], lr: Any, t: Any) -> None:
+        tf.raw_ops.ResourceApplyAdagradV2(
+            var=w.handle, accum=s["accumulator"].handle, lr=lr, epsilon=0.0, grad=g
+        )
+
+    def row_kernel(self, g: tf.IndexedSlices, w: Any, s: dict[str, Any], lr: Any, t: Any) -> None:
+        tf.raw_ops.ResourceSparseApplyAdagradV2(
+            var=w.handle,
+            accum=s["accumulator"].handle,
+            lr=lr,
+            epsilon=0.0,
+            grad=g.values,
+            indices=g.indices,
+        )

@@ -1,0 +1,107 @@
+"""Adam: momentum over the root of the mean square, both freed of their start at zero."""
+
+from typing import Any, Unpack
+
+import tensorflow as tf
+
+from tf_graft.core import checks
+from tf_graft.core.arguments import Common
+from tf_graft.core.optimizer import Optimizer, Step
+from tf_graft.core.registry import register
+from tf_graft.core.slots import Slot
+
+
+@register
+class Adam(Optimizer):
+    """Adam: a running mean of gradients over the root of a running mean of their squares.
+
+    ```
+    m <- m + (1 - beta_1) * (g - m)
+    v <- v + (1 - beta_2) * (g^2 - v)
+    alpha = learning_rate * sqrt(1 - beta_2^t) / (1 - beta_1^t)
+    w <- w - alpha * m / (sqrt(v) + epsilon)         amsgrad: the largest v so far
+    ```
+
+    As in Keras, `epsilon` is the paper's "epsilon hat".
+
+    Args:
+        learning_rate: number, at least 0, or schedule. Default 0.001.
+        beta_1: decay of the mean, in [0, 1). Default 0.9.
+        beta_2: decay of the mean square, in [0, 1). Default 0.999.
+        epsilon: above 0. Default 1e-7.
+        amsgrad: whether to divide by the largest mean square so far. Default False.
+        **common: see `tf_graft.core.arguments.Common`.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong type or out of range, named.
+
+    Row-sparse gradients: with `sparse="lazy"` the averages of untouched rows wait, and the bias
+    correction is that of the optimizer's step, as in other lazy Adams.
+
+    Example:
+        >>> w = tf.Variable([1.0, 1.0])
+        >>> Adam(0.25).apply([tf.constant([4.0, -0.1])], [w])  # the first step has length 0.25
+        >>> [round(x, 3) for x in w.numpy().tolist()]
+        [0.75, 1.25]
+
+    Reference:
+        Kingma and Ba, 2015, "Adam: a method for stochastic optimization", algorithm 1 in the form
+        of section 2; amsgrad: Reddi et al., 2018, "On the convergence of Adam and beyond",
+        algorithm 2.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-7,
+        amsgrad: bool = False,
+        **common: Unpack[Common],
+    ):
+        super().__init__(learning_rate, **common)
+        owner = type(self).__name__
+        self.beta_1 = checks.number(owner, "beta_1", beta_1, 0, 1, open_high=True)
+        self.beta_2 = checks.number(owner, "beta_2", beta_2, 0, 1, open_high=True)
+        self.epsilon = checks.number(owner, "epsilon", epsilon, 0, open_low=True)
+        self.amsgrad = checks.boolean(owner, "amsgrad", amsgrad)
+
+    def slots(self) -> dict[str, Slot]:
+        roles = ["momentum", "velocity"] + ["velocity_hat"] * self.amsgrad
+        return {role: Slot() for role in roles}
+
+    def step(self, g: Any, w: Any, s: dict[str, Any], lr: Any, t: Any) -> Step:
+        beta_1, beta_2 = tf.cast(self.beta_1, g.dtype), tf.cast(self.beta_2, g.dtype)
+        m = s["momentum"] + (1 - beta_1) * (g - s["momentum"])
+        v = s["velocity"] + (1 - beta_2) * (g * g - s["velocity"])
+        new = {"momentum": m, "velocity": v}
+        if self.amsgrad:
+            v = new["velocity_hat"] = tf.maximum(s["velocity_hat"], v)
+        return -self._alpha(lr, t) * m / (tf.sqrt(v) + self.epsilon), new
+
+    def kernel(self, g: tf.Tensor, w: Any, s: dict[str, Any], lr: Any, t: Any) -> None:
+        operands = {
+            "var": w.handle,
+            "m": s["momentum"].handle,
+            "v": s["velocity"].handle,
+            "beta1_power": 0.0,  # with both powers zero the kernel takes the rate as it is
+            "beta2_power": 0.0,
+            "lr": self._alpha(lr, t),
+            "beta1": self.beta_1,
+            "beta2": self.beta_2,
+            "epsilon": self.epsilon,
+            "grad": g,
+        }
+        if self.amsgrad:
+            vhat = s["velocity_hat"].handle
+            tf.raw_ops.ResourceApplyAdamWithAmsgrad(**operands, vhat=vhat)
+        else:
+            tf.raw_ops.ResourceApplyAdam(**operands)
+
+    def _alpha(self, lr: tf.Tensor, t: tf.Tensor) -> tf.Tensor:
+        return lr * tf.sqrt(_one_minus_power(self.beta_2, t)) / _one_minus_power(self.beta_1, t)
+
+
+def _one_minus_power(beta: float, t: tf.Tensor) -> tf.Tensor:
+    """`1 - beta^t`, which in float32 would lose half its digits at the first steps."""
+    return -tf.math.expm1(t * tf.math.log(tf.cast(beta, t.dtype)))

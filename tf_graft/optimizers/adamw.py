@@ -1,0 +1,60 @@
+"""AdamW: Adam with decoupled weight decay."""
+
+from typing import Any, Unpack
+
+from tf_graft.core import checks
+from tf_graft.core.arguments import Common
+from tf_graft.core.registry import register
+from tf_graft.optimizers.adam import Adam
+
+
+@register
+class AdamW(Adam):
+    """AdamW: Adam, with weight decay beside the gradient and not inside it.
+
+    ```
+    w <- w - learning_rate * weight_decay * w - alpha * m / (sqrt(v) + epsilon)
+    ```
+
+    `alpha`, `m` and `v` as in `Adam`. The paper's decay is not multiplied by the rate but by its
+    schedule; here, as in Keras, it is multiplied by the whole rate.
+
+    Args:
+        learning_rate: number, at least 0, or schedule. Default 0.001.
+        weight_decay: at least 0, and not None. Default 0.004.
+        beta_1: decay of the mean, in [0, 1). Default 0.9.
+        beta_2: decay of the mean square, in [0, 1). Default 0.999.
+        epsilon: above 0. Default 1e-7.
+        amsgrad: whether to divide by the largest mean square so far. Default False.
+        **common: see `tf_graft.core.arguments.Common`.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong type or out of range, named.
+
+    Row-sparse gradients: with `sparse="lazy"` untouched rows neither move nor decay.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> w = tf.Variable([2.0])
+        >>> AdamW(0.25, weight_decay=0.5).apply([tf.constant([3.0])], [w])  # 2 - 0.25 - 0.25
+        >>> round(float(w[0]), 3)
+        1.5
+
+    Reference:
+        Loshchilov and Hutter, 2019, "Decoupled weight decay regularization", algorithm 2.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        weight_decay: float = 0.004,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-7,
+        amsgrad: bool = False,
+        **common: Unpack[Common],
+    ):
+        checks.number("AdamW", "weight_decay", weight_decay, 0)
+        super().__init__(
+            learning_rate, beta_1, beta_2, epsilon, amsgrad, weight_decay=weight_decay, **common
+        )

@@ -1,0 +1,111 @@
+"""RMSprop: gradients divided by the root of their recent mean square."""
+
+from typing import Any, Unpack
+
+import tensorflow as tf
+
+from tf_graft.core import checks
+from tf_graft.core.arguments import Common
+from tf_graft.core.optimizer import Optimizer, Step
+from tf_graft.core.registry import register
+from tf_graft.core.slots import Slot
+
+
+@register
+class RMSprop(Optimizer):
+    """RMSprop: the gradient over the root of its mean square, optionally centred, with momentum.
+
+    ```
+    v <- rho * v + (1 - rho) * g^2
+    a <- rho * a + (1 - rho) * g                     centered=True, else a = 0
+    x  = learning_rate * g / sqrt(v - a^2 + epsilon)
+    m <- momentum * m + x                            w <- w - m
+    ```
+
+    Without momentum `w <- w - x`. TensorFlow 1 started `v` at one; as in Keras it starts at zero.
+
+    Args:
+        learning_rate: number, at least 0, or schedule. Default 0.001.
+        rho: decay of the averages, in [0, 1]. Default 0.9.
+        momentum: in [0, 1]. Default 0.
+        epsilon: above 0, inside the root. Default 1e-7.
+        centered: whether to divide by the variance in place of the mean square. Default False.
+        **common: see `tf_graft.core.arguments.Common`.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong type or out of range, named.
+
+    Row-sparse gradients: with `sparse="lazy"` the averages and the momentum of untouched rows wait.
+
+    Example:
+        >>> w = tf.Variable([1.0])
+        >>> RMSprop(0.5, rho=0.0).apply([tf.constant([3.0])], [w])  # 1 - 0.5 * 3 / sqrt(9)
+        >>> round(float(w[0]), 3)
+        0.5
+
+    Reference:
+        Tieleman and Hinton, 2012, "Lecture 6.5", slide 29; centred: Graves, 2013, "Generating
+        sequences with recurrent neural networks", equations 38 to 45.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        rho: float = 0.9,
+        momentum: float = 0.0,
+        epsilon: float = 1e-7,
+        centered: bool = False,
+        **common: Unpack[Common],
+    ):
+        super().__init__(learning_rate, **common)
+        self.rho = checks.number("RMSprop", "rho", rho, 0, 1)
+        self.momentum = checks.number("RMSprop", "momentum", momentum, 0, 1)
+        self.epsilon = checks.number("RMSprop", "epsilon", epsilon, 0, open_low=True)
+        self.centered = checks.boolean("RMSprop", "centered", centered)
+        if not self.momentum:  # the kernels would want a slot for it
+            self.kernel = self.row_kernel = None
+
+    def slots(self) -> dict[str, Slot]:
+        roles = {"velocity": True, "momentum": self.momentum, "average_gradient": self.centered}
+        return {role: Slot() for role, wanted in roles.items() if wanted}
+
+    def step(self, g: Any, w: Any, s: dict[str, Any], lr: Any, t: Any) -> Step:
+        fresh = 1 - tf.cast(self.rho, g.dtype)
+        variance = s["velocity"] + fresh * (g * g - s["velocity"])
+        new = {"velocity": variance}
+        if self.centered:
+            a = s["average_gradient"] + fresh * (g - s["average_gradient"])
+            new["average_gradient"] = a
+            variance -= a * a
+        x = lr * g * tf.math.rsqrt(variance + self.epsilon)
+        if self.momentum:
+            x = new["momentum"] = self.momentum * s["momentum"] + x
+        return -x, new
+
+    def kernel(self, g: tf.Tensor, w: Any, s: dict[str, Any], lr: Any, t: Any) -> None:
+        apply = (
+            tf.raw_ops.ResourceApplyCenteredRMSProp
+            if self.centered
+            else tf.raw_ops.ResourceApplyRMSProp
+        )
+        apply(**self._operands(w, s, lr), grad=g)
+
+    def row_kernel(self, g: tf.IndexedSlices, w: Any, s: dict[str, Any], lr: Any, t: Any) -> None:
+        apply = (
+            tf.raw_ops.ResourceSparseApplyCenteredRMSProp
+            if self.centered
+            else tf.raw_ops.ResourceSparseApplyRMSProp
+        )
+        apply(**self._operands(w, s, lr), grad=g.values, indices=g.indices)
+
+    def _operands(self, w: Any, s: dict[str, Any], lr: Any) -> dict[str, Any]:
+        operands = {
+            "var": w.handle,
+            "ms": s["velocity"].handle,
+            "mom": s["momentum"].handle,
+            "lr": lr,
+            "rho": self.rho,
+            "momentum": self.momentum,
+            "epsilon": self.epsilon,
+        }
+        return operands | ({"mg": s["average_gradient"].handle} if self.centered else {})

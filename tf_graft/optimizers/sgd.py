@@ -1,0 +1,87 @@
+"""Stochastic gradient descent, with momentum."""
+
+from typing import Any, Unpack
+
+import tensorflow as tf
+
+from tf_graft.core import checks
+from tf_graft.core.arguments import Common
+from tf_graft.core.optimizer import Optimizer, Step
+from tf_graft.core.registry import register
+from tf_graft.core.slots import Slot
+
+
+@register
+class SGD(Optimizer):
+    """Stochastic gradient descent, with classical or Nesterov momentum.
+
+    ```
+    m <- momentum * m - learning_rate * g
+    w <- w + m                                       nesterov=False
+    w <- w + momentum * m - learning_rate * g        nesterov=True
+    ```
+
+    The rate is inside the momentum, as in Keras (TensorFlow 1 had it outside: equal for a constant
+    rate). Without momentum there is no slot.
+
+    Args:
+        learning_rate: number, at least 0, or schedule. Default 0.01.
+        momentum: in [0, 1]. Default 0.
+        nesterov: whether to look ahead. Default False.
+        **common: see `tf_graft.core.arguments.Common`.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong type or out of range, named.
+
+    Row-sparse gradients: without momentum equal to the dense one. With momentum and
+    `sparse="lazy"`, the momentum of untouched rows waits.
+
+    Example:
+        >>> w = tf.Variable([1.0, 2.0])
+        >>> SGD(0.5).apply([tf.constant([1.0, -1.0])], [w])
+        >>> w.numpy().tolist()
+        [0.5, 2.5]
+
+    Reference:
+        Sutskever et al., 2013, "On the importance of initialization and momentum in deep
+        learning", equations 1 to 4.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.01,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        **common: Unpack[Common],
+    ):
+        super().__init__(learning_rate, **common)
+        self.momentum = checks.number("SGD", "momentum", momentum, 0, 1)
+        self.nesterov = checks.boolean("SGD", "nesterov", nesterov)
+        self.idle = not self.momentum
+
+    def slots(self) -> dict[str, Slot]:
+        return {"momentum": Slot()} if self.momentum else {}
+
+    def step(self, g: Any, w: Any, s: dict[str, Any], lr: Any, t: Any) -> Step:
+        if not self.momentum:
+            return -lr * g, {}
+        m = self.momentum * s["momentum"] - lr * g
+        return (self.momentum * m - lr * g if self.nesterov else m), {"momentum": m}
+
+    def kernel(self, g: tf.Tensor, w: Any, s: dict[str, Any], lr: Any, t: Any) -> None:
+        if not self.momentum:
+            tf.raw_ops.ResourceApplyGradientDescent(var=w.handle, alpha=lr, delta=g)
+            return
+        tf.raw_ops.ResourceApplyKerasMomentum(
+            var=w.handle, accum=s["momentum"].handle, lr=lr, grad=g,
+            momentum=self.momentum, use_nesterov=self.nesterov,
+        )
+
+    def row_kernel(self, g: tf.IndexedSlices, w: Any, s: dict[str, Any], lr: Any, t: Any) -> None:
+        if not self.momentum:
+            w.scatter_sub(tf.IndexedSlices(lr * g.values, g.indices))
+            return
+        tf.raw_ops.ResourceSparseApplyKerasMomentum(
+            var=w.handle, accum=s["momentum"].handle, lr=lr, grad=g.values, indices=g.indices,
+            momentum=self.momentum, use_nesterov=self.nesterov,
+        )

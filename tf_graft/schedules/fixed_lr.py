@@ -1,0 +1,39 @@
+"""A constant learning rate."""
+
+import keras
+import tensorflow as tf
+
+from tf_graft.core import checks
+from tf_graft.schedules.schedule import Schedule
+
+
+@keras.saving.register_keras_serializable(package="tf_graft")
+class FixedLR(Schedule):
+    """The same rate at every step.
+
+        rate(t) = learning_rate
+
+    OpenSeq2Seq's `fixed_lr` returns the Python float; this returns a float32 tensor.
+
+    Args:
+        learning_rate: The rate, at least 0.
+
+    Raises:
+        TypeError: If the rate is not a number.
+        ValueError: If the rate is negative, NaN or infinite.
+
+    Example:
+        >>> float(FixedLR(0.5)(1000))
+        0.5
+
+    Reference:
+        OpenSeq2Seq, `lr_policies.fixed_lr` (arXiv:1805.10387).
+    """
+
+    def __init__(self, learning_rate):
+        owner = type(self).__name__
+        self.learning_rate = checks.number(owner, "learning_rate", learning_rate, low=0)
+
+    def rate(self, t):
+        """The constant rate."""
+        return self.learning_rate * tf.ones_like(t)

@@ -1,0 +1,72 @@
+"""Inverse polynomial decay of the learning rate."""
+
+import math
+
+import keras
+import tensorflow as tf
+
+from tf_graft.core import checks
+from tf_graft.schedules.schedule import Schedule, progress, ramp
+
+
+@keras.saving.register_keras_serializable(package="tf_graft")
+class InvPolyDecay(Schedule):
+    """Falls as one over a power of the time, from `learning_rate` to `min_lr`.
+
+        begin = max(begin_decay_at, warmup_steps)
+        x = clip((t - begin) / decay_steps, 0, 1)
+        s = (learning_rate / min_lr)^(1 / power) - 1
+        rate(t) = min(t / warmup_steps, 1) * learning_rate / (1 + s * x)^power
+
+    `decay_steps` counts from `begin`. The warm-up rises from 0, so its first update moves nothing.
+
+    Differences from OpenSeq2Seq's `inv_poly_decay`:
+        * `begin_decay_at` and `warmup_steps` work as in `PolyDecay`; there they were ignored.
+        * The rate stays at `min_lr` after `decay_steps`; there it kept falling.
+        * `min_lr=0` is refused; there 1e-8 took its place, a fall of seven decades in one step.
+        * `min_lr` above `learning_rate` is refused; there the rate was constant.
+
+    Args:
+        learning_rate: The highest rate, above 0.
+        decay_steps: Length of the decay in steps, at least 1.
+        min_lr: The rate at the end of the decay, in (0, learning_rate].
+        power: Exponent of the decay, above 0. Default: 1.
+        begin_decay_at: First step of the decay, at least 0. Default: 0.
+        warmup_steps: Length of the linear warm-up in steps, at least 0. Default: 0, none.
+
+    Raises:
+        TypeError: If an argument is not of its type.
+        ValueError: If an argument lies outside its range.
+
+    Example:
+        One over 1, 2, 3, 4, 5 and no further:
+
+        >>> schedule = InvPolyDecay(60.0, decay_steps=4, min_lr=12.0)
+        >>> [round(float(schedule(step)), 4) for step in range(6)]
+        [60.0, 30.0, 20.0, 15.0, 12.0, 12.0]
+
+    Reference:
+        OpenSeq2Seq, `lr_policies.inv_poly_decay` (arXiv:1805.10387).
+    """
+
+    def __init__(
+        self, learning_rate, decay_steps, min_lr, power=1.0, begin_decay_at=0, warmup_steps=0
+    ):
+        owner = type(self).__name__
+        rate = checks.number(owner, "learning_rate", learning_rate, low=0, open_low=True)
+        self.learning_rate = rate
+        self.decay_steps = checks.integer(owner, "decay_steps", decay_steps, low=1)
+        self.min_lr = checks.number(owner, "min_lr", min_lr, low=0, high=rate, open_low=True)
+        self.power = checks.number(owner, "power", power, low=0, open_low=True)
+        self.begin_decay_at = checks.integer(owner, "begin_decay_at", begin_decay_at, low=0)
+        self.warmup_steps = checks.integer(owner, "warmup_steps", warmup_steps, low=0)
+
+    def rate(self, t):
+        """The warmed-up and decayed rate."""
+        x = progress(t, max(self.begin_decay_at, self.warmup_steps), self.decay_steps)
+        # From the end backwards and through logarithms: s itself overflows for small powers.
+        fall = math.log(self.min_lr) - math.log(self.learning_rate)
+        above_end = -self.power * tf.math.log1p(math.expm1(fall / self.power) * (1.0 - x))
+        falling = self.min_lr * tf.exp(above_end)
+        decayed = tf.where(above_end < -fall, falling, tf.cast(self.learning_rate, tf.float64))
+        return ramp(t, self.warmup_steps) * decayed

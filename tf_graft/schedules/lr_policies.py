@@ -1,0 +1,266 @@
+"""OpenSeq2Seq's learning-rate policies: same names, arguments, defaults and values, traps included.
+
+For models that were tuned with them. New work is better served by the classes of
+`tf_graft.schedules`, which have none of the traps.
+
+`global_step` counts the updates done before this one: an int, a NumPy number, a tensor or a
+variable, in eager mode and in `tf.function`. Rates are float32 and so is the arithmetic. Arguments
+are not checked beyond what OpenSeq2Seq checked.
+
+Reference: OpenSeq2Seq (arXiv:1805.10387), `optimizers/lr_policies.py` at commit 8681d381.
+"""
+
+import math
+
+import numpy as np
+import tensorflow as tf
+
+from tf_graft.schedules.schedule import as_step
+
+
+def fixed_lr(global_step, learning_rate):
+    """`learning_rate` itself, whatever the step.
+
+    Trap: a Python float comes back as it is, not as a tensor.
+
+    Args:
+        global_step: Ignored.
+        learning_rate: The rate.
+
+    Example:
+        >>> fixed_lr(1000, 0.5)
+        0.5
+    """
+    return learning_rate
+
+
+def piecewise_constant(global_step, learning_rate, boundaries, decay_rates, steps_per_epoch=None):
+    """`learning_rate * decay_rates[i]` once `boundaries[i]` is past, before that `learning_rate`.
+
+    Trap: a boundary still belongs to the piece before it.
+    Trap: fractions of epochs make float boundaries, refused beside an integer step.
+    Trap: without boundaries it is an IndexError.
+    Difference: boundaries out of order are refused at every step; there at some steps only.
+
+    Args:
+        global_step: The step.
+        learning_rate: The rate up to the first boundary.
+        boundaries: Increasing steps, or epochs if `steps_per_epoch` is given.
+        decay_rates: One multiple of `learning_rate` for each boundary.
+        steps_per_epoch: Steps in an epoch. Default: None, `boundaries` are steps.
+
+    Raises:
+        ValueError: If the lists differ in length, or boundaries and step in kind (int, float).
+        IndexError: If there are no boundaries.
+        tf.errors.InvalidArgumentError: If the boundaries are out of order.
+
+    Example:
+        >>> [float(piecewise_constant(step, 1.0, [3], [0.5])) for step in (3, 4)]
+        [1.0, 0.5]
+    """
+    step = as_step(global_step)
+    if steps_per_epoch is not None:
+        boundaries = [steps_per_epoch * epoch for epoch in boundaries]
+    _check_boundaries(boundaries, decay_rates, step)
+    rates = [learning_rate * factor for factor in (1.0, *decay_rates)]
+    passed = step[..., tf.newaxis] > tf.constant(boundaries, step.dtype)
+    return tf.gather(tf.constant(rates, tf.float32), tf.math.count_nonzero(passed, axis=-1))
+
+
+def exp_decay(
+    global_step,
+    learning_rate,
+    decay_steps,
+    decay_rate,
+    use_staircase_decay,
+    begin_decay_at=0,
+    min_lr=0.0,
+):
+    """`max(min_lr, learning_rate * decay_rate^p)`, p = (step - begin_decay_at) / decay_steps.
+
+    Before `begin_decay_at` it is `max(min_lr, learning_rate)`.
+
+    Trap: `min_lr` above `learning_rate` replaces it from step 0 on.
+    Trap: `decay_steps=0` makes p NaN, which the floor turns into `min_lr`.
+
+    Args:
+        global_step: The step.
+        learning_rate: The rate before the decay.
+        decay_steps: Steps for one factor of `decay_rate`.
+        decay_rate: The factor.
+        use_staircase_decay: Whether p is rounded down.
+        begin_decay_at: First step of the decay. Default: 0.
+        min_lr: The lowest rate. Default: 0.
+
+    Example:
+        >>> float(exp_decay(4, 1.0, 2, 0.5, use_staircase_decay=False))
+        0.25
+    """
+    step = as_step(global_step)
+    learning_rate = tf.cast(learning_rate, tf.float32)
+    min_lr = tf.cast(min_lr, tf.float32)
+    p = tf.cast(step - begin_decay_at, tf.float32) / tf.cast(decay_steps, tf.float32)
+    if use_staircase_decay:
+        p = tf.floor(p)
+    decayed = learning_rate * tf.pow(tf.cast(decay_rate, tf.float32), p)
+    rate = tf.where(step < begin_decay_at, learning_rate, decayed)
+    # Not tf.maximum: what that makes of NaN depends on the order of its arguments and the device.
+    return tf.where(rate > min_lr, rate, min_lr)
+
+
+def poly_decay(
+    global_step, learning_rate, decay_steps, power=1.0, begin_decay_at=0, min_lr=0.0, warmup_steps=0
+):
+    """`(warm - min_lr) * (1 - x)^power + min_lr` with x = (step - begin_decay_at) / decay_steps.
+
+    x stops at 1; `warm` is `learning_rate`, times `step / warmup_steps` before `warmup_steps`.
+    Before `begin_decay_at` the rate is `warm`.
+
+    Trap: unless `begin_decay_at >= warmup_steps`, warm-up and decay run at once.
+    Trap: `decay_steps=0` gives NaN; `min_lr` above `learning_rate` makes the rate rise.
+
+    Args:
+        global_step: The step.
+        learning_rate: The highest rate.
+        decay_steps: Length of the decay, counted from `begin_decay_at`.
+        power: Exponent of the decay. Default: 1.
+        begin_decay_at: First step of the decay. Default: 0.
+        min_lr: The rate at the end of the decay. Default: 0.
+        warmup_steps: Length of the linear warm-up. Default: 0, none.
+
+    Example:
+        >>> float(poly_decay(3, 1.0, 4))
+        0.25
+    """
+    step = as_step(global_step)
+    warm = _warmed_up(step, learning_rate, warmup_steps)
+    min_lr = tf.cast(min_lr, tf.float32)
+    left = 1.0 - _progress(step, begin_decay_at, decay_steps)
+    decayed = (warm - min_lr) * tf.pow(left, tf.cast(power, tf.float32)) + min_lr
+    return tf.where(step < begin_decay_at, warm, decayed)
+
+
+def cosine_decay(
+    global_step, learning_rate, decay_steps, power=1.0, begin_decay_at=0, min_lr=0.0, warmup_steps=0
+):
+    """`warm * ((1 - min_lr) * (1 + cos(pi x)) / 2 + min_lr)`, `warm` and x as in `poly_decay`.
+
+    Trap: `min_lr` is a fraction of `learning_rate`, not a rate.
+    Trap: `power` is ignored.
+    Trap: unless `begin_decay_at >= warmup_steps`, warm-up and decay run at once.
+    Trap: `decay_steps=0` gives NaN.
+
+    Args:
+        global_step: The step.
+        learning_rate: The highest rate.
+        decay_steps: Length of the decay, counted from `begin_decay_at`.
+        power: Ignored.
+        begin_decay_at: First step of the decay. Default: 0.
+        min_lr: What is left of `learning_rate` at the end, as a fraction. Default: 0.
+        warmup_steps: Length of the linear warm-up. Default: 0, none.
+
+    Example:
+        >>> [float(cosine_decay(step, 1.0, 4)) for step in (0, 4)]
+        [1.0, 0.0]
+    """
+    step = as_step(global_step)
+    warm = _warmed_up(step, learning_rate, warmup_steps)
+    min_lr = tf.cast(min_lr, tf.float32)
+    wave = 0.5 * (1.0 + tf.cos(math.pi * _progress(step, begin_decay_at, decay_steps)))
+    return tf.where(step < begin_decay_at, warm, warm * ((1.0 - min_lr) * wave + min_lr))
+
+
+def transformer_policy(
+    global_step,
+    learning_rate,
+    d_model,
+    warmup_steps,
+    max_lr=None,
+    coefficient=1.0,
+    dtype=tf.float32,
+):
+    """`coefficient * learning_rate * d_model^-0.5 * min(n * warmup_steps^-1.5, n^-0.5)`.
+
+    n is `global_step + 1`.
+
+    Trap: `dtype=tf.float16` overflows and gives 0 from step 65520 on.
+    Trap: `warmup_steps=0` is infinity inside, and means no warm-up.
+
+    Args:
+        global_step: The step.
+        learning_rate: A factor.
+        d_model: Width of the model.
+        warmup_steps: Length of the warm-up.
+        max_lr: The rate is cut off at this. Default: None, no limit.
+        coefficient: Another factor; 0.002 is advised for Adam. Default: 1.
+        dtype: Type of the arithmetic and of the rate. Default: float32.
+
+    Example:
+        >>> float(transformer_policy(3, 1.0, d_model=4, warmup_steps=4))
+        0.25
+    """
+    n = tf.cast(as_step(global_step), dtype) + 1
+    warmup_steps = tf.cast(warmup_steps, dtype)
+    scale = coefficient * d_model**-0.5
+    rate = scale * tf.minimum(n * warmup_steps**-1.5, n**-0.5) * learning_rate
+    return rate if max_lr is None else tf.minimum(tf.cast(max_lr, dtype), rate)
+
+
+def inv_poly_decay(
+    global_step, learning_rate, decay_steps, min_lr, power=1.0, begin_decay_at=0, warmup_steps=0
+):
+    """`learning_rate / (1 + s * step)^power`, s such that it is `min_lr` at `decay_steps`.
+
+    Trap: `begin_decay_at` and `warmup_steps` are ignored.
+    Trap: the rate keeps falling below `min_lr` after `decay_steps`.
+    Trap: `min_lr` below 1e-8 is taken for 1e-8, and above `learning_rate` for `learning_rate`.
+
+    Args:
+        global_step: The step.
+        learning_rate: The rate at step 0.
+        decay_steps: The step at which the rate is `min_lr`.
+        min_lr: The rate at that step.
+        power: Exponent of the decay, above 0. Default: 1.
+        begin_decay_at: Ignored.
+        warmup_steps: Ignored.
+
+    Raises:
+        ValueError: If `power` is not above 0.
+
+    Example:
+        >>> [round(float(inv_poly_decay(step, 1.0, 4, min_lr=0.2)), 4) for step in (1, 4, 9)]
+        [0.5, 0.2, 0.1]
+    """
+    if power <= 0:
+        raise ValueError(f"inv_poly_decay(power={power}): power must be above 0.")
+    end = min(max(min_lr, 1e-8), learning_rate)
+    s = ((learning_rate / end) ** (1.0 / power) - 1.0) / decay_steps
+    step = tf.cast(as_step(global_step), tf.float32)
+    return learning_rate / tf.pow(1.0 + s * step, power)
+
+
+def _check_boundaries(boundaries, decay_rates, step):
+    where = f"piecewise_constant(boundaries={boundaries}, decay_rates={decay_rates})"
+    if len(boundaries) != len(decay_rates):
+        raise ValueError(f"{where}: there must be one decay rate for each boundary.")
+    if not boundaries:
+        raise IndexError(f"{where}: there must be at least one boundary.")
+    if (np.asarray(boundaries).dtype.kind == "f") != step.dtype.is_floating:
+        kind = "floats" if step.dtype.is_floating else "whole numbers"
+        raise ValueError(f"{where}: boundaries in steps must be {kind}, as the step is.")
+    if boundaries != sorted(boundaries):
+        raise tf.errors.InvalidArgumentError(None, None, f"{where}: boundaries must increase.")
+
+
+def _warmed_up(step, learning_rate, warmup_steps):
+    learning_rate = tf.cast(learning_rate, tf.float32)
+    if warmup_steps <= 0:
+        return learning_rate
+    rising = learning_rate * tf.cast(step, tf.float32) / tf.cast(warmup_steps, tf.float32)
+    return tf.where(step < warmup_steps, rising, learning_rate)
+
+
+def _progress(step, begin_decay_at, decay_steps):
+    decay_steps = tf.cast(decay_steps, tf.float32)
+    done = tf.cast(step - begin_decay_at, tf.float32)
+    return tf.minimum(done, decay_steps) / decay_steps

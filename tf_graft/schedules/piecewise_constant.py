@@ -1,0 +1,80 @@
+"""A learning rate that changes at given steps or epochs."""
+
+from collections.abc import Iterable
+
+import keras
+import tensorflow as tf
+
+from tf_graft.core import checks
+from tf_graft.schedules.schedule import Schedule
+
+
+@keras.saving.register_keras_serializable(package="tf_graft")
+class PiecewiseConstant(Schedule):
+    """Multiplies the rate by `decay_rates[i]` once step `boundaries[i]` is past.
+
+        i = number of boundaries (times `steps_per_epoch` if given) below t
+        rate(t) = learning_rate * (1, *decay_rates)[i]
+
+    A boundary belongs to the piece before it, as in OpenSeq2Seq and `PiecewiseConstantDecay` of
+    Keras. The rates are multiples of `learning_rate`, not of each other.
+
+    Differences from OpenSeq2Seq's `piecewise_constant`:
+        * Fractions of epochs are accepted, rounded to the nearest step; there they were an error.
+        * Boundaries out of order are refused; there they failed while training.
+        * Without boundaries the rate is constant; there it was an IndexError.
+
+    Args:
+        learning_rate: The rate before the first boundary, at least 0.
+        boundaries: Increasing steps, each at least 0; epochs if `steps_per_epoch` is given.
+        decay_rates: As many factors as boundaries, each at least 0.
+        steps_per_epoch: Updates in an epoch, at least 1. Default: None, `boundaries` are steps.
+
+    Raises:
+        TypeError: If an argument is not of its type.
+        ValueError: If an argument lies outside its range, or the two lists differ in length.
+
+    Example:
+        >>> schedule = PiecewiseConstant(1.0, [1, 2.5], [0.5, 0.25], steps_per_epoch=10)
+        >>> [float(schedule(step)) for step in (10, 11, 25, 26)]
+        [1.0, 0.5, 0.5, 0.25]
+
+    Reference:
+        OpenSeq2Seq, `lr_policies.piecewise_constant` (arXiv:1805.10387).
+    """
+
+    def __init__(self, learning_rate, boundaries, decay_rates, steps_per_epoch=None):
+        owner = type(self).__name__
+        self.learning_rate = checks.number(owner, "learning_rate", learning_rate, low=0)
+        self.steps_per_epoch = checks.integer(
+            owner, "steps_per_epoch", steps_per_epoch, low=1, optional=True
+        )
+        check = checks.integer if steps_per_epoch is None else checks.number
+        self.boundaries = _each(check, owner, "boundaries", boundaries)
+        self.decay_rates = _each(checks.number, owner, "decay_rates", decay_rates)
+        if len(self.boundaries) != len(self.decay_rates):
+            raise ValueError(
+                f"{owner}(boundaries={self.boundaries}, decay_rates={self.decay_rates}): "
+                "decay_rates must be as many as boundaries."
+            )
+        if any(b <= a for a, b in zip(self.boundaries, self.boundaries[1:], strict=False)):
+            raise ValueError(f"{owner}(boundaries={self.boundaries}): boundaries must increase.")
+
+    def rate(self, t):
+        """The rate of the piece that `t` lies in."""
+        steps = [round(boundary * (self.steps_per_epoch or 1)) for boundary in self.boundaries]
+        passed = t[..., tf.newaxis] > tf.constant(steps, tf.float64)
+        factors = tf.constant([1.0, *self.decay_rates], tf.float64)
+        piece = tf.reduce_sum(tf.cast(passed, tf.int32), axis=-1)
+        return self.learning_rate * tf.gather(factors, piece)
+
+    def get_config(self):
+        """The constructor's arguments, the lists copied."""
+        lists = {"boundaries": list(self.boundaries), "decay_rates": list(self.decay_rates)}
+        return {**super().get_config(), **lists}
+
+
+def _each(check, owner, name, values):
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise TypeError(f"{owner}({name}={values!r}): {name} must be a list of numbers.")
+    return [check(owner, f"{name}[{i}]", value, low=0) for i, value in enumerate(values)]

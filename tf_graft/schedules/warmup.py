@@ -1,0 +1,99 @@
+"""A warm-up before any schedule."""
+
+import math
+import numbers
+
+import keras
+import tensorflow as tf
+
+from tf_graft.core import checks
+from tf_graft.schedules.fixed_lr import FixedLR
+from tf_graft.schedules.schedule import Schedule, as_step
+
+LearningRateSchedule = keras.optimizers.schedules.LearningRateSchedule
+
+# From the time x in [0, 1] and the factor at x = 0 to the factor at x.
+SHAPES = {
+    "linear": lambda x, start: start + (1.0 - start) * x,
+    "quadratic": lambda x, start: start + (1.0 - start) * x**2,
+    "cosine": lambda x, start: start + (1.0 - start) * 0.5 * (1.0 - tf.cos(math.pi * x)),
+    "exponential": lambda x, start: start ** (1.0 - x),
+}
+
+
+@keras.saving.register_keras_serializable(package="tf_graft")
+class Warmup(Schedule):
+    """Leads up to the first rate of another schedule, then follows that schedule.
+
+        x = min(t / steps, 1);  f = start + (1 - start) * shape(x)
+        rate(t) = f * schedule(max(t - steps, 0))        if `shift`
+        rate(t) = f * schedule(max(t, steps))            otherwise
+
+    shape(x) is x, x^2 or (1 - cos(pi x)) / 2; "exponential" is f = start^(1 - x), the same factor
+    at every step. Both ways the rate has no jump at the end of the warm-up, and the warm-up and a
+    decay never run at once. With `shift`, as in Keras' `CosineDecay`, the schedule keeps its full
+    length and begins at its step 0; without, it ends on its own date and misses its beginning.
+    With start=0 the first update moves nothing.
+
+    Args:
+        schedule: Any `LearningRateSchedule`, or a number for a constant rate.
+        steps: Length of the warm-up in steps, at least 0; 0 is no warm-up.
+        shape: "linear", "quadratic", "cosine" or "exponential". Default: "linear".
+        start: The factor at step 0, in [0, 1]; above 0 for "exponential". Default: 0.
+        shift: Whether the schedule counts its steps from the end of the warm-up. Default: True.
+
+    Raises:
+        TypeError: If an argument is not of its type.
+        ValueError: If an argument lies outside its range.
+
+    Example:
+        >>> [float(Warmup(8.0, steps=4)(step)) for step in range(6)]
+        [0.0, 2.0, 4.0, 6.0, 8.0, 8.0]
+
+    Reference:
+        Goyal et al., Accurate, Large Minibatch SGD, arXiv:1706.02677, section 2.2.
+    """
+
+    def __init__(self, schedule, steps, shape="linear", start=0.0, shift=True):
+        owner = type(self).__name__
+        if isinstance(schedule, numbers.Real):
+            schedule = FixedLR(checks.number(owner, "schedule", schedule, low=0))
+        if not isinstance(schedule, LearningRateSchedule):
+            raise TypeError(
+                f"{owner}(schedule={schedule!r}): schedule must be a LearningRateSchedule or a "
+                "number; tf_graft.schedules.get makes one from a name or a dict."
+            )
+        self.schedule = schedule
+        self.steps = checks.integer(owner, "steps", steps, low=0)
+        self.shape = checks.choice(owner, "shape", shape, list(SHAPES))
+        self.start = checks.number(
+            owner, "start", start, low=0, high=1, open_low=shape == "exponential"
+        )
+        self.shift = checks.boolean(owner, "shift", shift)
+
+    def __call__(self, step):
+        """The rate at `step`: float32, shaped as `step`.
+
+        The schedule is called with an int64 step, or a float64 one if `step` is a float.
+        """
+        step = as_step(step)
+        inner = tf.maximum(step, self.steps) - (self.steps if self.shift else 0)
+        rate = tf.cast(self.schedule(inner), tf.float64)
+        return tf.cast(self.factor(tf.cast(step, tf.float64)) * rate, tf.float32)
+
+    def factor(self, t):
+        """What the schedule's rate is multiplied by at step `t` (float64): 1 from `steps` on."""
+        if self.steps == 0:
+            return tf.ones_like(t)
+        return SHAPES[self.shape](tf.minimum(t / self.steps, 1.0), self.start)
+
+    def get_config(self):
+        """The constructor's arguments, the schedule serialized."""
+        serialized = keras.saving.serialize_keras_object(self.schedule)
+        return {**super().get_config(), "schedule": serialized}
+
+    @classmethod
+    def from_config(cls, config):
+        """A `Warmup` from what `get_config` gave; the dict is left as it is."""
+        schedule = keras.saving.deserialize_keras_object(config["schedule"])
+        return cls(**{**config, "schedule": schedule})
