@@ -33,11 +33,9 @@ def take(gradient: Any, parameter: Parameter, steps: int) -> Any:
     marks = replicas.local(parameter.state["accumulated_rows"])
     if isinstance(gradient, tf.IndexedSlices):
         rows = tf.reshape(tf.where(marks), [-1])
-        gradient = tf.IndexedSlices(gradient.values, rows, gradient.dense_shape)
+        gradient = tf.IndexedSlices(gradient.values, rows)
     part = part_of(gradient, parameter.rows)
     total = part.read(accumulator)
     part.write(accumulator, tf.zeros_like(total))
     part.write(marks, tf.zeros_like(part.read(marks)))
     return numerics.like(gradient, total / steps)
-
-

@@ -68,8 +68,9 @@ def boolean(owner: str, name: str, value: Any) -> bool:
 
 def choice(owner: str, name: str, value: Any, options: Sequence[Any]) -> Any:
     """One of `options`."""
-    if not any(value is option or (type(value) is type(option) and value == option)
-               for option in options):
+    if not any(
+        value is option or (type(value) is type(option) and value == option) for option in options
+    ):
         listed = ", ".join(repr(option) for option in options)
         raise ValueError(f"{owner}({name}={value!r}): {name} must be one of {listed}.")
     return value

@@ -63,7 +63,7 @@ class Lifecycle(keras_contract.KerasOptimizer):
             return
         self._strategy = replicas.strategy_of(variables)
         self.mesh = self.mesh or slots.mesh_of(variables)
-        with tf.init_scope(), self._strategy.scope():
+        with tf.init_scope(), replicas.creating_under(self._strategy):
             self._settle_counters()
             built = [
                 self._parameter(variable, path)
@@ -87,7 +87,9 @@ class Lifecycle(keras_contract.KerasOptimizer):
                     "which tf_graft does not support."
                 )
         if len(set(keys)) != len(keys):
-            twice = next(p for p, k in zip(paths(variables), keys, strict=True) if keys.count(k) > 1)
+            twice = next(
+                p for p, k in zip(paths(variables), keys, strict=True) if keys.count(k) > 1
+            )
             raise ValueError(f"{owner}: '{twice}' is given twice.")
         if self.built and any(self._parameters.get(key) is None for key in keys):
             raise ValueError(
@@ -124,7 +126,9 @@ class Lifecycle(keras_contract.KerasOptimizer):
         for counter in (self.iterations, self.skipped_steps, self.micro_steps, rate):
             if counter is not None and not self._at_home(counter):
                 fill = Slot(float(counter.numpy()))
-                moved = slots.create((self.name,), counter.name, fill, counter.dtype, mesh=self.mesh)
+                moved = slots.create(
+                    (self.name,), counter.name, fill, counter.dtype, mesh=self.mesh
+                )
                 keras_contract.rehome(counter, moved)
 
     def _at_home(self, variable: keras.Variable) -> bool:
@@ -167,7 +171,9 @@ class Lifecycle(keras_contract.KerasOptimizer):
         """Every argument of the constructor, as plain values."""
         config = super().get_config()
         own = inspect.signature(type(self).__init__).parameters
-        config |= {name: getattr(self, name) for name in own if name not in {"self", "common", *config}}
+        config |= {
+            name: getattr(self, name) for name in own if name not in {"self", "common", *config}
+        }
         config |= {
             "mesh": None if self.mesh is None else self.mesh.to_string(),
             "jit_compile": self.jit_compile,

@@ -62,7 +62,9 @@ def pairs(
 def _checked(owner: str, gradient: Any, parameter: Parameter) -> Any:
     if isinstance(gradient, tf.distribute.DistributedValues):
         return gradient
-    if not isinstance(gradient, tf.IndexedSlices):
+    if isinstance(gradient, tf.IndexedSlices):  # the variable's shape counts, not the one it brings
+        gradient = tf.IndexedSlices(tf.convert_to_tensor(gradient.values), gradient.indices)
+    else:
         gradient = tf.convert_to_tensor(gradient)
     if not gradient.dtype.is_floating:
         raise TypeError(

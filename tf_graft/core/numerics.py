@@ -26,7 +26,7 @@ def scaled(gradient: Any, factor: Any) -> Any:
 def like(gradient: Any, new_values: tf.Tensor) -> Any:
     """`new_values` in the form of `gradient`, dense or row-sparse."""
     if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(new_values, gradient.indices, gradient.dense_shape)
+        return tf.IndexedSlices(new_values, gradient.indices)
     return new_values
 
 
@@ -54,9 +54,7 @@ def all_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     probes = [tf.cast(_self_product(x), tf.float32) for x in tensors]
 
     def exact() -> tf.Tensor:
-        return tf.reduce_all(
-            tf.stack([tf.reduce_all(tf.math.is_finite(x)) for x in tensors])
-        )
+        return tf.reduce_all(tf.stack([tf.reduce_all(tf.math.is_finite(x)) for x in tensors]))
 
     return tf.cond(tf.math.is_finite(tf.add_n(probes)), lambda: tf.constant(True), exact)
 

@@ -153,9 +153,7 @@ class Optimizer(Lifecycle):
 
     def _normalized(self, gradient: Any, parameter: Parameter) -> Any:
         """In the precision of the update, each row once, dense where it is to act so."""
-        gradient = numerics.like(
-            gradient, tf.cast(numerics.values(gradient), parameter.dtype)
-        )
+        gradient = numerics.like(gradient, tf.cast(numerics.values(gradient), parameter.dtype))
         gradient = rows.coalesce(gradient)
         if isinstance(gradient, tf.IndexedSlices) and self._acts_dense(parameter):
             return rows.densify(gradient, parameter.variable.shape)
@@ -305,9 +303,7 @@ class Optimizer(Lifecycle):
         frequency = self.ema_overwrite_frequency
         if frequency:
             everything = list(self._parameters)
-            tf.cond(
-                step % frequency == 0, lambda: self._overwrite(everything, step), lambda: None
-            )
+            tf.cond(step % frequency == 0, lambda: self._overwrite(everything, step), lambda: None)
 
     def _overwrite(self, parameters: list[Parameter], step: tf.Tensor) -> None:
         averaging.catch_up(parameters, [Whole()] * len(parameters), step, self.ema_momentum)

@@ -5,6 +5,7 @@ computed from them comes out the same everywhere. No merge call is needed inside
 that follows, which is what `TPUStrategy` requires and what `MirroredStrategy` cannot do.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,11 +26,11 @@ def local(variable: Any) -> tf.Variable:
     context = tf.distribute.get_replica_context()
     if context is None or not isinstance(variable, tf.distribute.DistributedValues):
         return variable
-    replica = context.replica_id_in_sync_group
-    if not isinstance(replica, int):  # on a TPU the replica is known at run time only
+    replica = tf.get_static_value(context.replica_id_in_sync_group)
+    if replica is None:  # on a TPU it is known at run time only, and the variable itself resolves
         return variable
     copies = context.strategy.experimental_local_results(variable)
-    return copies[replica % len(copies)]
+    return copies[int(replica) % len(copies)]
 
 
 def everywhere(strategy: tf.distribute.Strategy, function: Callable[..., None], *args: Any) -> None:
@@ -42,6 +43,15 @@ def everywhere(strategy: tf.distribute.Strategy, function: Callable[..., None], 
         return
     with strategy.scope():
         strategy.run(function, args=args)
+
+
+def creating_under(strategy: tf.distribute.Strategy) -> contextlib.AbstractContextManager[Any]:
+    """The context in which variables are created for a strategy, from inside a replica too."""
+    return (
+        strategy.scope()
+        if tf.distribute.in_cross_replica_context() or (not tf.distribute.has_strategy())
+        else contextlib.nullcontext()
+    )
 
 
 def strategy_of(variables: Sequence[Any]) -> tf.distribute.Strategy:

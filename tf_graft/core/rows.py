@@ -18,7 +18,7 @@ def coalesce(gradient: Any) -> Any:
         return gradient
     unique, position = tf.unique(tf.cast(gradient.indices, tf.int64))
     summed = tf.math.unsorted_segment_sum(gradient.values, position, tf.shape(unique)[0])
-    return tf.IndexedSlices(summed, unique, gradient.dense_shape)
+    return tf.IndexedSlices(summed, unique)
 
 
 def densify(gradient: tf.IndexedSlices, shape: tf.TensorShape) -> tf.Tensor:

@@ -31,7 +31,11 @@ class Slot(NamedTuple):
 
 
 def create(
-    scope: Sequence[str], name: str, slot: Slot, dtype: str, variable: Any = None,
+    scope: Sequence[str],
+    name: str,
+    slot: Slot,
+    dtype: str,
+    variable: Any = None,
     mesh: dtensor.Mesh | None = None,
 ) -> keras.Variable:
     """A variable of the optimizer's own, named `scope/.../name`.

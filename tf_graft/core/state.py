@@ -32,9 +32,7 @@ class Identity(tf.train.experimental.PythonState):
             )
 
 
-def save(
-    identity: Identity, built: bool, variables: dict[str, keras.Variable], store: Any
-) -> None:
+def save(identity: Identity, built: bool, variables: dict[str, keras.Variable], store: Any) -> None:
     """Writes each variable under its path and role, and whose state it is."""
     store[_OWNER] = np.frombuffer(identity.serialize().encode(), np.uint8)
     if built:
@@ -42,9 +40,7 @@ def save(
             store[_key(name)] = _numpy(variable)
 
 
-def load(
-    identity: Identity, built: bool, variables: dict[str, keras.Variable], store: Any
-) -> None:
+def load(identity: Identity, built: bool, variables: dict[str, keras.Variable], store: Any) -> None:
     """Assigns every variable, or changes none.
 
     Raises:
@@ -53,7 +49,9 @@ def load(
     """
     saved = {name: store[name] for name in store.keys()}  # noqa: SIM118 - a Keras store, no dict
     if _OWNER not in saved:
-        raise CheckpointError(f"{identity.owner}: what was saved is not the state of a tf_graft optimizer.")
+        raise CheckpointError(
+            f"{identity.owner}: what was saved is not the state of a tf_graft optimizer."
+        )
     identity.deserialize(bytes(np.asarray(saved.pop(_OWNER))))
     if not saved:
         return  # it was saved before it was built

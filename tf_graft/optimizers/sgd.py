@@ -73,8 +73,12 @@ class SGD(Optimizer):
             tf.raw_ops.ResourceApplyGradientDescent(var=w.handle, alpha=lr, delta=g)
             return
         tf.raw_ops.ResourceApplyKerasMomentum(
-            var=w.handle, accum=s["momentum"].handle, lr=lr, grad=g,
-            momentum=self.momentum, use_nesterov=self.nesterov,
+            var=w.handle,
+            accum=s["momentum"].handle,
+            lr=lr,
+            grad=g,
+            momentum=self.momentum,
+            use_nesterov=self.nesterov,
         )
 
     def row_kernel(self, g: tf.IndexedSlices, w: Any, s: dict[str, Any], lr: Any, t: Any) -> None:
@@ -82,6 +86,11 @@ class SGD(Optimizer):
             w.scatter_sub(tf.IndexedSlices(lr * g.values, g.indices))
             return
         tf.raw_ops.ResourceSparseApplyKerasMomentum(
-            var=w.handle, accum=s["momentum"].handle, lr=lr, grad=g.values, indices=g.indices,
-            momentum=self.momentum, use_nesterov=self.nesterov,
+            var=w.handle,
+            accum=s["momentum"].handle,
+            lr=lr,
+            grad=g.values,
+            indices=g.indices,
+            momentum=self.momentum,
+            use_nesterov=self.nesterov,
         )
