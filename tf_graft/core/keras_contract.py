@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.utils.tracking import no_automatic_dependency_tracking
 from tensorflow.experimental import dtensor
 from tensorflow.python.ops import control_flow_util
 
@@ -32,6 +33,12 @@ OPTIMIZER_NAMES = {
 PROVIDED_NAMES = {
     "_model_variables_moving_average": "SwapEMAWeights swaps these with the model variables",
 }
+MODULE_NAMES = {
+    "keras.src.utils.tracking.no_automatic_dependency_tracking": "keeps the model's variables out "
+    "of the optimizer's own when it takes note of them",
+    "tensorflow.python.ops.control_flow_util.GraphOrParentsInXlaContext": "there is no public name "
+    "for whether the code being traced is going to be compiled",
+}
 VARIABLE_NAMES = {
     "_initialize_with_initializer": "the one place where Keras makes the tf.Variable",
     "_value": "the tf.Variable behind a keras.Variable, which a mesh replaces by a DVariable",
@@ -54,7 +61,9 @@ class MeshVariable(keras.Variable):
 
     def _initialize_with_initializer(self, initializer: Any) -> None:
         shape, dtype = self._shape, self._dtype
-        value = dtensor.call_with_layout(initializer, self._layout, shape, dtype=dtype)
+        value = dtensor.call_with_layout(tf.zeros, self._layout, shape, dtype=dtype)
+        if value.dtype != tf.bool:  # what fills it is made off the mesh: a scalar has no layout
+            value += initializer((), dtype=dtype)
         self._value = dtensor.DVariable(value, name=self.name, trainable=False)
 
 
@@ -76,6 +85,7 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         self._track_variable(variable)
         return variable
 
+    @no_automatic_dependency_tracking
     def _declare(self, variables: list[Any], strategy: tf.distribute.Strategy) -> None:
         """Tells Keras which variables the optimizer was built for."""
         self._trainable_variables = list(variables)

@@ -36,11 +36,14 @@ def norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     Where the sum of squares overflows though every entry is finite, it is taken again relative to
     the largest entry.
     """
-    total = tf.add_n([_sum_of_squares(x) for x in tensors])
+    precision = tf.float64 if any(x.dtype == tf.float64 for x in tensors) else tf.float32
+    total = tf.add_n([tf.cast(_sum_of_squares(x), precision) for x in tensors])
 
     def relative() -> tf.Tensor:
-        peak = tf.reduce_max(tf.stack([tf.reduce_max(tf.abs(x)) for x in tensors]))
-        return peak * tf.sqrt(tf.add_n([_sum_of_squares(x / peak) for x in tensors]))
+        peaks = [tf.cast(tf.reduce_max(tf.abs(x)), precision) for x in tensors]
+        peak = tf.reduce_max(tf.stack(peaks))
+        ratios = [_sum_of_squares(tf.cast(x, precision) / peak) for x in tensors]
+        return peak * tf.sqrt(tf.add_n(ratios))
 
     return tf.cond(tf.math.is_finite(total), lambda: tf.sqrt(total), relative)
 

@@ -1,7 +1,6 @@
 """The engine: what happens between a list of gradients and the variables, in one order, once."""
 
-import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Unpack
 
 import keras
@@ -11,20 +10,19 @@ from tf_graft.core import (
     accumulation,
     arguments,
     averaging,
+    clipping,
     keras_contract,
     matching,
     numerics,
     replicas,
     rows,
 )
-from tf_graft.core.lifecycle import Lifecycle
+from tf_graft.core.algorithm import Algorithm
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.rows import Rows, Whole
 
-Step = tuple[tf.Tensor, dict[str, tf.Tensor]]
 
-
-class Optimizer(Lifecycle):
+class Optimizer(Algorithm):
     """A Keras optimizer made of two pure functions, `slots` and `step`.
 
     A subclass says what it remembers and what it proposes; this class alone writes variables.
@@ -47,34 +45,8 @@ class Optimizer(Lifecycle):
         ValueError: an argument out of its range, named.
     """
 
-    rowwise = True
-    idle = False
-
-    # Where TensorFlow has `step` as one in-place kernel: functions of (g, w, s, lr, t) like it, but
-    # of variables, for a dense gradient and for the rows of a coalesced `tf.IndexedSlices`.
-    kernel: Callable[..., Any] | None = None
-    row_kernel: Callable[..., Any] | None = None
-
     def __init__(self, learning_rate: Any = 0.001, **common: Unpack[arguments.Common]):
         super().__init__(learning_rate, **common)
-
-    def step(
-        self, g: tf.Tensor, w: tf.Tensor, s: dict[str, tf.Tensor], lr: tf.Tensor, t: tf.Tensor
-    ) -> Step:
-        """The signed step to add to the weights, and the new slots. Pure: reads no variable.
-
-        Args:
-            g: gradient, of the shape of `w`: a whole variable or its touched rows.
-            w: weights, float32 or float64.
-            s: slots by role.
-            lr: learning rate, a scalar of the dtype of `w`.
-            t: number of this update, from 1, a scalar of the dtype of `w`.
-        """
-        raise NotImplementedError
-
-    def couple(self, steps: list[Step]) -> list[Step]:
-        """Reshapes the steps of all variables together, where an algorithm spans variables."""
-        return steps
 
     def apply(self, grads: Iterable[Any], trainable_variables: Iterable[Any] | None = None) -> None:
         """Updates the variables.
@@ -206,96 +178,21 @@ class Optimizer(Lifecycle):
         parts = self._parts(gradients, parameters)
         if self.use_ema:
             averaging.catch_up(parameters, parts, done, self.ema_momentum)
-        self._write(self._clipped(gradients), parameters, self.learning_rate)
+        self._write(
+            clipping.clipped(gradients, self.clipvalue, self.clipnorm, self.global_clipnorm),
+            parameters,
+            self.learning_rate,
+        )
         if self.use_ema:
             averaging.update(parameters, parts, done + 1, self.ema_momentum)
             self._overwrite_when_due(done + 1)
         count.assign_add(1, read_value=False)
 
     def _clipped(self, gradients: list[Any]) -> list[Any]:
-        values = [numerics.values(g) for g in gradients]
-        if self.clipvalue is not None:
-            values = [tf.clip_by_value(v, -self.clipvalue, self.clipvalue) for v in values]
-            return [numerics.like(g, v) for g, v in zip(gradients, values, strict=True)]
-        if self.clipnorm is not None:
-            norms = [numerics.norm([v]) for v in values]
-            return [
-                numerics.scaled(g, self.clipnorm / tf.maximum(norm, self.clipnorm))
-                for g, norm in zip(gradients, norms, strict=True)
-            ]
-        if self.global_clipnorm is not None:
-            norm = numerics.norm(values)
-            factor = self.global_clipnorm / tf.maximum(norm, self.global_clipnorm)
-            return [numerics.scaled(g, factor) for g in gradients]
-        return gradients
+        return clipping.clipped(gradients, self.clipvalue, self.clipnorm, self.global_clipnorm)
 
     def _parts(self, gradients: list[Any], parameters: list[Parameter]) -> list[Whole | Rows]:
         return [rows.part_of(g, p.rows) for g, p in zip(gradients, parameters, strict=True)]
-
-    def _write(self, gradients: list[Any], parameters: list[Parameter], rate: Any) -> None:
-        """Propose, couple, write: by kernel where there is one, by `step` otherwise."""
-        next_step = self._done() + 1
-        scalars = {
-            dtype: (tf.cast(rate, dtype), tf.cast(next_step, dtype))
-            for dtype in dict.fromkeys(p.dtype for p in parameters)
-        }
-        stepping = []
-        for gradient, parameter in zip(gradients, parameters, strict=True):
-            if not self._write_by_kernel(gradient, parameter, *scalars[parameter.dtype]):
-                stepping.append((gradient, parameter))
-        self._write_steps(stepping, scalars)
-        for parameter in parameters:
-            if parameter.variable.constraint is not None:
-                parameter.replace(parameter.variable.constraint(parameter.read(Whole())))
-
-    def _write_by_kernel(
-        self, gradient: Any, parameter: Parameter, lr: tf.Tensor, t: tf.Tensor
-    ) -> bool:
-        kernel = self.row_kernel if isinstance(gradient, tf.IndexedSlices) else self.kernel
-        if kernel is None or not self._kernels_serve(parameter):
-            return False
-        weights = replicas.local(parameter.variable)
-        if parameter.decays:
-            part = rows.part_of(gradient, parameter.rows)
-            part.add(weights, -lr * self.weight_decay * part.read(weights))
-        slots = {role: replicas.local(slot) for role, slot in parameter.slots.items()}
-        kernel(gradient, weights, slots, lr, t)
-        return True
-
-    def _kernels_serve(self, parameter: Parameter) -> bool:
-        """Kernels know no masters, meshes or couplings, and XLA does as well with `step`."""
-        compiled = self.jit_compile is True or keras_contract.in_xla()
-        coupled = type(self).couple is not Optimizer.couple
-        return not (compiled or coupled or self.mesh is not None or "master" in parameter.state)
-
-    def _write_steps(self, stepping: list[tuple[Any, Parameter]], scalars: dict[Any, Any]) -> None:
-        parts = self._parts([g for g, _ in stepping], [p for _, p in stepping])
-        weights = [p.read(part) for (_, p), part in zip(stepping, parts, strict=True)]
-        inputs = [
-            (
-                numerics.values(g),
-                w,
-                {role: part.read(replicas.local(slot)) for role, slot in p.slots.items()},
-                *scalars[p.dtype],
-            )
-            for (g, p), part, w in zip(stepping, parts, weights, strict=True)
-        ]
-        dense = not any(isinstance(part, Rows) for part in parts)
-        propose = self._compiled_steps if self.jit_compile is True and dense else self._steps
-        for (_, p), part, w, (step, slots) in zip(
-            stepping, parts, weights, self.couple(propose(inputs)), strict=True
-        ):
-            lr, _ = scalars[p.dtype]
-            p.move(part, w, step - lr * self.weight_decay * w if p.decays else step)
-            for role, value in slots.items():
-                part.write(replicas.local(p.slots[role]), value)
-
-    def _steps(self, inputs: list[tuple[Any, ...]]) -> list[Step]:
-        return [self.step(*arguments) for arguments in inputs]
-
-    @functools.cached_property
-    def _compiled_steps(self) -> Any:
-        return tf.function(self._steps, jit_compile=True)
 
     # Averages.
 

@@ -44,13 +44,13 @@ def create(
     replicated otherwise.
     """
     shape = () if variable is None else slot.shape_for(variable)
-    arguments = dict(
-        initializer=keras.initializers.Constant(slot.fill),
-        shape=shape,
-        dtype=slot.dtype or dtype,
-        trainable=False,
-        name=name,
-    )
+    arguments = {
+        "initializer": keras.initializers.Constant(slot.fill),
+        "shape": shape,
+        "dtype": slot.dtype or dtype,
+        "trainable": False,
+        "name": name,
+    }
     with contextlib.ExitStack() as scopes:
         for part in "/".join(scope).split("/"):
             scopes.enter_context(keras.name_scope(part))

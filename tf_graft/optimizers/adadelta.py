@@ -5,8 +5,9 @@ from typing import Any, Unpack
 import tensorflow as tf
 
 from tf_graft.core import checks
+from tf_graft.core.algorithm import Step
 from tf_graft.core.arguments import Common
-from tf_graft.core.optimizer import Optimizer, Step
+from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.registry import register
 from tf_graft.core.slots import Slot
 
@@ -70,11 +71,6 @@ class Adadelta(Optimizer):
 
     def kernel(self, g: tf.Tensor, w: Any, s: dict[str, Any], lr: Any, t: Any) -> None:
         tf.raw_ops.ResourceApplyAdadelta(**self._operands(w, s, lr), grad=g)
-
-    def row_kernel(self, g: tf.IndexedSlices, w: Any, s: dict[str, Any], lr: Any, t: Any) -> None:
-        tf.raw_ops.ResourceSparseApplyAdadelta(
-            **self._operands(w, s, lr), grad=g.values, indices=g.indices
-        )
 
     def _operands(self, w: Any, s: dict[str, Any], lr: Any) -> dict[str, Any]:
         return {

@@ -5,8 +5,9 @@ from typing import Any, Unpack
 import tensorflow as tf
 
 from tf_graft.core import checks
+from tf_graft.core.algorithm import Step
 from tf_graft.core.arguments import Common
-from tf_graft.core.optimizer import Optimizer, Step
+from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.registry import register
 from tf_graft.core.slots import Slot
 
@@ -71,14 +72,4 @@ class Adagrad(Optimizer):
     def kernel(self, g: tf.Tensor, w: Any, s: dict[str, Any], lr: Any, t: Any) -> None:
         tf.raw_ops.ResourceApplyAdagradV2(
             var=w.handle, accum=s["accumulator"].handle, lr=lr, epsilon=0.0, grad=g
-        )
-
-    def row_kernel(self, g: tf.IndexedSlices, w: Any, s: dict[str, Any], lr: Any, t: Any) -> None:
-        tf.raw_ops.ResourceSparseApplyAdagradV2(
-            var=w.handle,
-            accum=s["accumulator"].handle,
-            lr=lr,
-            epsilon=0.0,
-            grad=g.values,
-            indices=g.indices,
         )

@@ -5,8 +5,9 @@ from typing import Any, Unpack
 import tensorflow as tf
 
 from tf_graft.core import checks
+from tf_graft.core.algorithm import Step
 from tf_graft.core.arguments import Common
-from tf_graft.core.optimizer import Optimizer, Step
+from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.registry import register
 from tf_graft.core.slots import Slot
 

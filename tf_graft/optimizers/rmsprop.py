@@ -5,8 +5,9 @@ from typing import Any, Unpack
 import tensorflow as tf
 
 from tf_graft.core import checks
+from tf_graft.core.algorithm import Step
 from tf_graft.core.arguments import Common
-from tf_graft.core.optimizer import Optimizer, Step
+from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.registry import register
 from tf_graft.core.slots import Slot
 
@@ -62,8 +63,8 @@ class RMSprop(Optimizer):
         self.momentum = checks.number("RMSprop", "momentum", momentum, 0, 1)
         self.epsilon = checks.number("RMSprop", "epsilon", epsilon, 0, open_low=True)
         self.centered = checks.boolean("RMSprop", "centered", centered)
-        if not self.momentum:  # the kernels would want a slot for it
-            self.kernel = self.row_kernel = None
+        if not self.momentum:  # the kernel would want a slot for it
+            self.kernel = None
 
     def slots(self) -> dict[str, Slot]:
         roles = {"velocity": True, "momentum": self.momentum, "average_gradient": self.centered}
@@ -89,14 +90,6 @@ class RMSprop(Optimizer):
             else tf.raw_ops.ResourceApplyRMSProp
         )
         apply(**self._operands(w, s, lr), grad=g)
-
-    def row_kernel(self, g: tf.IndexedSlices, w: Any, s: dict[str, Any], lr: Any, t: Any) -> None:
-        apply = (
-            tf.raw_ops.ResourceSparseApplyCenteredRMSProp
-            if self.centered
-            else tf.raw_ops.ResourceSparseApplyRMSProp
-        )
-        apply(**self._operands(w, s, lr), grad=g.values, indices=g.indices)
 
     def _operands(self, w: Any, s: dict[str, Any], lr: Any) -> dict[str, Any]:
         operands = {

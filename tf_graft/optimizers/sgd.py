@@ -5,8 +5,9 @@ from typing import Any, Unpack
 import tensorflow as tf
 
 from tf_graft.core import checks
+from tf_graft.core.algorithm import Step
 from tf_graft.core.arguments import Common
-from tf_graft.core.optimizer import Optimizer, Step
+from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.registry import register
 from tf_graft.core.slots import Slot
 
@@ -77,20 +78,6 @@ class SGD(Optimizer):
             accum=s["momentum"].handle,
             lr=lr,
             grad=g,
-            momentum=self.momentum,
-            use_nesterov=self.nesterov,
-        )
-
-    def row_kernel(self, g: tf.IndexedSlices, w: Any, s: dict[str, Any], lr: Any, t: Any) -> None:
-        if not self.momentum:
-            w.scatter_sub(tf.IndexedSlices(lr * g.values, g.indices))
-            return
-        tf.raw_ops.ResourceSparseApplyKerasMomentum(
-            var=w.handle,
-            accum=s["momentum"].handle,
-            lr=lr,
-            grad=g.values,
-            indices=g.indices,
             momentum=self.momentum,
             use_nesterov=self.nesterov,
         )
