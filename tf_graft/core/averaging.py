@@ -34,11 +34,12 @@ def catch_up(
             whole.append(parameter)
     if whole:  # idle only after row-sparse steps, or steps without a gradient
         oldest = [tf.reduce_min(replicas.local(p.state["average_step"])) for p in whole]
-        tf.cond(
-            tf.reduce_min(tf.stack(oldest)) < step,
-            lambda: [_catch_up(p, Whole(), step, momentum) for p in whole] and None,
-            lambda: None,
-        )
+
+        def catch_up_all() -> None:
+            for parameter in whole:
+                _catch_up(parameter, Whole(), step, momentum)
+
+        tf.cond(tf.reduce_min(tf.stack(oldest)) < step, catch_up_all, lambda: None)
 
 
 def update(
@@ -48,7 +49,7 @@ def update(
     for parameter, part in zip(parameters, parts, strict=True):
         average = replicas.local(parameter.state["average"])
         weights = parameter.read(part)
-        kept = tf.cast(tf.where(step == 1, 0.0, momentum), weights.dtype)
+        kept = tf.constant(momentum, weights.dtype) * tf.cast(step > 1, weights.dtype)
         part.write(average, kept * part.read(average) + (1 - kept) * weights)
         _stamp(parameter, part, step)
 
@@ -60,7 +61,7 @@ def _catch_up(parameter: Parameter, part: Whole | Rows, step: tf.Tensor, momentu
     last = tf.reshape(stamp, [-1] + [1] * (weights.shape.rank - 1)) if weights.shape.rank else stamp
     idle = tf.cast(step - last, weights.dtype)
     stale = part.read(average)
-    fresh = weights + tf.pow(tf.cast(momentum, weights.dtype), idle) * (stale - weights)
+    fresh = weights + tf.pow(tf.constant(momentum, weights.dtype), idle) * (stale - weights)
     fresh = tf.where(last == 0, weights, fresh)  # it has never been averaged
     part.write(average, tf.where(idle > 0, fresh, stale))
     _stamp(parameter, part, step)

@@ -36,4 +36,4 @@ def clipped(
 
 
 def _factor(norm: tf.Tensor, largest: float) -> tf.Tensor:
-    return largest / tf.maximum(norm, tf.cast(largest, norm.dtype))
+    return largest / tf.maximum(norm, largest)

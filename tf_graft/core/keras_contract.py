@@ -63,7 +63,7 @@ class MeshVariable(keras.Variable):
         shape, dtype = self._shape, self._dtype
         value = dtensor.call_with_layout(tf.zeros, self._layout, shape, dtype=dtype)
         if value.dtype != tf.bool:  # what fills it is made off the mesh: a scalar has no layout
-            value += initializer((), dtype=dtype)
+            value += initializer(shape=(), dtype=dtype)
         self._value = dtensor.DVariable(value, name=self.name, trainable=False)
 
 

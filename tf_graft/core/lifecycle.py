@@ -61,10 +61,10 @@ class Lifecycle(keras_contract.KerasOptimizer):
         self._check_buildable(variables, keys)
         if self.built:
             return
-        self._strategy = replicas.strategy_of(variables)
+        made_under, self._strategy = self._strategy, replicas.strategy_of(variables)
         self.mesh = self.mesh or slots.mesh_of(variables)
         with tf.init_scope(), replicas.creating_under(self._strategy):
-            self._settle_counters()
+            self._settle_counters(moved=made_under is not self._strategy)
             built = [
                 self._parameter(variable, path)
                 for variable, path in zip(variables, paths(variables), strict=True)
@@ -120,21 +120,17 @@ class Lifecycle(keras_contract.KerasOptimizer):
     def _counter(self, name: str) -> keras.Variable:
         return self._keep(slots.create((self.name,), name, Slot(), "int64", mesh=self.mesh))
 
-    def _settle_counters(self) -> None:
-        """Moves the counters and the rate, made with the optimizer, to where the variables live."""
+    def _settle_counters(self, moved: bool) -> None:
+        """Makes the counters and the rate anew where the variables live, if that is elsewhere."""
         rate = self._rate_variable()
         for counter in (self.iterations, self.skipped_steps, self.micro_steps, rate):
-            if counter is not None and not self._at_home(counter):
+            if counter is not None and (moved or self._off_mesh(counter)):
                 fill = Slot(float(counter.numpy()))
-                moved = slots.create(
-                    (self.name,), counter.name, fill, counter.dtype, mesh=self.mesh
-                )
-                keras_contract.rehome(counter, moved)
+                home = slots.create((self.name,), counter.name, fill, counter.dtype, mesh=self.mesh)
+                keras_contract.rehome(counter, home)
 
-    def _at_home(self, variable: keras.Variable) -> bool:
-        if self.mesh is not None:
-            return slots.layout_of(variable) is not None
-        return replicas.strategy_of([variable]) is self._strategy
+    def _off_mesh(self, variable: keras.Variable) -> bool:
+        return self.mesh is not None and slots.layout_of(variable) is None
 
     @property
     def iterations(self) -> keras.Variable:
@@ -150,7 +146,7 @@ class Lifecycle(keras_contract.KerasOptimizer):
     def learning_rate(self, value: Any) -> None:
         if not isinstance(value, tf.Tensor | tf.Variable | keras.Variable):
             value = arguments.rate(type(self).__name__, value)
-        keras_contract.KerasOptimizer.learning_rate.fset(self, value)  # type: ignore[attr-defined]
+        keras_contract.KerasOptimizer.learning_rate.fset(self, value)
 
     def exclude_from_weight_decay(
         self, var_list: Iterable[Any] | None = None, var_names: Iterable[str] | None = None

@@ -20,7 +20,9 @@ def values(gradient: Any) -> tf.Tensor:
 
 def scaled(gradient: Any, factor: Any) -> Any:
     """`gradient * factor`, dense or row-sparse."""
-    return like(gradient, values(gradient) * tf.cast(factor, gradient.dtype))
+    if tf.is_tensor(factor):
+        factor = tf.cast(factor, gradient.dtype)
+    return like(gradient, values(gradient) * factor)
 
 
 def like(gradient: Any, new_values: tf.Tensor) -> Any:

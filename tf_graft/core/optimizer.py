@@ -70,8 +70,8 @@ class Optimizer(Algorithm):
         gradients, parameters = matching.pairs(
             f"{type(self).__name__}.apply", grads, self._parameters_for("apply", variables)
         )
-        # Plain tensors given in cross-replica context are sums over the replicas already.
-        summed = tf.distribute.get_replica_context() is None and not any(
+        # Plain tensors given from outside the replicas are sums over them already.
+        summed = replicas.outside(self._strategy) and not any(
             isinstance(g, tf.distribute.DistributedValues) for g in gradients
         )
         with tf.name_scope(self.name):

@@ -17,7 +17,9 @@ def summed(gradients: Sequence[Any]) -> list[Any]:
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1:
         return list(gradients)
-    return list(context.all_reduce(tf.distribute.ReduceOp.SUM, list(gradients)))
+    # One tensor given on every replica would be taken for the sum already.
+    distinct = tf.nest.map_structure(tf.identity, list(gradients), expand_composites=True)
+    return list(context.all_reduce(tf.distribute.ReduceOp.SUM, distinct))
 
 
 def local(variable: Any) -> tf.Variable:
@@ -35,14 +37,17 @@ def local(variable: Any) -> tf.Variable:
 
 def everywhere(strategy: tf.distribute.Strategy, function: Callable[..., None], *args: Any) -> None:
     """Runs `function` once in each replica's context: here, where we are in one already."""
-    crossing = tf.distribute.get_replica_context() is None or (
-        not tf.distribute.has_strategy() and strategy.num_replicas_in_sync > 1
-    )
-    if not crossing or strategy.num_replicas_in_sync == 1:
+    if not outside(strategy):
         function(*args)
         return
     with strategy.scope():
         strategy.run(function, args=args)
+
+
+def outside(strategy: tf.distribute.Strategy) -> bool:
+    """Whether the strategy has several replicas and the calling code is in none of them."""
+    in_replica = tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
+    return strategy.num_replicas_in_sync > 1 and not in_replica
 
 
 def creating_under(strategy: tf.distribute.Strategy) -> contextlib.AbstractContextManager[Any]:

@@ -1,10 +1,12 @@
 """What an optimizer remembers, and where: name, shape, precision, layout."""
 
 import contextlib
+import functools
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import keras
+import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
@@ -45,7 +47,7 @@ def create(
     """
     shape = () if variable is None else slot.shape_for(variable)
     arguments = {
-        "initializer": keras.initializers.Constant(slot.fill),
+        "initializer": functools.partial(_filled, slot.fill),
         "shape": shape,
         "dtype": slot.dtype or dtype,
         "trainable": False,
@@ -58,6 +60,10 @@ def create(
             return keras.Variable(**arguments)
         layout = _layout(mesh, variable, len(shape))
         return keras_contract.MeshVariable(layout=layout, **arguments)
+
+
+def _filled(fill: float, shape: tuple[int, ...], dtype: str) -> tf.Tensor:
+    return tf.fill(shape, tf.cast(np.float64(fill), dtype))  # a Python float would be rounded
 
 
 def mesh_of(variables: Sequence[Any]) -> dtensor.Mesh | None:

@@ -62,7 +62,7 @@ class Adadelta(Optimizer):
         return {"accumulated_gradient": Slot(), "accumulated_delta": Slot()}
 
     def step(self, g: Any, w: Any, s: dict[str, Any], lr: Any, t: Any) -> Step:
-        rho = tf.cast(self.rho, g.dtype)
+        rho = tf.constant(self.rho, g.dtype)
         a = rho * s["accumulated_gradient"] + (1 - rho) * (g * g)
         b = s["accumulated_delta"]
         x = tf.sqrt(b + self.epsilon) * tf.math.rsqrt(a + self.epsilon) * g

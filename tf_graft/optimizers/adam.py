@@ -72,7 +72,7 @@ class Adam(Optimizer):
         return {role: Slot() for role in roles}
 
     def step(self, g: Any, w: Any, s: dict[str, Any], lr: Any, t: Any) -> Step:
-        beta_1, beta_2 = tf.cast(self.beta_1, g.dtype), tf.cast(self.beta_2, g.dtype)
+        beta_1, beta_2 = tf.constant(self.beta_1, g.dtype), tf.constant(self.beta_2, g.dtype)
         m = s["momentum"] + (1 - beta_1) * (g - s["momentum"])
         v = s["velocity"] + (1 - beta_2) * (g * g - s["velocity"])
         new = {"momentum": m, "velocity": v}
@@ -105,4 +105,4 @@ class Adam(Optimizer):
 
 def _one_minus_power(beta: float, t: tf.Tensor) -> tf.Tensor:
     """`1 - beta^t`, which in float32 would lose half its digits at the first steps."""
-    return -tf.math.expm1(t * tf.math.log(tf.cast(beta, t.dtype)))
+    return -tf.math.expm1(t * tf.math.log(tf.constant(beta, t.dtype)))

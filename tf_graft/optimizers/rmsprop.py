@@ -71,7 +71,7 @@ class RMSprop(Optimizer):
         return {role: Slot() for role, wanted in roles.items() if wanted}
 
     def step(self, g: Any, w: Any, s: dict[str, Any], lr: Any, t: Any) -> Step:
-        fresh = 1 - tf.cast(self.rho, g.dtype)
+        fresh = 1 - tf.constant(self.rho, g.dtype)
         variance = s["velocity"] + fresh * (g * g - s["velocity"])
         new = {"velocity": variance}
         if self.centered:
