@@ -4,6 +4,7 @@ from tf_graft import schedules
 from tf_graft.core.checks import CheckpointError
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.registry import deserialize, get, list_optimizers, serialize
+from tf_graft.core.slots import Slot
 from tf_graft.optimizers import SGD, Adadelta, Adagrad, Adam, AdamW, RMSprop
 
 __version__ = "0.1.0"
@@ -17,6 +18,7 @@ __all__ = [
     "CheckpointError",
     "Optimizer",
     "RMSprop",
+    "Slot",
     "deserialize",
     "get",
     "list_optimizers",

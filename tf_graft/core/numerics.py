@@ -18,6 +18,11 @@ def values(gradient: Any) -> tf.Tensor:
     return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
+def cast(gradient: Any, dtype: tf.DType) -> Any:
+    """The gradient in another precision, dense or row-sparse."""
+    return like(gradient, tf.cast(values(gradient), dtype))
+
+
 def scaled(gradient: Any, factor: Any) -> Any:
     """`gradient * factor`, dense or row-sparse."""
     if tf.is_tensor(factor):
@@ -30,6 +35,14 @@ def like(gradient: Any, new_values: tf.Tensor) -> Any:
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(new_values, gradient.indices)
     return new_values
+
+
+def over_root(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """`x / sqrt(y)` for y above 0, bit for bit the same eagerly and in a `tf.function`.
+
+    There a plain division by a root is rewritten as a product with a reciprocal root.
+    """
+    return tf.math.divide_no_nan(x, tf.sqrt(y))
 
 
 def norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:

@@ -1,6 +1,8 @@
 """The engine: what happens between a list of gradients and the variables, in one order, once."""
 
-from collections.abc import Iterable
+import contextlib
+import itertools
+from collections.abc import Iterable, Iterator
 from typing import Any, Unpack
 
 import keras
@@ -89,8 +91,9 @@ class Optimizer(Algorithm):
         gradients, _ = matching.pairs(f"{type(self).__name__}.update_step", [gradient], parameters)
 
         def update() -> None:
-            ready = [self._normalized(g, p) for g, p in zip(gradients, parameters, strict=True)]
-            self._write(ready, parameters, learning_rate)
+            precise = _in_precision(gradients, parameters)
+            with self._ready(precise, parameters) as ready:
+                self._write(ready, parameters, learning_rate)
 
         replicas.everywhere(self._strategy, update)
 
@@ -108,39 +111,39 @@ class Optimizer(Algorithm):
 
     def _receive(self, gradients: list[Any], parameters: list[Parameter], summed: bool) -> None:
         """Aggregate, coalesce, unscale, judge."""
+        gradients = _in_precision(gradients, parameters)
         gradients = gradients if summed else replicas.summed(gradients)
-        gradients = [self._normalized(g, p) for g, p in zip(gradients, parameters, strict=True)]
-        with tf.control_dependencies(self._row_checks(gradients, parameters)):
+        with self._ready(gradients, parameters) as ready:
             if self.loss_scale_factor is not None:
-                gradients = [numerics.scaled(g, 1 / self.loss_scale_factor) for g in gradients]
+                ready = [numerics.scaled(g, 1 / self.loss_scale_factor) for g in ready]
             if self.nonfinite == "apply":
-                self._accept(gradients, parameters)
+                self._accept(ready, parameters)
                 return
-            finite = numerics.all_finite([numerics.values(g) for g in gradients])
+            finite = numerics.all_finite([numerics.values(g) for g in ready])
             if self.nonfinite == "raise":
                 with tf.control_dependencies(self._finite_check(finite)):
-                    self._accept(gradients, parameters)
+                    self._accept(ready, parameters)
             else:
-                tf.cond(finite, lambda: self._accept(gradients, parameters), self._skip)
+                tf.cond(finite, lambda: self._accept(ready, parameters), self._skip)
 
-    def _normalized(self, gradient: Any, parameter: Parameter) -> Any:
-        """In the precision of the update, each row once, dense where it is to act so."""
-        gradient = numerics.like(gradient, tf.cast(numerics.values(gradient), parameter.dtype))
-        gradient = rows.coalesce(gradient)
-        if isinstance(gradient, tf.IndexedSlices) and self._acts_dense(parameter):
-            return rows.densify(gradient, parameter.variable.shape)
-        return gradient
+    @contextlib.contextmanager
+    def _ready(self, gradients: list[Any], parameters: list[Parameter]) -> Iterator[list[Any]]:
+        """Gradients with each row once, dense where they are to act so.
 
-    def _acts_dense(self, parameter: Parameter) -> bool:
+        What is done with them waits until every row was found to exist.
+        """
+        both = [(rows.coalesce(g), p) for g, p in zip(gradients, parameters, strict=True)]
+        owner = type(self).__name__
+        checks = [rows.range_checks(owner, g, p.path, p.rows) for g, p in both]
+        with tf.control_dependencies(list(itertools.chain.from_iterable(checks))):
+            yield [
+                rows.densify(g, p.variable.shape) if self._acts_dense(g, p) else g for g, p in both
+            ]
+
+    def _acts_dense(self, gradient: Any, parameter: Parameter) -> bool:
         exact_on_rows = self.idle and self.rowwise and not parameter.decays
-        return self.sparse == "exact" and not exact_on_rows
-
-    def _row_checks(self, gradients: list[Any], parameters: list[Parameter]) -> list[Any]:
-        return [
-            check
-            for g, p in zip(gradients, parameters, strict=True)
-            for check in rows.range_checks(type(self).__name__, g, p.path, p.rows)
-        ]
+        row_sparse = isinstance(gradient, tf.IndexedSlices)
+        return row_sparse and self.sparse == "exact" and not exact_on_rows
 
     def _finite_check(self, finite: tf.Tensor) -> list[Any]:
         if keras_contract.in_xla():
@@ -226,3 +229,8 @@ class Optimizer(Algorithm):
 
     def _done(self) -> tf.Tensor:
         return tf.convert_to_tensor(replicas.local(self.iterations))
+
+
+def _in_precision(gradients: list[Any], parameters: list[Parameter]) -> list[Any]:
+    """The gradients in the precision of the update, before anything is summed in a lower one."""
+    return [numerics.cast(g, p.dtype) for g, p in zip(gradients, parameters, strict=True)]

@@ -4,7 +4,7 @@ from typing import Any, Unpack
 
 import tensorflow as tf
 
-from tf_graft.core import checks
+from tf_graft.core import checks, numerics
 from tf_graft.core.algorithm import Step
 from tf_graft.core.arguments import Common
 from tf_graft.core.optimizer import Optimizer
@@ -67,7 +67,7 @@ class Adagrad(Optimizer):
 
     def step(self, g: Any, w: Any, s: dict[str, Any], lr: Any, t: Any) -> Step:
         a = s["accumulator"] + g * g
-        return -lr * g / tf.sqrt(a), {"accumulator": a}
+        return numerics.over_root(-lr * g, a), {"accumulator": a}
 
     def kernel(self, g: tf.Tensor, w: Any, s: dict[str, Any], lr: Any, t: Any) -> None:
         tf.raw_ops.ResourceApplyAdagradV2(

@@ -4,7 +4,7 @@ from typing import Any, Unpack
 
 import tensorflow as tf
 
-from tf_graft.core import checks
+from tf_graft.core import checks, numerics
 from tf_graft.core.algorithm import Step
 from tf_graft.core.arguments import Common
 from tf_graft.core.optimizer import Optimizer
@@ -78,7 +78,7 @@ class RMSprop(Optimizer):
             a = s["average_gradient"] + fresh * (g - s["average_gradient"])
             new["average_gradient"] = a
             variance -= a * a
-        x = lr * g * tf.math.rsqrt(variance + self.epsilon)
+        x = numerics.over_root(lr * g, variance + self.epsilon)
         if self.momentum:
             x = new["momentum"] = self.momentum * s["momentum"] + x
         return -x, new
