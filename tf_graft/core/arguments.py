@@ -1,6 +1,7 @@
 """The arguments that every optimizer takes, and what they must be."""
 
 import difflib
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypedDict
 
@@ -118,8 +119,10 @@ def rate(owner: str, given: Any) -> Any:
 
 
 def _name(owner: str, given: Any) -> str | None:
-    if given is not None and (not isinstance(given, str) or not given or "/" in given):
-        raise ValueError(f"{owner}(name={given!r}): name must be a string without '/'.")
+    if given is not None and not (isinstance(given, str) and re.fullmatch(r"\w[\w.-]*", given)):
+        raise ValueError(
+            f"{owner}(name={given!r}): name must be made of letters, digits, '_', '.' and '-'."
+        )
     return given
 
 

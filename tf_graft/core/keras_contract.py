@@ -29,10 +29,12 @@ OPTIMIZER_NAMES = {
     "_var_key": "one key for a Keras variable, its tf.Variable and a replica's copy of it",
     "_check_super_called": "Keras' own guard against state before `super().__init__()`",
     "_distribution_strategy": "SwapEMAWeights updates through it",
+    "_trackable_children": "what tf.train.Checkpoint goes through",
 }
 PROVIDED_NAMES = {
     "_model_variables_moving_average": "SwapEMAWeights swaps these with the model variables",
 }
+BY_POSITION = ("_variables", "_trainable_variables")
 MODULE_NAMES = {
     "keras.src.utils.tracking.no_automatic_dependency_tracking": "keeps the model's variables out "
     "of the optimizer's own when it takes note of them",
@@ -92,6 +94,11 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         self._trainable_variables_indices = {self._var_key(v): i for i, v in enumerate(variables)}
         self._distribution_strategy = strategy
         self.built = True
+
+    def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
+        """What a checkpoint holds: not the lists that Keras keeps, which go by position."""
+        children = super()._trackable_children(save_type, **kwargs)
+        return {name: child for name, child in children.items() if name not in BY_POSITION}
 
     @property
     def _model_variables_moving_average(self) -> list[keras.Variable]:

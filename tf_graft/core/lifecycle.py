@@ -43,7 +43,7 @@ class Lifecycle(keras_contract.KerasOptimizer):
         self._strategy = tf.distribute.get_strategy()
         self.skipped_steps = self._counter("skipped_steps")
         self.micro_steps = self._counter("micro_steps")
-        self._identity = state.Identity(owner)
+        self._identity = state.Identity(owner, self._named_variables)
 
     def slots(self) -> dict[str, Slot]:
         """What is remembered for each variable, by role. Roles are checkpoint keys."""
@@ -70,6 +70,7 @@ class Lifecycle(keras_contract.KerasOptimizer):
                 for variable, path in zip(variables, paths(variables), strict=True)
             ]
         self._parameters = Parameters(dict(zip(keys, built, strict=True)))
+        self._identity.check_awaited()
         self._state = {p.path: {**p.slots, **p.state} for p in built}  # for tf.train.Checkpoint
         self._declare(variables, self._strategy)
 
@@ -186,7 +187,7 @@ class Lifecycle(keras_contract.KerasOptimizer):
 
     def save_own_variables(self, store: Any) -> None:
         """Writes the state into a Keras weights store, by path and role."""
-        state.save(self._identity, self.built, self._named_variables(), store)
+        state.save(self._identity, self._named_variables(), store)
 
     def load_own_variables(self, store: Any) -> None:
         """Reads the state back, by path and role.
@@ -194,9 +195,12 @@ class Lifecycle(keras_contract.KerasOptimizer):
         Raises:
             CheckpointError: the optimizer is not built, or the state is another optimizer's.
         """
-        state.load(self._identity, self.built, self._named_variables(), store)
+        state.load(self._identity, self._named_variables(), store)
 
-    def _named_variables(self) -> dict[str, keras.Variable]:
+    def _named_variables(self) -> state.Named:
+        """Every variable of the optimizer by path and role; none before it is built."""
+        if not self._parameters:
+            return {}
         counters = (self.iterations, self._rate_variable(), self.skipped_steps, self.micro_steps)
         named = {counter.name: counter for counter in counters if counter is not None}
         for parameter in self._parameters:

@@ -76,7 +76,7 @@ class Optimizer(Algorithm):
         summed = replicas.outside(self._strategy) and not any(
             isinstance(g, tf.distribute.DistributedValues) for g in gradients
         )
-        with tf.name_scope(self.name):
+        with tf.name_scope(self.name.lstrip("_")):  # a scope may not begin with one
             replicas.everywhere(self._strategy, self._receive, gradients, parameters, summed)
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> keras.Variable:

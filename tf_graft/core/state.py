@@ -1,5 +1,8 @@
 """Saving and loading state by path and role, so that it fits or is refused."""
 
+import json
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -10,72 +13,125 @@ from tensorflow.experimental import dtensor
 from tf_graft.core import slots
 from tf_graft.core.checks import CheckpointError
 
-_OWNER = "optimizer"
+Named = dict[str, keras.Variable]
+
+_IDENTITY = "optimizer"
 
 
 class Identity(tf.train.experimental.PythonState):
-    """Says in a checkpoint whose state it is; refuses another optimizer's when it is restored."""
+    """Says in a checkpoint whose state it is; refuses what does not fit, before it is restored.
 
-    def __init__(self, owner: str):
+    Args:
+        owner: the optimizer's class.
+        named: gives the optimizer's variables by path and role; none before it is built.
+    """
+
+    def __init__(self, owner: str, named: Callable[[], Named]):
         self.owner = owner
+        self._named = named
+        self._awaited: dict[str, list[int]] = {}
 
     def serialize(self) -> str:
-        """What is written into the checkpoint."""
-        return self.owner
+        """The owner, and the name and shape of every variable, in order, as JSON."""
+        shapes = {name: list(variable.shape) for name, variable in self._named().items()}
+        return json.dumps({"owner": self.owner, "shapes": shapes})
+
+    def shapes_in(self, saved: Any) -> dict[str, list[int]]:
+        """The names and shapes that were saved.
+
+        Raises:
+            CheckpointError: it is not what `serialize` wrote, or another optimizer's.
+        """
+        try:
+            description = json.loads(tf.compat.as_str(saved))
+            owner, shapes = description["owner"], dict(description["shapes"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise CheckpointError(f"{self.owner}: the saved state is damaged: {error}.") from None
+        if owner != self.owner:
+            raise CheckpointError(
+                f"{self.owner}: what was saved is the state of {owner}; nothing was loaded."
+            )
+        return shapes
 
     def deserialize(self, string_value: Any) -> None:
-        """Called before anything of the optimizer is restored."""
-        saved = tf.compat.as_str(string_value)
-        if saved != self.owner:
-            raise CheckpointError(
-                f"{self.owner}: the checkpoint holds the state of {saved}; nothing was restored."
-            )
+        """Called by TensorFlow before it restores any tensor."""
+        self._awaited = self.shapes_in(string_value)
+        if self._named():
+            self.check_awaited()
+
+    def check_awaited(self) -> None:
+        """Refuses, when the optimizer is built, a checkpoint that was restored before."""
+        awaited, self._awaited = self._awaited, {}
+        if awaited:
+            present = {name: list(variable.shape) for name, variable in self._named().items()}
+            _refuse_differences(self.owner, awaited, present)
 
 
-def save(identity: Identity, built: bool, variables: dict[str, keras.Variable], store: Any) -> None:
+def save(identity: Identity, named: Named, store: Any) -> None:
     """Writes each variable under its path and role, and whose state it is."""
-    store[_OWNER] = np.frombuffer(identity.serialize().encode(), np.uint8)
-    if built:
-        for name, variable in variables.items():
-            store[_key(name)] = _numpy(variable)
+    store[_IDENTITY] = np.frombuffer(identity.serialize().encode(), np.uint8)
+    for name, variable in named.items():
+        store[_key(name)] = _numpy(variable)
 
 
-def load(identity: Identity, built: bool, variables: dict[str, keras.Variable], store: Any) -> None:
+def load(identity: Identity, named: Named, store: Any) -> None:
     """Assigns every variable, or changes none.
 
+    Variables are found by path. Keras names them anew when it makes a model from its config or a
+    second one in a process: where the paths differ in this only, their order counts.
+
     Raises:
-        CheckpointError: the state is another optimizer's, or of other variables, or of another
-            shape; or there is state and the optimizer is not built.
+        CheckpointError: the state is another optimizer's, of other variables or damaged, or there
+            is state and the optimizer is not built.
     """
-    saved = {name: store[name] for name in store.keys()}  # noqa: SIM118 - a Keras store, no dict
-    if _OWNER not in saved:
-        raise CheckpointError(
-            f"{identity.owner}: what was saved is not the state of a tf_graft optimizer."
-        )
-    identity.deserialize(bytes(np.asarray(saved.pop(_OWNER))))
-    if not saved:
+    owner = identity.owner
+    saved = {name: np.asarray(store[name]) for name in store.keys()}  # noqa: SIM118 - no dict
+    if _IDENTITY not in saved:
+        raise CheckpointError(f"{owner}: what was saved is not the state of a tf_graft optimizer.")
+    shapes = identity.shapes_in(bytes(saved.pop(_IDENTITY)))
+    if not shapes:
         return  # it was saved before it was built
-    if not built:
+    if not named:
         raise CheckpointError(
-            f"{identity.owner}: it is not built, so its saved state has nowhere to go; call "
+            f"{owner}: it is not built, so its saved state has nowhere to go; call "
             "optimizer.build(model.trainable_variables) before loading."
         )
-    values = {_key(name): variable for name, variable in variables.items()}
-    different = sorted(set(saved) ^ set(values))
-    if different:
-        where = "saved" if different[0] in saved else "in this optimizer"
-        raise CheckpointError(
-            f"{identity.owner}: {len(different)} entries differ from the saved state; the first, "
-            f"'{different[0]}', is only {where}. Nothing was loaded."
-        )
-    for name, variable in values.items():
-        if tuple(saved[name].shape) != tuple(variable.shape):
-            raise CheckpointError(
-                f"{identity.owner}: '{name}' was saved with shape {tuple(saved[name].shape)} and "
-                f"has shape {tuple(variable.shape)}. Nothing was loaded."
-            )
-    for name, variable in values.items():
-        variable.assign(np.asarray(saved[name]))
+    if set(shapes) != set(named) and _renamed(list(shapes), list(named)):
+        named = dict(zip(shapes, named.values(), strict=True))
+    _refuse_differences(owner, shapes, {name: list(v.shape) for name, v in named.items()})
+    if set(saved) != {_key(name) for name in shapes}:
+        raise CheckpointError(f"{owner}: the saved state is damaged: entries are missing.")
+    for name, variable in named.items():
+        variable.assign(saved[_key(name)])
+
+
+def _renamed(saved: Sequence[str], present: Sequence[str]) -> bool:
+    """Whether the same variables, in the same order, have only lost enclosing or numbered names."""
+
+    def parts(name: str) -> list[str]:
+        return [re.sub(r"_\d+$", "", part) for part in reversed(name.split("/"))]
+
+    return len(saved) == len(present) and all(
+        all(x == y for x, y in zip(parts(a), parts(b), strict=False))
+        for a, b in zip(saved, present, strict=True)
+    )
+
+
+def _refuse_differences(
+    owner: str, saved: dict[str, list[int]], present: dict[str, list[int]]
+) -> None:
+    different = [name for name in {**saved, **present} if saved.get(name) != present.get(name)]
+    if not different:
+        return
+    first = different[0]
+    raise CheckpointError(
+        f"{owner}: {len(different)} entries differ from the saved state. The first, '{first}', was "
+        f"{_described(saved, first)} and is {_described(present, first)}. Nothing was loaded."
+    )
+
+
+def _described(shapes: dict[str, list[int]], name: str) -> str:
+    return f"of shape {tuple(shapes[name])}" if name in shapes else "not there"
 
 
 def _key(name: str) -> str:

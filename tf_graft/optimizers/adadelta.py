@@ -62,11 +62,11 @@ class Adadelta(Optimizer):
         return {"accumulated_gradient": Slot(), "accumulated_delta": Slot()}
 
     def step(self, g: Any, w: Any, s: dict[str, Any], lr: Any, t: Any) -> Step:
-        rho = tf.constant(self.rho, g.dtype)
-        a = rho * s["accumulated_gradient"] + (1 - rho) * (g * g)
-        b = s["accumulated_delta"]
+        fresh = 1 - tf.constant(self.rho, g.dtype)
+        a, b = s["accumulated_gradient"], s["accumulated_delta"]
+        a += fresh * (g * g - a)
         x = tf.sqrt(b + self.epsilon) * tf.math.rsqrt(a + self.epsilon) * g
-        b = rho * b + (1 - rho) * (x * x)
+        b += fresh * (x * x - b)
         return -lr * x, {"accumulated_gradient": a, "accumulated_delta": b}
 
     def kernel(self, g: tf.Tensor, w: Any, s: dict[str, Any], lr: Any, t: Any) -> None:

@@ -1,0 +1,25 @@
+"""The cost of a step, as ratios within one run: loose bounds, which only the wrong cost breaks."""
+
+import pytest
+
+from tf_graft import bench
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_row_sparse_step_costs_what_its_rows_cost():
+    for times in bench.row_sparse(table=400_000, repeats=15, stock=()):
+        # The table is 40 times the small one; a step that followed it would be far above 3.
+        assert times.large < 3 * times.small, times
+
+
+def test_a_row_sparse_step_beats_one_that_follows_the_table():
+    adam = {t.name: t for t in bench.row_sparse(table=400_000, repeats=5) if t.options == "-"}["Adam"]
+    assert adam.stock > 20 * adam.large, adam
+
+
+def test_a_dense_step_is_faster_than_stock_and_traced_no_slower():
+    for times in bench.dense(repeats=10):
+        assert times.stock > 1.2 * times.unchecked, times
+        assert times.traced < 1.3 * times.stock_traced, times
+        assert times.checked < times.stock, times

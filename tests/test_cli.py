@@ -1,0 +1,81 @@
+"""The command line: what it prints, where, and its exit codes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tf_graft import cli
+
+# Keras 3.15's convert_to_numpy on NumPy 2, met wherever a model is saved.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
+)
+
+CONFIG = str(Path(__file__).parents[1] / "configs" / "digits_sgd_poly.yaml")
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch):
+    """Runs `tf-graft` in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "data"))
+    return lambda *arguments: CliRunner().invoke(cli.app, list(arguments))
+
+
+def test_list_names_what_configs_use(command):
+    result = command("list")
+    assert result.exit_code == 0
+    for name in ("adagrad", "poly_decay", "digits", "transformer", "ResNet50"):
+        assert name in result.stdout
+
+
+def test_schedule_draws_and_prints_the_rate(command, tmp_path):
+    result = command("schedule", CONFIG, "run.epochs=2")
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "digits_sgd_poly_schedule.png").read_bytes().startswith(b"\x89PNG")
+    rows = [line.split() for line in result.stdout.splitlines()[1:-1]]
+    assert rows[0] == ["0", "0"]
+    assert rows[-1][0] == "87"
+    assert {path.name for path in tmp_path.iterdir()} == {"data", "digits_sgd_poly_schedule.png"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere.yaml"], "nowhere.yaml: no such file or directory."),
+        ([CONFIG, "run.epoch=1"], "unknown key 'epoch' in 'run'; did you mean 'epochs'?"),
+        ([CONFIG, "optimizer.momentum=-1"], "momentum must"),
+        ([CONFIG, "optimizer.learning_rate.power=0"], "power must"),
+    ],
+)
+def test_an_error_is_one_sentence_on_stderr_and_code_2(arguments, message, command, tmp_path):
+    for name in ("train", "schedule"):
+        result = command(name, *arguments)
+        assert result.exit_code == 2
+        assert result.stdout == ""
+        assert message in result.stderr
+        assert result.stderr.count("\n") == 1
+    assert {path.name for path in tmp_path.iterdir()} <= {"data"}
+
+
+def test_train_ends_with_the_results_and_where_they_are(command):
+    result = command("train", CONFIG, "run.epochs=1", "run.dir=a", "model.units=8")
+    assert result.exit_code == 0, result.output
+    assert "44/44" in result.stdout
+    assert "Done: test accuracy" in result.stdout
+    assert "a/plot.png" in result.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("missing", ["typer", "omegaconf", "tensorflow_datasets"])
+def test_without_the_extras_it_says_what_to_install(missing):
+    script = f"""import sys; sys.modules[{missing!r}] = None
+sys.argv = ["tf-graft", "list"]
+from tf_graft.cli import main
+main()"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.strip().splitlines()[-1] == cli.NEEDS_EXTRAS

@@ -1,0 +1,276 @@
+"""Configs: what is accepted, and one sentence with its place for everything else (G35, G36)."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tf_graft.training import config as configs
+from tf_graft.training.config import ConfigError, load, parse
+
+GOOD = """\
+data:
+  name: digits
+model:
+  name: mlp
+  units: [16]
+optimizer:
+  name: adagrad
+  learning_rate: 0.1
+run:
+  epochs: 2
+"""
+
+
+def edited(old, new):
+    assert old in GOOD
+    return GOOD.replace(old, new)
+
+
+# (text, the whole message after the file's name)
+BAD_TEXTS = {
+    "text for a number": (
+        edited("0.1", "1e-3"),
+        ":8: learning_rate is the text '1e-3'; write 1.0e-3.",
+    ),
+    "exponent without a sign": (
+        edited("0.1", "1.5E6"),
+        ":8: learning_rate is the text '1.5E6'; write 1.5e+6.",
+    ),
+    "quoted number": (edited("epochs: 2", "epochs: '2'"), ":10: epochs is the text '2'; write 2."),
+    "quoted number, free section": (
+        edited("0.1", "0.1\n  epsilon: '1'"),
+        ":9: epsilon is the text '1'; write 1.",
+    ),
+    "word for a number": (
+        edited("epochs: 2", "epochs: two"),
+        ":10: epochs is the text 'two'; it should be a whole number.",
+    ),
+    "fraction": (
+        edited("epochs: 2", "epochs: 2.5"),
+        ":10: epochs is 2.5; it should be a whole number.",
+    ),
+    "truth for a number": (
+        edited("epochs: 2", "epochs: true"),
+        ":10: epochs is True; it should be a whole number.",
+    ),
+    "out of range": (
+        edited("epochs: 2", "epochs: 0"),
+        ":10: epochs is 0; it should be greater than or equal to 1.",
+    ),
+    "too large": (
+        edited("[16]", "[1000000]"),
+        ":5: units is 1000000; it should be less than or equal to 65536.",
+    ),
+    "thousands of digits": (
+        edited("epochs: 2", "epochs: " + "9" * 5000),
+        ":10: epochs is not a number one can use.",
+    ),
+    "not a number": (
+        edited("epochs: 2", "epochs: .nan"),
+        ":10: epochs is nan; it should be a whole number.",
+    ),
+    "infinite rate": (
+        edited("0.1", ".inf"),
+        ":8: learning_rate is inf; it should be a finite number.",
+    ),
+    "unknown key": (
+        edited("epochs: 2", "epochs: 2\n  epoch: 3"),
+        ":11: unknown key 'epoch' in 'run'; did you mean 'epochs'?",
+    ),
+    "unknown key of a model": (
+        edited("units", "unit"),
+        ":5: unknown key 'unit' in 'model'; did you mean 'units'?",
+    ),
+    "unknown section": (
+        edited("data:", "dataset:"),
+        ":1: unknown key 'dataset'; did you mean 'data'?",
+    ),
+    "repeated key": (
+        edited("epochs: 2", "epochs: 2\n  epochs: 3"),
+        ":11: 'epochs' is repeated; it stands on line 10 too.",
+    ),
+    "missing key": (edited("  epochs: 2", "  seed: 2"), ":9: 'epochs' is missing in 'run'."),
+    "missing section": (edited("run:\n  epochs: 2\n", ""), ":1: 'run' is missing."),
+    "empty section": (
+        edited("\n  epochs: 2", ""),
+        ":9: run is None; it should be a section of 'key: value' lines.",
+    ),
+    "path for a name": (
+        edited("digits", "../../etc"),
+        ":2: name is the text '../../etc'; it is not a name.",
+    ),
+    "settings that do not fit": (
+        edited("mlp\n  units: [16]", "transformer\n  d_model: 10"),
+        ":3: d_model=10 must be a multiple of heads=4.",
+    ),
+    "YAML's yes": (
+        edited("epochs: 2", "fresh: on"),
+        ":10: 'on' means true in YAML; write true, or \"on\" for the text.",
+    ),
+    "octal": (edited("2", "010"), ":10: epochs is 010; write it as a decimal number."),
+    "minutes": (edited("2", "1:30"), ":10: epochs is 1:30; write it as a decimal number."),
+    "interpolation": (
+        edited("digits", "${oc.env:HOME}"),
+        ":2: name contains '${'; a config is plain data.",
+    ),
+    "interpolated key": (
+        edited("epochs", "${run}"),
+        ":10: ${run} contains '${'; a config is plain data.",
+    ),
+    "tag": (
+        edited("digits", "!!python/object/apply:os.system [ls]"),
+        ":2: tags (tag:yaml.org,2002:python/object/apply:os.system) are not supported.",
+    ),
+    "alias": (
+        edited("digits", "&a [x, x]\n  dir: *a"),
+        ":2: anchors and aliases (& and *) are not supported.",
+    ),
+    "serialized object": (
+        edited("name: adagrad", "name: adagrad\n  module: os"),
+        ":8: 'module': write a name and its arguments.",
+    ),
+    "serialized object, nested": (
+        edited("0.1", "{class_name: X, config: {module: os}}"),
+        ":8: 'class_name': write a name and its arguments.",
+    ),
+    "deep": ("[" * 100_000, ": a config is at most 64 KiB long."),
+    "less deep": ("[" * 10_000, ":1: values are nested more than 16 deep."),
+    "deep in blocks": ("- " * 5_000, ":1: values are nested more than 16 deep."),
+    "huge": ("#" * 70_000, ": a config is at most 64 KiB long."),
+    "empty": ("", ":1: a config is made of sections: 'data:', 'model:' ..."),
+    "a list": ("- a", ":1: a config is made of sections: 'data:', 'model:' ..."),
+    "two documents": (
+        GOOD + "---\n" + GOOD,
+        ":11: a second document starts here; a config is one.",
+    ),
+    "unclosed": (edited("[16]", "[16"), ":6: expected ',' or ']', but got ':'."),
+    "tabs": (
+        edited("  epochs", "\tepochs"),
+        ":10: found character '\\t' that cannot start any token.",
+    ),
+    "control character": (edited("digits", "\x01"), ":2: the character 1 is not allowed."),
+    "escaped zero byte": (
+        edited("digits", '"a\\0"'),
+        ":2: name contains a zero byte; a config is plain data.",
+    ),
+    "key that is a list": (GOOD + "? [a]\n: 1\n", ":11: a key must be a name."),
+    "key that is a number": (GOOD + "1: 2\n", ":11: a key must be a name."),
+    "merge key": (GOOD + "<<: {a: 1}\n", ":11: a key must be a name."),
+}
+
+BAD_OVERRIDES = {
+    "run.epochs": "write section.key=value.",
+    "=3": "write section.key=value.",
+    "run..epochs=3": "write section.key=value.",
+    "run.epoch=3": "unknown key 'epoch' in 'run'; did you mean 'epochs'?",
+    "run.epochs=x": "epochs is the text 'x'; it should be a whole number.",
+    "run.epochs='3'": "epochs is the text '3'; write 3.",
+    "run.epochs=": "epochs is None; it should be a whole number.",
+    "run=3": "run is 3; it should be a section of 'key: value' lines.",
+    "model.units=[1, a]": "units is the text 'a'; it should be a whole number.",
+    "data.name=${oc.env:HOME}": "name contains '${'; a config is plain data.",
+    "data.name=!!python/name:os.system x": None,
+    "data.name={a: [": None,
+    "run.seed=" + "[" * 5000: None,
+}
+
+
+def message_of(text, overrides=()):
+    with pytest.raises(ConfigError) as caught:
+        parse(text, "c.yaml", overrides)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize("case", BAD_TEXTS)
+def test_a_bad_text_gives_one_sentence_with_file_and_line(case):
+    text, expected = BAD_TEXTS[case]
+    assert message_of(text) == f"c.yaml{expected}"
+
+
+@pytest.mark.parametrize("override", BAD_OVERRIDES)
+def test_a_bad_override_gives_one_sentence_that_quotes_it(override):
+    message = message_of(GOOD, [override])
+    expected = BAD_OVERRIDES[override]
+    assert message.startswith(f"override '{override}': ")
+    assert expected is None or message == f"override '{override}': {expected}"
+
+
+def test_good_text_and_overrides():
+    overrides = ["run.epochs=3", "optimizer.learning_rate=1e-3", "optimizer.clipnorm=1"]
+    config, _ = parse(GOOD, overrides=overrides)
+    assert config.run.epochs == 3
+    assert config.model.units == [16]
+    assert config.optimizer.model_dump() == {
+        "name": "adagrad",
+        "learning_rate": 1e-3,
+        "clipnorm": 1,
+    }
+
+
+def test_an_override_can_replace_a_number_by_a_schedule():
+    config, _ = parse(GOOD, overrides=["optimizer.learning_rate={name: noam, d_model: 8}"])
+    assert config.optimizer.learning_rate == {"name": "noam", "d_model": 8}
+
+
+def test_an_environment_variable_is_never_looked_up(monkeypatch):
+    monkeypatch.setenv("TF_GRAFT_SECRET", "secret")
+    for text in (edited("digits", "${oc.env:TF_GRAFT_SECRET}"), edited("digits", "'${x}'")):
+        assert "secret" not in message_of(text)
+
+
+def test_files(tmp_path):
+    path = tmp_path / "mine.yaml"
+    with pytest.raises(ConfigError, match=re.escape(f"{path}: no such file or directory.")):
+        load(path)
+    with pytest.raises(ConfigError, match=re.escape(f"{tmp_path}: is a directory.")):
+        load(tmp_path)
+    path.write_bytes(b"data:\n  name: \xff")
+    with pytest.raises(ConfigError, match=re.escape(f"{path}:2: the file is not UTF-8 text.")):
+        load(path)
+    path.write_text(GOOD)
+    config, _ = load(path)
+    assert config.run.dir == "runs/mine"
+
+
+def test_an_endless_file_is_not_read_to_its_end():
+    with pytest.raises(ConfigError, match="at most 64 KiB"):
+        load("/dev/zero")
+
+
+def test_dump_reads_back():
+    config, _ = parse(GOOD, overrides=["run.fresh=true", "optimizer.epsilon=1.0e-9"])
+    again, _ = parse(configs.dump(config))
+    assert not again.run.fresh
+    assert configs.differences(config, again, ignore=["run.fresh"]) == []
+    changed, _ = parse(GOOD, overrides=["optimizer.epsilon=1.0e-8", "run.fresh=true"])
+    assert configs.differences(config, changed, ignore=[]) == [
+        "optimizer.epsilon was 1e-09 and is 1e-08"
+    ]
+
+
+PIECES = st.sampled_from(
+    [*"\n :-[]{},&*!|>'\"%@`#?0123456789.e$\t\\", "\n  ", ": ", "- ", "${", "run", "name", "<<"]
+)
+
+
+@given(st.one_of(st.text(max_size=200), st.lists(PIECES, max_size=60).map("".join)))
+def test_any_text_is_read_or_refused(text):
+    """Only ever a ConfigError, alone or in place of a value."""
+    for candidate in (text, edited("digits", text), edited("0.1", text), GOOD + text):
+        try:
+            parse(candidate)
+        except ConfigError as error:
+            assert str(error).startswith("<config>:")  # noqa: PT017
+
+
+@given(st.one_of(st.text(max_size=100), st.lists(PIECES, max_size=30).map("".join)))
+def test_any_override_is_read_or_refused(text):
+    for override in (text, f"run.seed={text}", f"optimizer.x={text}", f"data.dir={text}"):
+        try:
+            parse(GOOD, overrides=[override])
+        except ConfigError as error:
+            assert str(error).startswith(("override", "<config>:"))  # noqa: PT017

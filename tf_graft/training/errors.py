@@ -1,0 +1,98 @@
+"""What is wrong with a config, said in one sentence with its place."""
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic_core import ErrorDetails
+
+from tf_graft.training.schema import MODELS, RunConfig, Section
+
+Key = tuple[str | int, ...]
+
+# Where pydantic's own words say little to the reader of a config.
+PHRASES = {
+    "string_pattern_mismatch": "is not a name",
+    "model_type": "should be a section of 'key: value' lines",
+    "model_attributes_type": "should be a section of 'key: value' lines",
+    "int_type": "should be a whole number",
+    "float_type": "should be a number",
+    "bool_type": "should be true or false",
+}
+
+
+class ConfigError(ValueError):
+    """A config that cannot be run; the message says where and what to write instead."""
+
+
+@dataclass
+class Source:
+    """Where each value of a config came from."""
+
+    file: str
+    lines: dict[Key, int] = field(default_factory=dict)
+    overrides: dict[Key, str] = field(default_factory=dict)
+
+    def error(self, key: Key, message: str) -> ConfigError:
+        """A ConfigError that names the place `key` was set, or its section, or the file."""
+        for end in range(len(key), -1, -1):
+            if key[:end] in self.overrides:
+                return ConfigError(f"override '{self.overrides[key[:end]]}': {message}")
+            if key[:end] in self.lines:
+                return ConfigError(f"{self.file}:{self.lines[key[:end]]}: {message}")
+        return ConfigError(f"{self.file}: {message}")
+
+
+def explain(error: ErrorDetails, values: Any, source: Source) -> ConfigError:
+    """A ConfigError for a complaint of pydantic's about `values`."""
+    absent = error["type"] in ("missing", "extra_forbidden")
+    key: Key = ()
+    for part in error["loc"]:  # which also holds tags of unions, where there is no value
+        try:
+            values = values[part]
+        except (KeyError, IndexError, TypeError):
+            if not absent or part != error["loc"][-1]:
+                continue
+        key = (*key, part)
+    return source.error(key, _sentence(error, key))
+
+
+def suggest(word: str, options: Sequence[str]) -> str:
+    """The end of an error sentence: what was perhaps meant, else what there is."""
+    close = difflib.get_close_matches(word, options, n=1)
+    return f"did you mean '{close[0]}'?" if close else f"there are {', '.join(sorted(options))}."
+
+
+def last_name(key: Key) -> str:
+    """The innermost name in a key, as the reader of an error knows the value."""
+    return next((part for part in reversed(key) if isinstance(part, str)), "the config")
+
+
+def _sentence(error: ErrorDetails, key: Key) -> str:
+    section = f" in '{last_name(key[:-1])}'" if key[:-1] else ""
+    if error["type"] == "extra_forbidden":
+        return f"unknown key '{key[-1]}'{section}; {suggest(str(key[-1]), _known_keys(error))}"
+    if error["type"] == "missing":
+        return f"'{key[-1]}' is missing{section}."
+    problem = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    if error["type"] == "value_error":
+        return f"{problem}."
+    problem = PHRASES.get(error["type"], problem[0].lower() + problem[1:])
+    return f"{last_name(key)} is {_shown(error['input'])}; it {problem}."
+
+
+def _known_keys(error: ErrorDetails) -> list[str]:
+    section: type[Section] = RunConfig
+    for part in error["loc"][:-1]:
+        if part in MODELS:
+            section = MODELS[str(part)]
+        elif part != "model":
+            section = section.model_fields[str(part)].annotation  # type: ignore[assignment]
+    return list(section.model_fields)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return "a section" if isinstance(value, dict) else "a list"
+    return f"the text {value[:60]!r}" if isinstance(value, str) else str(value)[:60]

@@ -1,0 +1,182 @@
+"""What happens around each step of Keras' `fit`: logs, checkpoints, and a clean stop."""
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_graft.training.checkpoints import Checkpoints
+from tf_graft.training.folder import Log
+
+STEP_COLUMNS = ("step", "epoch", "loss", "learning_rate")
+
+
+class Stopped(Exception):
+    """The run was asked to stop and has saved its state after `step`."""
+
+    def __init__(self, signum: int, step: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(signum).name} after step {step}")
+        self.signum, self.step = signum, step
+
+
+@keras.saving.register_keras_serializable(package="tf_graft")
+class RecordedModel(keras.Model):
+    """A functional model that notes each training step's loss and learning rate as it computes.
+
+    Keras' own logs hold the mean since the epoch began, and, with `steps_per_execution`, of the
+    last step of an execution only.
+    """
+
+    def record(self, steps: int) -> None:
+        """Makes room for the `steps` of one execution. To be called before `fit`."""
+        self._notes = tf.Variable(tf.zeros((steps, 2)), trainable=False)
+        self._noted = tf.Variable(0, dtype=tf.int64, trainable=False)
+
+    def notes(self) -> Any:
+        """(loss, learning rate) of the steps of the last execution, an array of two columns."""
+        return self._notes.numpy()
+
+    def compute_loss(self, *args: Any, training: bool = True, **kwargs: Any) -> Any:
+        """The loss, noted down when it is a training step's."""
+        loss = super().compute_loss(*args, training=training, **kwargs)
+        if training:
+            rate = tf.cast(self.optimizer.learning_rate, tf.float32)
+            place = self._noted % self._notes.shape[0]
+            self._notes[place].assign(tf.stack([tf.cast(loss, tf.float32), rate]))
+            self._noted.assign_add(1)
+        return loss
+
+
+class StopRequest:
+    """Remembers a SIGTERM or Ctrl-C until it suits; a second Ctrl-C interrupts at once."""
+
+    def __init__(self) -> None:
+        self.signum: int | None = None
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator["StopRequest"]:
+        """Takes the two signals over while in the context. Needs the main thread."""
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+        def remember(signum: int, _: Any) -> None:
+            self.signum = signum
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+        for number in before:
+            signal.signal(number, remember)
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+class EpochBar(keras.callbacks.ProgbarLogger):
+    """Keras' progress bar, which begins a resumed epoch where it was left."""
+
+    def __init__(self, first_epoch: int, used: int) -> None:
+        super().__init__()
+        self._first_epoch, self._used, self._skipped = first_epoch, used, 0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Starts a bar."""
+        super().on_epoch_begin(epoch, logs)
+        self._skipped = self._used if epoch == self._first_epoch else 0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Moves the bar."""
+        super().on_train_batch_end(batch + self._skipped, logs)
+
+
+@dataclass(eq=False)
+class Bookkeeping(keras.callbacks.Callback):
+    """Logs every step, saves when it is time, and stops when asked to.
+
+    `step` counts the steps of the whole run. A state is saved between two epochs only after the
+    first is evaluated and logged, so a step number alone says where a run continues.
+    """
+
+    checkpoints: Checkpoints
+    steps_log: Log
+    metrics_log: Log
+    stop: StopRequest
+    steps_per_epoch: int
+    every: int
+    step: int
+    writers: dict[str, Any]
+    _running: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        self._saved = self.step
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Remembers the restored metrics, which `fit` is about to reset."""
+        self._running = [variable.numpy() for variable in self.model.metrics_variables]
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Lets the metrics of an interrupted epoch go on from where they were."""
+        if self.step % self.steps_per_epoch:
+            for variable, value in zip(self.model.metrics_variables, self._running, strict=True):
+                variable.assign(value)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Logs the steps of an execution; saves; stops."""
+        for loss, rate in self.model.notes():
+            self.step += 1
+            epoch = (self.step - 1) // self.steps_per_epoch + 1
+            row = (self.step, epoch, loss, rate)
+            self.steps_log.add(dict(zip(STEP_COLUMNS, row, strict=True)))
+        if self.step % self.steps_per_epoch == 0:
+            self.model.stop_training = True  # ends the epoch, also a resumed one, which is shorter
+            return
+        if self.stop.signum is not None or self.step - self._saved >= self.every:
+            self._save()
+        self._stop_if_asked()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        """Logs the epoch and saves; on to the next one."""
+        self.model.stop_training = False
+        rate = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
+        named = {_column(name): value for name, value in (logs or {}).items()}
+        self.metrics_log.add(
+            {"epoch": epoch + 1, "step": self.step, **named, "learning_rate": rate}
+        )
+        self._write_summaries({**named, "train_learning_rate": rate})
+        self._save()
+        self._stop_if_asked()
+
+    def _save(self) -> None:
+        self.steps_log.sync()
+        self.metrics_log.sync()
+        self.checkpoints.save(self.step)
+        self._saved = self.step
+
+    def _stop_if_asked(self) -> None:
+        if self.stop.signum is not None:
+            raise Stopped(self.stop.signum, self.step)
+
+    def _write_summaries(self, values: dict[str, float]) -> None:
+        for name, value in values.items():
+            split, _, metric = name.partition("_")
+            if split in self.writers:
+                with self.writers[split].as_default():
+                    tf.summary.scalar(metric, value, step=self.step)
+        for writer in self.writers.values():
+            writer.flush()
+
+
+def metric_columns(model: keras.Model) -> list[str]:
+    """The columns of the metrics log."""
+    names = list(model.get_metrics_result())
+    tests = [f"test_{name}" for name in names]
+    return ["epoch", "step", *(f"train_{name}" for name in names), *tests, "learning_rate"]
+
+
+def _column(name: str) -> str:
+    return f"test_{name[4:]}" if name.startswith("val_") else f"train_{name}"

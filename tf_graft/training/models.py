@@ -1,0 +1,148 @@
+"""Models by name. They answer with logits in float32, whatever they compute in."""
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from tf_graft.training.data import Batches
+from tf_graft.training.errors import Source, suggest
+from tf_graft.training.schema import MODELS, Cnn, Embedding, Mlp, Transformer
+
+layers = keras.layers
+
+
+def list_models() -> dict[str, str]:
+    """The names `model.name` knows, with a line on each."""
+    known = {name: inspect.getdoc(spec) or "" for name, spec in MODELS.items()}
+    known["ResNet50, MobileNetV2 ..."] = known.pop("application")
+    return known
+
+
+def build(spec: Any, data: Batches, source: Source) -> keras.Model:
+    """The model that `spec` describes, for the inputs and classes of `data`.
+
+    Raises:
+        ConfigError: the model is unknown, or not made for this kind of data.
+    """
+    if spec.name not in BUILDERS:
+        return _application(spec.name, data, source)
+    kind, builder = BUILDERS[spec.name]
+    if data.kind != kind:
+        message = f"'{spec.name}' is for {kind}, the data are {data.kind}."
+        raise source.error(("model", "name"), message)
+    inputs = keras.Input(data.shape, dtype="float32" if data.kind == "images" else "int32")
+    x = builder(spec, data, inputs)
+    return keras.Model(inputs, _logits(x, data), name=spec.name)
+
+
+def metrics(data: Batches) -> list[keras.metrics.Metric]:
+    """What is measured beside the loss."""
+    accuracy = keras.metrics.SparseCategoricalAccuracy(name="accuracy")
+    return [accuracy, BitsPerCharacter()] if data.kind == "characters" else [accuracy]
+
+
+@keras.saving.register_keras_serializable(package="tf_graft")
+class BitsPerCharacter(keras.metrics.SparseCategoricalCrossentropy):
+    """The cross-entropy in bits: what a character costs when coded with the model."""
+
+    def __init__(self, name: str = "bits_per_character", dtype: Any = None, **_: Any) -> None:
+        super().__init__(name=name, dtype=dtype, from_logits=True)
+
+    def result(self) -> Any:
+        """The mean so far."""
+        return super().result() / math.log(2)
+
+
+@keras.saving.register_keras_serializable(package="tf_graft")
+class PositionEmbedding(keras.layers.Layer):
+    """Adds a learned vector to each position of a sequence."""
+
+    def build(self, input_shape: Any) -> None:
+        """Creates a vector for each position."""
+        self.positions = self.add_weight(
+            name="positions", shape=input_shape[1:], initializer="uniform"
+        )
+
+    def call(self, x: Any) -> Any:
+        """The sequence, (batch, position, features), with the positions added."""
+        return x + keras.ops.convert_to_tensor(self.positions)
+
+
+def _logits(x: Any, data: Batches) -> Any:
+    x = layers.Dense(data.classes, name="classes")(x)
+    return layers.Activation("linear", dtype="float32", name="logits")(x)
+
+
+def _mlp(spec: Mlp, data: Batches, inputs: Any) -> Any:
+    return _hidden(layers.Flatten()(inputs), spec.units, spec.dropout)
+
+
+def _cnn(spec: Cnn, data: Batches, inputs: Any) -> Any:
+    x = inputs
+    for filters in spec.filters:
+        x = layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)
+        x = layers.BatchNormalization()(x)
+        x = layers.Activation("relu")(x)
+        x = layers.MaxPooling2D(padding="same")(x)
+    return _hidden(layers.Flatten()(x), [spec.units], spec.dropout)
+
+
+def _transformer(spec: Transformer, data: Batches, inputs: Any) -> Any:
+    """Pre-norm blocks, as GPT-2's."""
+    x = layers.Embedding(data.vocabulary, spec.d_model)(inputs)
+    x = PositionEmbedding()(x)
+    for _ in range(spec.layers):
+        attention = layers.MultiHeadAttention(
+            spec.heads, spec.d_model // spec.heads, dropout=spec.dropout
+        )
+        y = layers.LayerNormalization()(x)
+        x = x + layers.Dropout(spec.dropout)(attention(y, y, use_causal_mask=True))
+        y = layers.LayerNormalization()(x)
+        y = layers.Dense(spec.feed_forward, activation="gelu")(y)
+        x = x + layers.Dropout(spec.dropout)(layers.Dense(spec.d_model)(y))
+    return layers.LayerNormalization()(x)
+
+
+def _embedding(spec: Embedding, data: Batches, inputs: Any) -> Any:
+    x = layers.Embedding(data.vocabulary, spec.dimension, mask_zero=True)(inputs)
+    return _hidden(layers.GlobalAveragePooling1D()(x), spec.units, spec.dropout)
+
+
+def _hidden(x: Any, units: list[int], dropout: float) -> Any:
+    for width in units:
+        x = layers.Dense(width, activation="relu")(x)
+        x = layers.Dropout(dropout)(x)
+    return x
+
+
+def _application(name: str, data: Batches, source: Source) -> keras.Model:
+    known = {
+        key.lower(): function
+        for key, function in vars(keras.applications).items()
+        if key[0].isupper() and callable(function)
+    }
+    if name.lower() not in known:
+        message = f"no model '{name}'; {suggest(name.lower(), [*BUILDERS, *known])}"
+        raise source.error(("model", "name"), message)
+    if data.kind != "images":
+        message = f"'{name}' takes images, the data are {data.kind}."
+        raise source.error(("model", "name"), message)
+    try:
+        body = known[name.lower()](
+            include_top=False, weights=None, input_shape=data.shape, pooling="avg"
+        )
+    except ValueError as error:
+        reason = str(error).partition("\n")[0]
+        raise source.error(("model", "name"), f"'{name}' refuses the data: {reason}") from None
+    return keras.Model(body.input, _logits(body.output, data), name=name.lower())
+
+
+BUILDERS: dict[str, tuple[str, Callable[..., Any]]] = {
+    "mlp": ("images", _mlp),
+    "cnn": ("images", _cnn),
+    "transformer": ("characters", _transformer),
+    "embedding": ("words", _embedding),
+}

@@ -1,0 +1,197 @@
+"""A training run from beginning to end."""
+
+import contextlib
+import importlib.util
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_graft.training import data as data_sets
+from tf_graft.training import models, optimizer, plots
+from tf_graft.training.checkpoints import Checkpoints
+from tf_graft.training.errors import Source
+from tf_graft.training.folder import Log, RunFolder, read, write
+from tf_graft.training.loop import (
+    STEP_COLUMNS,
+    Bookkeeping,
+    EpochBar,
+    RecordedModel,
+    StopRequest,
+    metric_columns,
+)
+from tf_graft.training.schema import RunConfig
+
+
+def train(config: RunConfig, source: Source, say: Callable[[str], None] = print) -> dict[str, Any]:
+    """Trains, or goes on training, the run that `config` describes.
+
+    Args:
+        config: what `tf_graft.training.config.load` returned; `run.dir` must be set.
+        source: returned beside it.
+        say: is given what the user should know, a line at a time.
+
+    Returns:
+        The summary, as in `summary.json`.
+
+    Raises:
+        ConfigError: the config cannot be run; nothing has been written to the run's folder.
+        CheckpointError: no saved state of the run can be read.
+        Stopped: a signal ended the run, whose state is saved.
+    """
+    with _environment(config), StopRequest().listening() as stop:
+        data = data_sets.load(config.data, config.run.steps_per_execution, source)
+        model = _compile(config, data, source)
+        folder = RunFolder(config.run.dir or "runs/run")
+        folder.check(config, source)
+        total = config.run.epochs * data.steps_per_epoch
+        summary = None if config.run.fresh else folder.finished()
+        if summary and summary["steps"] >= total:
+            say(
+                f"{folder.path} is finished. More epochs go on from its end (run.epochs=...); "
+                "run.fresh=true starts afresh."
+            )
+            return summary
+        folder.open(config)
+        checkpoints = Checkpoints(folder.checkpoints, model, config.run.keep_checkpoints)
+        start = checkpoints.restore(say)
+        say(_announce(folder, model, data, start, total))
+        began = time.monotonic()
+        _fit(config, data, model, folder, checkpoints, start, stop)
+        return _finish(config, data, model, folder, time.monotonic() - began)
+
+
+def _compile(config: RunConfig, data: data_sets.Batches, source: Source) -> RecordedModel:
+    # After the data, whose preparation may draw random numbers, and not 0: beside a global seed
+    # of 0, tf.data takes no seed that is a tensor.
+    keras.utils.set_random_seed(config.run.seed + 1)
+    plain = models.build(config.model, data, source)
+    model = RecordedModel(plain.input, plain.output, name=plain.name)
+    model.compile(
+        optimizer=optimizer.build(config, data.steps_per_epoch, source),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=models.metrics(data),
+        jit_compile=config.run.jit_compile,
+        steps_per_execution=config.run.steps_per_execution,
+    )
+    model.record(config.run.steps_per_execution)
+    # Everything that is saved must exist: slots, and metrics, which are made on first use.
+    model.optimizer.build(model.trainable_variables)
+    x, y = tf.nest.map_structure(
+        lambda spec: tf.zeros([1, *spec.shape[1:]], spec.dtype), data.test.element_spec
+    )
+    model.evaluate(x, y, verbose=0)
+    model.reset_metrics()
+    return model
+
+
+def _fit(
+    config: RunConfig,
+    data: data_sets.Batches,
+    model: RecordedModel,
+    folder: RunFolder,
+    checkpoints: Checkpoints,
+    start: int,
+    stop: StopRequest,
+) -> None:
+    epoch, used = divmod(start, data.steps_per_epoch)
+    with (
+        contextlib.closing(Log(folder.steps, STEP_COLUMNS, start)) as steps,
+        contextlib.closing(Log(folder.metrics, metric_columns(model), start)) as metrics,
+    ):
+        model.fit(
+            data.stream(config.run.seed, start),
+            epochs=config.run.epochs,
+            initial_epoch=epoch,
+            steps_per_epoch=data.steps_per_epoch,
+            shuffle=False,  # the stream is shuffled
+            validation_data=data.test,
+            verbose=_verbosity(config.run.progress),
+            callbacks=[
+                Bookkeeping(
+                    checkpoints=checkpoints,
+                    steps_log=steps,
+                    metrics_log=metrics,
+                    stop=stop,
+                    steps_per_epoch=data.steps_per_epoch,
+                    every=config.run.checkpoint_every,
+                    step=start,
+                    writers=_writers(config, folder),
+                ),
+                EpochBar(epoch, used),
+            ],
+        )
+
+
+def _finish(
+    config: RunConfig,
+    data: data_sets.Batches,
+    model: RecordedModel,
+    folder: RunFolder,
+    seconds: float,
+) -> dict[str, Any]:
+    """Evaluates the model as it is saved (with averaged weights, it is another than before)."""
+    tests = model.evaluate(data.test, verbose=0, return_dict=True)
+    plain = keras.Model(model.input, model.output, name=model.name)
+    plain.compile(model.optimizer, model.loss, metrics=models.metrics(data))
+    part = folder.model.with_name("part.keras")
+    plain.save(part)
+    part.replace(folder.model)
+    plots.draw_run(folder, f"{folder.path.name}: {config.model.name}, {config.optimizer.name}")
+    log = read(folder.metrics)
+    summary = {
+        "epochs": int(log["epoch"][-1]),
+        "steps": int(log["step"][-1]),
+        **{name: float(log[name][-1]) for name in log if name.startswith("train_")},
+        **{f"test_{name}": float(value) for name, value in tests.items()},
+        "parameters": model.count_params(),
+        "seconds": round(seconds, 1),
+        "keras": keras.__version__,
+        "tensorflow": tf.__version__,
+    }
+    write(folder.summary, json.dumps(summary, indent=2) + "\n")
+    return summary
+
+
+@contextlib.contextmanager
+def _environment(config: RunConfig) -> Iterator[None]:
+    """The precision in which layers are made, and determinism, for the time of a run."""
+    before = keras.config.dtype_policy()
+    if config.run.deterministic and tf.config.list_physical_devices("GPU"):
+        # On CPUs the operations are deterministic already; this cannot be switched off again.
+        tf.config.experimental.enable_op_determinism()
+    keras.config.set_dtype_policy(config.precision.policy)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+def _writers(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
+    if not config.run.tensorboard or importlib.util.find_spec("tensorboard") is None:
+        return {}
+    return {
+        split: tf.summary.create_file_writer(str(folder.tensorboard / split))
+        for split in ("train", "test")
+    }
+
+
+def _verbosity(progress: str) -> int:
+    if progress == "auto":
+        progress = "bar" if sys.stdout.isatty() else "line"
+    return {"none": 0, "bar": 1, "line": 2}[progress]
+
+
+def _announce(
+    folder: RunFolder, model: keras.Model, data: data_sets.Batches, start: int, total: int
+) -> str:
+    if start:
+        return f"Resuming {folder.path} after step {start:,} of {total:,}."
+    return (
+        f"Training a model of {model.count_params():,} parameters for {total:,} steps, "
+        f"{data.steps_per_epoch:,} an epoch. Everything goes to {folder.path}."
+    )

@@ -1,0 +1,148 @@
+"""What a config may say: one pydantic model per section, nothing else is accepted.
+
+Sizes have limits, so that a config from elsewhere cannot ask for the whole machine by mistake.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+
+Rate = Annotated[float, Field(ge=0, lt=1)]
+Width = Annotated[int, Field(ge=1, le=65_536)]
+Depth = Annotated[int, Field(ge=1, le=128)]
+
+
+class Section(BaseModel):
+    """A part of a config: exact types, no unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Data(Section):
+    """Which data set, and how its batches are made."""
+
+    name: Annotated[
+        str, Field(pattern=r"^[A-Za-z0-9_]+(/[A-Za-z0-9_][\w.\-]*)?(:\d+\.\d+\.\d+)?$")
+    ] = "digits"
+    dir: str | None = None
+    batch_size: Annotated[int, Field(ge=1, le=65_536)] = 32
+    shuffle_buffer: Annotated[int, Field(ge=1, le=10_000_000)] = 10_000
+    train: str = "train"
+    test: str = "test"
+    sequence_length: Annotated[int, Field(ge=2, le=8_192)] = 128
+    vocabulary: Annotated[int, Field(ge=2, le=10_000_000)] = 20_000
+    image_size: Annotated[int, Field(ge=1, le=2_048)] | None = None
+
+
+class Mlp(Section):
+    """Dense layers with ReLU."""
+
+    name: Literal["mlp"]
+    units: Annotated[list[Width], Field(max_length=128)] = [128]
+    dropout: Rate = 0.0
+
+
+class Cnn(Section):
+    """Blocks of convolution, normalization and pooling, then a dense layer."""
+
+    name: Literal["cnn"]
+    filters: Annotated[list[Width], Field(min_length=1, max_length=16)] = [32, 64]
+    units: Width = 128
+    dropout: Rate = 0.0
+
+
+class Transformer(Section):
+    """A decoder-only causal language model."""
+
+    name: Literal["transformer"]
+    d_model: Width = 128
+    layers: Depth = 2
+    heads: Annotated[int, Field(ge=1, le=256)] = 4
+    feed_forward: Width = 512
+    dropout: Rate = 0.0
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> "Transformer":
+        if self.d_model % self.heads:
+            raise ValueError(f"d_model={self.d_model} must be a multiple of heads={self.heads}")
+        return self
+
+
+class Embedding(Section):
+    """The mean of a text's word embeddings, then dense layers."""
+
+    name: Literal["embedding"]
+    dimension: Width = 64
+    units: Annotated[list[Width], Field(max_length=128)] = [64]
+    dropout: Rate = 0.0
+
+
+class Application(Section):
+    """A network of `keras.applications`, from random weights."""
+
+    name: Annotated[str, Field(pattern=r"^\w+$")]
+
+
+MODELS: dict[str, type[Section]] = {
+    "mlp": Mlp,
+    "cnn": Cnn,
+    "transformer": Transformer,
+    "embedding": Embedding,
+    "application": Application,
+}
+
+
+def _which_model(value: Any) -> str:
+    name = value.get("name") if isinstance(value, dict) else getattr(value, "name", None)
+    return name if isinstance(name, str) and name in MODELS else "application"
+
+
+Model = Annotated[
+    Annotated[Mlp, Tag("mlp")]
+    | Annotated[Cnn, Tag("cnn")]
+    | Annotated[Transformer, Tag("transformer")]
+    | Annotated[Embedding, Tag("embedding")]
+    | Annotated[Application, Tag("application")],
+    Discriminator(_which_model),
+]
+
+
+class Optimizer(Section):
+    """The optimizer's name and its arguments, which the optimizer itself checks."""
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+    name: str
+    learning_rate: float | dict[str, Any] | None = None
+
+
+class Precision(Section):
+    """What the layers compute in."""
+
+    policy: Literal["float32", "mixed_bfloat16", "mixed_float16", "bfloat16"] = "float32"
+
+
+class Run(Section):
+    """How long the run is, what it keeps, and where."""
+
+    epochs: Annotated[int, Field(ge=1, le=1_000_000)]
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    dir: str | None = None
+    fresh: bool = False
+    checkpoint_every: Annotated[int, Field(ge=1)] = 500
+    keep_checkpoints: Annotated[int, Field(ge=1, le=1_000)] = 3
+    steps_per_execution: Annotated[int, Field(ge=1, le=100_000)] = 1
+    jit_compile: bool = False
+    deterministic: bool = True
+    tensorboard: bool = True
+    progress: Literal["auto", "bar", "line", "none"] = "auto"
+
+
+class RunConfig(Section):
+    """A whole config."""
+
+    data: Data = Data()
+    model: Model
+    optimizer: Optimizer
+    precision: Precision = Precision()
+    run: Run
