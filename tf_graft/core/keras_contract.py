@@ -107,6 +107,10 @@ class KerasOptimizer(keras.optimizers.Optimizer):
             raise AttributeError("_model_variables_moving_average")
         return self.synchronized_averages()
 
+    def __dir__(self) -> list[str]:
+        """Without the averages: Keras' saving reads all it finds here, and reading them acts."""
+        return [name for name in super().__dir__() if name not in PROVIDED_NAMES]
+
     def synchronized_averages(self) -> list[keras.Variable]:
         """The averages of all variables as of the last step, in the variables' order."""
         raise NotImplementedError
