@@ -99,9 +99,12 @@ def load(identity: Identity, named: Named, store: Any) -> None:
     if set(shapes) != set(named) and _renamed(list(shapes), list(named)):
         named = dict(zip(shapes, named.values(), strict=True))
     _refuse_differences(owner, shapes, {name: list(v.shape) for name, v in named.items()})
-    missing = [_key(name) for name in shapes if _key(name) not in saved]
-    if missing:
-        raise CheckpointError(f"{owner}: the saved state is damaged: '{missing[0]}' is missing.")
+    for name, shape in shapes.items():
+        if _key(name) not in saved or list(saved[_key(name)].shape) != shape:
+            raise CheckpointError(
+                f"{owner}: the saved state is damaged: '{_key(name)}' is missing or altered. "
+                "Nothing was loaded."
+            )
     for name, variable in named.items():
         variable.assign(saved[_key(name)])
 
