@@ -118,12 +118,12 @@ def rate(owner: str, given: Any) -> Any:
     return checks.number(owner, "learning_rate", given, 0)
 
 
-def _name(owner: str, given: Any) -> str | None:
+def _name(owner: str, given: Any) -> str:
     if given is not None and not (isinstance(given, str) and re.fullmatch(r"\w[\w.-]*", given)):
         raise ValueError(
             f"{owner}(name={given!r}): name must be made of letters, digits, '_', '.' and '-'."
         )
-    return given
+    return given or owner.lower()
 
 
 def _mesh(owner: str, given: Any) -> dtensor.Mesh | None:

@@ -102,11 +102,11 @@ def load(identity: Identity, named: Named, store: Any) -> None:
     for name, shape in shapes.items():
         if _key(name) not in saved or list(saved[_key(name)].shape) != shape:
             raise CheckpointError(
-                f"{owner}: the saved state is damaged: '{_key(name)}' is missing or altered. "
+                f"{owner}: the saved state is damaged: '{_key(name)}' is missing or of another shape. "
                 "Nothing was loaded."
             )
     for name, variable in named.items():
-        variable.assign(saved[_key(name)])
+        _assign(variable, saved[_key(name)])
 
 
 def _renamed(saved: Sequence[str], present: Sequence[str]) -> bool:
@@ -140,6 +140,16 @@ def _described(shapes: dict[str, list[int]], name: str) -> str:
 
 def _key(name: str) -> str:
     return name.replace("/", "|")  # a slash would open a group in an HDF5 file
+
+
+def _assign(variable: keras.Variable, value: np.ndarray) -> None:
+    layout = slots.layout_of(variable)
+    if layout is None:
+        variable.assign(value)
+        return
+    whole = dtensor.Layout.replicated(layout.mesh, value.ndim)
+    on_mesh = dtensor.copy_to_mesh(tf.cast(value, variable.dtype), whole)
+    variable.value.assign(dtensor.relayout(on_mesh, layout))
 
 
 def _numpy(variable: keras.Variable) -> np.ndarray:

@@ -85,8 +85,8 @@ class Adam(Optimizer):
             "var": w.handle,
             "m": s["momentum"].handle,
             "v": s["velocity"].handle,
-            "beta1_power": 0.0,  # with both powers zero the kernel takes the rate as it is
-            "beta2_power": 0.0,
+            "beta1_power": tf.zeros([], g.dtype),  # with both powers zero the kernel takes the
+            "beta2_power": tf.zeros([], g.dtype),  # rate as it is
             "lr": self._alpha(lr, t),
             "beta1": self.beta_1,
             "beta2": self.beta_2,
