@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 NEEDS_EXTRAS = "tf-graft needs its extras: pip install 'tf_graft[train]'"
 
@@ -13,6 +13,9 @@ try:
     from rich.table import Table
 except ModuleNotFoundError:
     raise SystemExit(NEEDS_EXTRAS) from None
+
+if TYPE_CHECKING:
+    from tf_graft.bench import DenseTimes, RowTimes
 
 app = typer.Typer(
     help="Trains Keras models with the optimizers of tf_graft.",
@@ -97,53 +100,41 @@ def bench(
     with _errors():
         from tf_graft import bench as benchmarks
 
-    def row(first: str, *figures: float | None) -> list[str]:
-        return [first, *("-" if x is None else f"{x:.2f}" for x in figures)]
-
     if rows:
-        shown = Table(
-            "optimizer",
-            "10k rows, ms",
-            f"{table:,} rows, ms",
-            "ratio",
-            "floor, ms",
-            "stock Keras, ms",
-            "stock / ours",
-            title="4,096 ids of width 64 a step",
-        )
-        for r in benchmarks.row_sparse(table):
-            name = r.name if r.options == "-" else f"{r.name} ({r.options})"
-            gain = None if r.stock is None else r.stock / r.large
-            shown.add_row(*row(name, r.small, r.large, r.large / r.small, r.floor, r.stock, gain))
-        Console().print(shown)
+        Console().print(_row_table(benchmarks.row_sparse(table), table))
     if dense:
-        shown = Table(
-            "optimizer",
-            "ours, ms",
-            "checked, ms",
-            "check costs",
-            "stock Keras, ms",
-            "stock / ours",
-            "floor, ms",
-            "traced, s",
-            "stock traced, s",
-            title="ResNet-50: 214 tensors, 25.6 M weights, a step",
-        )
-        for d in benchmarks.dense():
-            shown.add_row(
-                *row(
-                    d.name,
-                    d.unchecked,
-                    d.checked,
-                    d.checked / d.unchecked,
-                    d.stock,
-                    d.stock / d.unchecked,
-                    d.floor,
-                    d.traced,
-                    d.stock_traced,
-                )
-            )
-        Console().print(shown)
+        Console().print(_dense_table(benchmarks.dense()))
+
+
+def _row_table(times: "list[RowTimes]", rows: int) -> Table:
+    table = Table(
+        *("optimizer", "10,000 rows, ms", f"{rows:,} rows, ms", "ratio", "floor, ms"),
+        *("stock Keras, ms", "stock / ours"),
+        title="A step on 4,096 ids of width 64",
+    )
+    for t in times:
+        name = t.name if t.options == "-" else f"{t.name} ({t.options})"
+        gain = None if t.stock is None else t.stock / t.large
+        figures = (t.small, t.large, t.large / t.small, t.floor, t.stock, gain)
+        table.add_row(name, *map(_figure, figures))
+    return table
+
+
+def _dense_table(times: "list[DenseTimes]") -> Table:
+    table = Table(
+        *("optimizer", "unchecked, ms", "checked, ms", "check costs", "floor, ms"),
+        *("stock Keras, ms", "stock / unchecked", "traced, s", "stock traced, s"),
+        title="A step on ResNet-50: 214 tensors, 25.6 M weights",
+    )
+    for t in times:
+        figures = (t.unchecked, t.checked, t.checked / t.unchecked, t.floor, t.stock)
+        figures += (t.stock / t.unchecked, t.traced, t.stock_traced)
+        table.add_row(t.name, *map(_figure, figures))
+    return table
+
+
+def _figure(x: float | None) -> str:
+    return "-" if x is None else f"{x:.2f}"
 
 
 @contextlib.contextmanager

@@ -2,8 +2,8 @@
 
 import difflib
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, TypedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, TypedDict
 
 import keras
 from tensorflow.experimental import dtensor
@@ -13,6 +13,11 @@ from tf_graft.core import checks
 JIT = ("auto", True, False)
 SPARSE = ("lazy", "exact")
 NONFINITE = ("skip", "raise", "apply")
+CLIPS: tuple[Literal["clipnorm", "clipvalue", "global_clipnorm"], ...] = (
+    "clipnorm",
+    "clipvalue",
+    "global_clipnorm",
+)
 
 
 class Common(TypedDict, total=False):
@@ -62,42 +67,39 @@ class Common(TypedDict, total=False):
     exclude_from_weight_decay: Sequence[str] | None
 
 
-def checked(owner: str, given: dict[str, Any]) -> Common:
+def checked(owner: str, own: Iterable[str], given: dict[str, Any]) -> Common:
     """All common arguments, those not given at their defaults.
+
+    Args:
+        owner: the optimizer's class.
+        own: the names of its own arguments, for the message about an unknown one.
+        given: the common arguments as the caller gave them.
 
     Raises:
         TypeError: unknown argument, or one of the wrong type.
         ValueError: one out of range, or more than one way of clipping.
     """
-    unknown = [name for name in given if name not in Common.__annotations__]
-    if unknown:
-        near = difflib.get_close_matches(unknown[0], [*Common.__annotations__, "learning_rate"], 1)
-        hint = f"; did you mean {near[0]}?" if near else "."
-        raise TypeError(f"{owner}({unknown[0]}=...): there is no such argument{hint}")
+    _refuse_unknown(owner, own, given)
 
     def value(name: str, check: Callable[..., Any], default: Any, *args: Any, **kwargs: Any) -> Any:
         return check(owner, name, given.get(name, default), *args, **kwargs)
 
-    clips = {
-        name: value(name, checks.number, None, 0, open_low=True, optional=True)
-        for name in ("clipnorm", "clipvalue", "global_clipnorm")
-    }
-    if sum(clip is not None for clip in clips.values()) > 1:
-        named = ", ".join(f"{name}={clip:g}" for name, clip in clips.items() if clip is not None)
-        raise ValueError(f"{owner}({named}): at most one way of clipping can be given.")
+    def above_zero(name: str) -> float | None:
+        return value(name, checks.number, None, 0, open_low=True, optional=True)
+
+    def count(name: str, least: int) -> int | None:
+        return value(name, checks.integer, None, least, optional=True)
+
     result = Common(
         weight_decay=value("weight_decay", checks.number, None, 0, optional=True),
+        clipnorm=above_zero("clipnorm"),
+        clipvalue=above_zero("clipvalue"),
+        global_clipnorm=above_zero("global_clipnorm"),
         use_ema=value("use_ema", checks.boolean, False),
         ema_momentum=value("ema_momentum", checks.number, 0.99, 0, 1),
-        ema_overwrite_frequency=value(
-            "ema_overwrite_frequency", checks.integer, None, 1, optional=True
-        ),
-        loss_scale_factor=value(
-            "loss_scale_factor", checks.number, None, 0, open_low=True, optional=True
-        ),
-        gradient_accumulation_steps=value(
-            "gradient_accumulation_steps", checks.integer, None, 2, optional=True
-        ),
+        ema_overwrite_frequency=count("ema_overwrite_frequency", 1),
+        loss_scale_factor=above_zero("loss_scale_factor"),
+        gradient_accumulation_steps=count("gradient_accumulation_steps", 2),
         name=_name(owner, given.get("name")),
         mesh=_mesh(owner, given.get("mesh")),
         jit_compile=value("jit_compile", checks.choice, "auto", JIT),
@@ -105,8 +107,22 @@ def checked(owner: str, given: dict[str, Any]) -> Common:
         nonfinite=value("nonfinite", checks.choice, "skip", NONFINITE),
         exclude_from_weight_decay=value("exclude_from_weight_decay", checks.patterns, None),
     )
-    result.update(clips)  # type: ignore[typeddict-item]
+    _refuse_two_clips(owner, result)
     return result
+
+
+def _refuse_unknown(owner: str, own: Iterable[str], given: dict[str, Any]) -> None:
+    for name in given:
+        if name not in Common.__annotations__:
+            near = difflib.get_close_matches(name, [*own, *Common.__annotations__], 1)
+            hint = f"; did you mean {near[0]}?" if near else "."
+            raise TypeError(f"{owner}({name}=...): there is no such argument{hint}")
+
+
+def _refuse_two_clips(owner: str, common: Common) -> None:
+    clips = [f"{name}={common[name]:g}" for name in CLIPS if common[name] is not None]
+    if len(clips) > 1:
+        raise ValueError(f"{owner}({', '.join(clips)}): at most one way of clipping can be given.")
 
 
 def rate(owner: str, given: Any) -> Any:

@@ -27,7 +27,6 @@ OPTIMIZER_NAMES = {
     "_trainable_variables": "SwapEMAWeights walks it beside the averages",
     "_trainable_variables_indices": "`_get_variable_index` of Keras optimizers looks here",
     "_var_key": "one key for a Keras variable, its tf.Variable and a replica's copy of it",
-    "_check_super_called": "Keras' own guard against state before `super().__init__()`",
     "_distribution_strategy": "SwapEMAWeights updates through it",
     "_trackable_children": "what tf.train.Checkpoint goes through",
 }

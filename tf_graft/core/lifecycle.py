@@ -30,7 +30,7 @@ class Lifecycle(keras_contract.KerasOptimizer):
 
     def __init__(self, learning_rate: Any, **common: Unpack[arguments.Common]):
         owner = type(self).__name__
-        given = arguments.checked(owner, dict(common))
+        given = arguments.checked(owner, self._own_arguments(), dict(common))
         self_made = ("mesh", "jit_compile", "sparse", "nonfinite", "exclude_from_weight_decay")
         own = {name: given.pop(name) for name in self_made}  # type: ignore[misc]
         super().__init__(learning_rate=arguments.rate(owner, learning_rate), **given)
@@ -167,10 +167,7 @@ class Lifecycle(keras_contract.KerasOptimizer):
     def get_config(self) -> dict[str, Any]:
         """Every argument of the constructor, as plain values."""
         config = super().get_config()
-        own = inspect.signature(type(self).__init__).parameters
-        config |= {
-            name: getattr(self, name) for name in own if name not in {"self", "common", *config}
-        }
+        config |= {n: getattr(self, n) for n in self._own_arguments() if n not in config}
         config |= {
             "mesh": None if self.mesh is None else self.mesh.to_string(),
             "jit_compile": self.jit_compile,
@@ -179,6 +176,12 @@ class Lifecycle(keras_contract.KerasOptimizer):
             "exclude_from_weight_decay": list(self._decay_exclusions),
         }
         return config
+
+    @classmethod
+    def _own_arguments(cls) -> list[str]:
+        """The arguments a class adds to the common ones; each is an attribute of the same name."""
+        names = inspect.signature(cls.__init__).parameters
+        return [name for name in names if name not in ("self", "common")]
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:

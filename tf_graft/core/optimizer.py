@@ -136,9 +136,7 @@ class Optimizer(Algorithm):
         owner = type(self).__name__
         checks = [rows.range_checks(owner, g, p.path, p.rows) for g, p in both]
         with tf.control_dependencies(list(itertools.chain.from_iterable(checks))):
-            yield [
-                rows.densify(g, p.variable.shape) if self._acts_dense(g, p) else g for g, p in both
-            ]
+            yield [rows.densify(g, p.rows) if self._acts_dense(g, p) else g for g, p in both]
 
     def _acts_dense(self, gradient: Any, parameter: Parameter) -> bool:
         exact_on_rows = self.idle and self.rowwise and not parameter.decays

@@ -21,9 +21,9 @@ def coalesce(gradient: Any) -> Any:
     return tf.IndexedSlices(summed, unique)
 
 
-def densify(gradient: tf.IndexedSlices, shape: tf.TensorShape) -> tf.Tensor:
-    """The dense gradient that coalesced slices stand for."""
-    return tf.scatter_nd(gradient.indices[:, None], gradient.values, shape)
+def densify(gradient: tf.IndexedSlices, rows: int) -> tf.Tensor:
+    """The dense gradient, with that many rows, that slices stand for."""
+    return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, rows)
 
 
 def range_checks(owner: str, gradient: Any, path: str, rows: int) -> list[tf.Operation]:

@@ -102,8 +102,8 @@ def load(identity: Identity, named: Named, store: Any) -> None:
     for name, shape in shapes.items():
         if _key(name) not in saved or list(saved[_key(name)].shape) != shape:
             raise CheckpointError(
-                f"{owner}: the saved state is damaged: '{_key(name)}' is missing or of another shape. "
-                "Nothing was loaded."
+                f"{owner}: the saved state is damaged: '{_key(name)}' is missing or of another "
+                "shape. Nothing was loaded."
             )
     for name, variable in named.items():
         _assign(variable, saved[_key(name)])
