@@ -1,0 +1,325 @@
+"""On a DTensor mesh the state lies where its variables lie, and the numbers are one device's (G31).
+
+Run by `test_mesh.py`, in a process of its own. A 2 x 2 mesh of logical CPUs, which do without
+`initialize_accelerator_system`.
+"""
+
+import functools
+import itertools
+
+import keras
+import numpy as np
+import pytest
+import samples
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+import tf_graft
+
+SIX = ("sgd_momentum", "adagrad", "adadelta", "rmsprop_centered_momentum", "adam_amsgrad", "adamw")
+STEPS = 3
+SHAPES = {"rows": (4, 6), "columns": (4, 6), "both": (4, 6), "replicated": (4, 6), "bias": (6,)}
+SPECS = {
+    "rows": ["x", dtensor.UNSHARDED],
+    "columns": [dtensor.UNSHARDED, "y"],
+    "both": ["x", "y"],
+    "replicated": [dtensor.UNSHARDED, dtensor.UNSHARDED],
+    "bias": ["y"],
+}
+OPTIONS = {
+    "plain": {},
+    "unchecked": {"nonfinite": "apply"},
+    "clipnorm": samples.OPTIONS["clipnorm"],
+    "clipvalue": samples.OPTIONS["clipvalue"],
+    "global_clipnorm": samples.OPTIONS["global_clipnorm"],
+    "weight_decay": samples.OPTIONS["weight_decay"],
+    "ema": samples.OPTIONS["ema"],
+    "ema_overwrite": samples.OPTIONS["ema_overwrite"],
+    "accumulation": samples.OPTIONS["accumulation"],
+    "loss_scale": samples.OPTIONS["loss_scale"],
+}
+
+
+@functools.cache
+def mesh() -> dtensor.Mesh:
+    devices = [f"CPU:{i}" for i in range(4)]
+    return dtensor.create_mesh([("x", 2), ("y", 2)], devices=devices)
+
+
+def laid_out(value, spec) -> tf.Tensor:
+    """A tensor on the mesh."""
+    everywhere = dtensor.copy_to_mesh(
+        tf.constant(value), dtensor.Layout.replicated(mesh(), np.ndim(value))
+    )
+    return dtensor.relayout(everywhere, dtensor.Layout(spec, mesh()))
+
+
+def whole(value) -> np.ndarray:
+    """What a variable or tensor on the mesh holds, in one piece."""
+    value = value.value if isinstance(value, keras.Variable) else value
+    value = tf.convert_to_tensor(value)
+    replicated = dtensor.Layout.replicated(mesh(), len(value.shape))
+    return dtensor.relayout(value, replicated).numpy()
+
+
+def raw(variable):
+    return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def on_mesh(dtype: str = "float32") -> dict[str, dtensor.DVariable]:
+    values = samples.weights(SHAPES, dtype)
+    return {p: dtensor.DVariable(laid_out(values[p], SPECS[p]), name=p) for p in SHAPES}
+
+
+def state_on_mesh(optimizer, variables) -> dict[str, np.ndarray]:
+    prefix = f"{optimizer.name}/"
+    found = {v.path.removeprefix(prefix): whole(v) for v in optimizer.variables}
+    return found | {f"model {i}": whole(v) for i, v in enumerate(variables)}
+
+
+def assert_equals_one_device(optimizer, variables, one, alone) -> None:
+    actual = state_on_mesh(optimizer, variables)
+    expected = samples.state_of(one, *alone)
+    assert actual.keys() == expected.keys()
+    for path, value in expected.items():
+        np.testing.assert_allclose(actual[path], value, rtol=1e-5, atol=1e-6, err_msg=path)
+
+
+def run(optimizer, variables, gradients, graph: bool) -> None:
+    def step(*gradients):
+        optimizer.apply(list(gradients), variables)
+
+    step = tf.function(step) if graph else step
+    optimizer.build(variables)
+    for values in gradients:
+        step(*values)
+
+
+QUICK = {
+    ("sgd_momentum", "global_clipnorm", False),
+    ("adagrad", "plain", True),
+    ("adagrad", "plain", False),
+    ("adadelta", "unchecked", True),
+    ("rmsprop_centered_momentum", "accumulation", False),
+    ("adam_amsgrad", "ema", False),
+    ("adamw", "ema_overwrite", False),
+    ("adamw", "weight_decay", True),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "graph"),
+    [
+        case if case in QUICK else pytest.param(*case, marks=pytest.mark.slow)
+        for case in itertools.product(SIX, OPTIONS, (False, True))
+    ],
+)
+def test_steps_on_a_mesh_equal_one_device(name, option, graph):
+    sample, variables = samples.BY_NAME[name], on_mesh()
+    optimizer = sample.make(name="optimizer", **OPTIONS[option])
+    steps = samples.gradients(STEPS, SHAPES)
+    on_devices = [[laid_out(g[p], SPECS[p]) for p in SHAPES] for g in steps]
+    run(optimizer, list(variables.values()), on_devices, graph)
+
+    one, alone = sample.make(name="optimizer", **OPTIONS[option]), samples.weights(SHAPES)
+    alone = [tf.Variable(value, name=path) for path, value in alone.items()]
+    run(one, alone, [[tf.constant(g[p]) for p in SHAPES] for g in steps], graph=False)
+    assert_equals_one_device(optimizer, list(variables.values()), one, alone)
+    every = OPTIONS[option].get("gradient_accumulation_steps", 1)
+    assert int(whole(optimizer.iterations)) == STEPS // every
+    for path, variable in variables.items():
+        assert variable.layout.sharding_specs == SPECS[path]
+
+
+def test_the_comparison_notices_one_shard():
+    variables = list(on_mesh().values())
+    alone = [tf.Variable(value, name=path) for path, value in samples.weights(SHAPES).items()]
+    optimizer, one = tf_graft.SGD(0.1, name="optimizer"), tf_graft.SGD(0.1, name="optimizer")
+    optimizer.build(variables)
+    one.build(alone)
+    assert_equals_one_device(optimizer, variables, one, alone)
+    change = np.zeros((4, 6), np.float32)
+    change[3, 5] = 1e-3
+    variables[2].assign_add(laid_out(change, SPECS["both"]))
+    with pytest.raises(AssertionError, match="model 2"):
+        assert_equals_one_device(optimizer, variables, one, alone)
+
+
+# Where the state lies.
+
+
+@pytest.mark.parametrize("option", ["ema", "accumulation"])
+@pytest.mark.parametrize("name", ["sgd_momentum", "adagrad", "adam_amsgrad"])
+def test_state_is_laid_out_as_its_variable(name, option):
+    sample, variables = samples.BY_NAME[name], on_mesh()
+    optimizer = sample.make(name="optimizer", **OPTIONS[option])
+    optimizer.build(list(variables.values()))
+    assert optimizer.mesh == mesh()
+    roles = set()
+    for variable in optimizer.variables:
+        layout = raw(variable).layout
+        assert isinstance(raw(variable), dtensor.DVariable)
+        assert layout.mesh == mesh()
+        path, _, role = variable.path.removeprefix("optimizer/").rpartition("/")
+        if not path:
+            assert layout.rank == 0
+            continue
+        roles.add(role)
+        rank = len(variable.shape)
+        assert layout.sharding_specs == SPECS[path][:rank], variable.path
+        if rank == len(SHAPES[path]):
+            assert layout == variables[path].layout
+    assert roles >= set(sample.slots)
+    counters = {v.path for v in optimizer.variables if v.path.count("/") == 1}
+    assert len(counters) == 4  # the rate too
+
+
+def test_adagrads_accumulator_starts_filled_and_sharded():
+    variables = on_mesh()
+    optimizer = tf_graft.Adagrad(0.1, initial_accumulator_value=0.5, epsilon=0.25, name="optimizer")
+    optimizer.build(list(variables.values()))
+    accumulators = [v for v in optimizer.variables if v.path.endswith("/accumulator")]
+    assert len(accumulators) == len(SHAPES)
+    for accumulator in accumulators:
+        np.testing.assert_array_equal(whole(accumulator), np.full(accumulator.shape, 0.75))
+    (both,) = [v for v in accumulators if v.path == "optimizer/both/accumulator"]
+    shards = [x.shape.as_list() for x in dtensor.unpack(raw(both).read_value())]
+    assert shards == [[2, 3]] * 4
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+def test_other_precisions_on_a_mesh(dtype):
+    values = {"both": samples.weights(SHAPES)["both"]}
+    v = dtensor.DVariable(tf.cast(laid_out(values["both"], SPECS["both"]), dtype), name="both")
+    alone = tf.Variable(tf.cast(values["both"], dtype), name="both")
+    gradient = samples.gradients(1, {"both": (4, 6)})[0]["both"]
+    optimizers = [tf_graft.Adam(0.1, name="optimizer") for _ in range(2)]
+    run(optimizers[0], [v], [[tf.cast(laid_out(gradient, SPECS["both"]), dtype)]] * STEPS, False)
+    run(optimizers[1], [alone], [[tf.cast(gradient, dtype)]] * STEPS, False)
+    expected = samples.state_of(optimizers[1], alone)
+    actual = state_on_mesh(optimizers[0], [v])
+    assert actual.keys() == expected.keys()
+    for path, value in expected.items():
+        assert actual[path].dtype == value.dtype
+        rounding = 1e-2 if "16" in dtype and path.startswith("model") else 1e-5
+        np.testing.assert_allclose(
+            actual[path].astype("float64"),
+            value.astype("float64"),
+            rtol=rounding,
+            atol=1e-6,
+            err_msg=path,
+        )
+
+
+def test_mesh_is_found_or_given_and_kept_in_the_config():
+    found = tf_graft.Adam(0.1)
+    assert found.mesh is None
+    assert found.get_config()["mesh"] is None
+    found.build(list(on_mesh().values()))
+    given = tf_graft.Adam(0.1, mesh=mesh())
+    for optimizer in (found, given):
+        config = optimizer.get_config()
+        assert isinstance(config["mesh"], str)
+        again = tf_graft.Adam.from_config(config)
+        assert again.mesh == mesh()
+        assert again.get_config() == config
+        copy = tf_graft.deserialize(tf_graft.serialize(optimizer))
+        assert copy.mesh == mesh()
+
+
+def test_given_mesh_for_variables_elsewhere_holds_counters_and_rate():
+    """The mesh is the given one, also where the variables do not say."""
+    optimizer = tf_graft.Adam(0.1, mesh=mesh(), name="optimizer")
+    optimizer.build([])
+    assert {v.path.split("/")[-1] for v in optimizer.variables} >= {"iteration", "learning_rate"}
+    for variable in optimizer.variables:
+        assert raw(variable).layout == dtensor.Layout.replicated(mesh(), 0), variable.path
+
+
+def test_learning_rate_set_on_a_mesh():
+    variables = list(on_mesh().values())
+    optimizer = tf_graft.SGD(0.5)
+    optimizer.build(variables)
+    optimizer.learning_rate = 0.25
+    assert raw(optimizer.learning_rate).layout == dtensor.Layout.replicated(mesh(), 0)
+    gradients = samples.gradients(1, SHAPES)[0]
+    optimizer.apply([laid_out(gradients[p], SPECS[p]) for p in SHAPES], variables)
+    expected = samples.weights(SHAPES)["both"] - 0.25 * gradients["both"]
+    np.testing.assert_allclose(whole(variables[2]), expected, rtol=1e-6)
+
+
+def test_schedule_on_a_mesh():
+    variables = list(on_mesh().values())
+    optimizer = tf_graft.SGD(tf_graft.schedules.PolyDecay(0.5, 4, power=1.0))
+    ones = {p: np.ones(s, np.float32) for p, s in SHAPES.items()}
+    steps = [[laid_out(ones[p], SPECS[p]) for p in SHAPES]] * 2
+    run(optimizer, variables, steps, graph=True)
+    expected = samples.weights(SHAPES)["both"] - (0.5 + 0.375)
+    np.testing.assert_allclose(whole(variables[2]), expected, rtol=1e-5)
+
+
+# Decisions.
+
+
+@pytest.mark.parametrize("graph", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_a_non_finite_gradient_in_one_shard_changes_nothing(bad, graph):
+    variables = list(on_mesh().values())
+    optimizer = tf_graft.Adam(0.1, use_ema=True, name="optimizer")
+    gradients = samples.gradients(2, SHAPES)
+    gradients[1]["both"][3, 5] = bad
+    steps = [[laid_out(g[p], SPECS[p]) for p in SHAPES] for g in gradients]
+    run(optimizer, variables, steps[:1], graph)
+    before = state_on_mesh(optimizer, variables)
+    run(optimizer, variables, steps[1:], graph)
+    after = state_on_mesh(optimizer, variables)
+    assert int(after.pop("skipped_steps")) == 1
+    assert int(before.pop("skipped_steps")) == 0
+    samples.assert_same_state(after, before)
+
+
+def test_finalize_on_a_mesh():
+    variables = list(on_mesh().values())
+    optimizer = tf_graft.Adam(0.1, **OPTIONS["ema"], name="optimizer")
+    steps = [[laid_out(g[p], SPECS[p]) for p in SHAPES] for g in samples.gradients(2, SHAPES)]
+    run(optimizer, variables, steps, graph=False)
+    averages = [whole(v) for v in optimizer.synchronized_averages()]
+    assert not np.allclose(averages[0], whole(variables[0]))
+    optimizer.finalize_variable_values(variables)
+    for variable, average in zip(variables, averages, strict=True):
+        np.testing.assert_array_equal(whole(variable), average)
+
+
+# Saving.
+
+
+def test_store_on_a_mesh_loads_on_one_device_and_back():
+    steps = samples.gradients(2, SHAPES)
+    variables = list(on_mesh().values())
+    optimizer = tf_graft.Adam(0.1, name="optimizer")
+    run(optimizer, variables, [[laid_out(g[p], SPECS[p]) for p in SHAPES] for g in steps], False)
+    store: dict = {}
+    optimizer.save_own_variables(store)
+    alone = [tf.Variable(value, name=path) for path, value in samples.weights(SHAPES).items()]
+    one = tf_graft.Adam(0.1, name="optimizer")
+    one.build(alone)
+    one.load_own_variables(store)
+    state = samples.state_of(one)
+    samples.assert_same_state(state, state_on_mesh(optimizer, []))
+    fresh = tf_graft.Adam(0.1, name="optimizer")
+    fresh.build(list(on_mesh().values()))
+    fresh.load_own_variables(store)
+    samples.assert_same_state(state_on_mesh(fresh, []), state)
+    assert raw(fresh.iterations).layout == dtensor.Layout.replicated(mesh(), 0)
+
+
+def test_checkpoint_on_a_mesh(tmp_path):
+    steps = samples.gradients(2, SHAPES)
+    variables = list(on_mesh().values())
+    optimizer = tf_graft.Adam(0.1, name="optimizer")
+    run(optimizer, variables, [[laid_out(g[p], SPECS[p]) for p in SHAPES] for g in steps], False)
+    path = tf.train.Checkpoint(optimizer=optimizer).write(str(tmp_path / "checkpoint"))
+    fresh = tf_graft.Adam(0.1, name="optimizer")
+    fresh.build(list(on_mesh().values()))
+    tf.train.Checkpoint(optimizer=fresh).read(path).assert_existing_objects_matched()
+    samples.assert_same_state(state_on_mesh(fresh, []), state_on_mesh(optimizer, []))

@@ -1,0 +1,276 @@
+"""G05, G06: eager, `tf.function`, XLA, kernels: one optimizer, the same numbers."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from samples import (
+    BY_NAME,
+    OPTIONS,
+    RATE,
+    assert_same_state,
+    each,
+    state_of,
+    variables,
+    weights,
+)
+
+import tf_graft
+
+SHAPES = {"table": (6, 3), "kernel": (4, 3), "bias": (3,), "scale": ()}
+STEPS = 5
+EPS = np.finfo("float32").eps
+
+
+def steps(count=STEPS, seed=4):
+    """Ids with repeats, always five, and values for each variable."""
+    random = np.random.default_rng(seed)
+    return [
+        (
+            tf.constant(random.integers(0, 5, 5)),  # row 5 stays untouched
+            [
+                tf.constant(random.normal(size=shape), tf.float32)
+                for shape in [(5, 3), *list(SHAPES.values())[1:]]
+            ],
+        )
+        for _ in range(count)
+    ]
+
+
+# Compiling by XLA takes a second each: in the quick suite one of each kind of arithmetic.
+COMPILED = each(quick=("adagrad", "adadelta", "rmsprop_centered_momentum", "adamw"))
+
+
+def run(optimizer, wrap=lambda step: step, sparse=True, start=None):
+    """All variables after a few steps; the table's gradient is row-sparse, the others' dense."""
+    values = weights(SHAPES) if start is None else start
+    model = list(variables(values).values())[0 if sparse else 1 :]
+    optimizer.build(model)
+    traces = []
+
+    def step(ids, table, *dense):
+        traces.append(1)
+        rows = [tf.IndexedSlices(table, ids)] if sparse else []
+        optimizer.apply([*rows, *dense], model)
+
+    call = wrap(step)
+    for ids, grads in steps():
+        call(ids, *grads)
+    assert len(traces) == (STEPS if call is step else 1), "traced again"  # G06
+    state = state_of(optimizer, *model)
+    optimizer.finalize_variable_values(model)
+    return state | {f"final {i}": v.numpy() for i, v in enumerate(model)}
+
+
+def xla(step):
+    return tf.function(step, jit_compile=True)
+
+
+def assert_within_ulps(actual, expected, ulps):
+    """Each variable within so many units in the last place of its largest entry; counters equal."""
+    assert actual.keys() == expected.keys()
+    for name, value in expected.items():
+        if not np.issubdtype(value.dtype, np.floating):
+            np.testing.assert_array_equal(actual[name], value, err_msg=name)
+            continue
+        error = np.abs(actual[name].astype("float64") - value).max()
+        allowed = ulps * EPS * np.abs(value).max()
+        assert error <= allowed, f"'{name}': {error / EPS / np.abs(value).max():.1f} ulps, {ulps}"
+
+
+def zeros():
+    """From weights of zero, what is compared is the sum of the steps."""
+    return {path: 0 * w for path, w in weights(SHAPES).items()}
+
+
+@each()
+def test_graph_equals_eager_bit_for_bit(sample):
+    assert_same_state(run(sample.make(), tf.function), run(sample.make()))
+
+
+@each(quick=("sgd", "adagrad", "adadelta", "rmsprop_centered_momentum", "adamw"))
+def test_graph_equals_eager_bit_for_bit_with_all(sample):
+    options = OPTIONS["together"]
+    assert_same_state(run(sample.make(**options), tf.function), run(sample.make(**options)))
+
+
+@pytest.mark.parametrize("name", ["sgd", "rmsprop"])  # with and without a kernel
+@pytest.mark.parametrize(
+    "option",
+    [
+        "weight_decay",
+        "clipnorm",
+        "global_clipnorm",
+        "loss_scale",
+        *(pytest.param(o, marks=pytest.mark.slow) for o in ("clipvalue", "accumulation", "ema")),
+    ],
+)
+def test_graph_equals_eager_bit_for_bit_with(name, option):
+    make, options = BY_NAME[name].make, OPTIONS[option]
+    assert_same_state(run(make(**options), tf.function), run(make(**options)))
+
+
+@pytest.mark.parametrize("kind", [{"sparse": "exact"}, {"nonfinite": "raise"}], ids=str)
+def test_graph_equals_eager_bit_for_bit_also(kind):
+    make = BY_NAME["adam"].make
+    assert_same_state(run(make(**kind), tf.function), run(make(**kind)))
+
+
+@COMPILED
+def test_a_callers_xla_is_near_eager(sample):
+    assert_within_ulps(
+        run(sample.make(), xla, start=zeros()), run(sample.make(), start=zeros()), sample.xla_ulps
+    )
+
+
+def test_a_callers_xla_is_near_eager_with_all():
+    sample, options = BY_NAME["adam"], OPTIONS["together"]
+    assert_within_ulps(
+        run(sample.make(**options), xla, start=zeros()),
+        run(sample.make(**options), start=zeros()),
+        sample.xla_ulps,
+    )
+
+
+@COMPILED
+def test_own_xla_is_near_eager(sample):
+    """Called eagerly: the step alone is compiled."""
+    assert_within_ulps(
+        run(sample.make(jit_compile=True), sparse=False, start=zeros()),
+        run(sample.make(jit_compile=False), sparse=False, start=zeros()),
+        sample.xla_ulps,
+    )
+
+
+def test_own_xla_inside_a_function_and_with_rows():
+    sample, options = BY_NAME["adam"], OPTIONS["together"]
+    for sparse in (True, False):
+        assert_within_ulps(
+            run(sample.make(jit_compile=True, **options), tf.function, sparse, zeros()),
+            run(sample.make(**options), sparse=sparse, start=zeros()),
+            sample.xla_ulps,
+        )
+
+
+@each()
+def test_kernels_equal_the_pure_step(sample):
+    class Pure(sample.cls):
+        kernel = None
+
+    pure = Pure(RATE, **sample.kwargs)
+    assert_within_ulps(
+        run(sample.make(), sparse=False, start=zeros()),
+        run(pure, sparse=False, start=zeros()),
+        sample.xla_ulps,
+    )
+
+
+@each()
+def test_a_rate_set_between_calls_is_used(sample):
+    """In a traced function; the steps of all six are in proportion to the rate."""
+
+    def lengths(wrap):
+        optimizer, w = sample.make(RATE, weight_decay=0.0), tf.Variable([0.0, 0.0])
+        optimizer.build([w])
+        apply = wrap(lambda: optimizer.apply([tf.constant([0.5, -1.0])], [w]))
+        before = []
+        for rate in (RATE, 0.0, 3 * RATE):
+            optimizer.learning_rate = rate
+            before.append(w.numpy())
+            apply()
+        return np.diff([*before, w.numpy()], axis=0)
+
+    eager = lengths(lambda step: step)
+    np.testing.assert_allclose(lengths(tf.function), eager, rtol=2e-6, atol=1e-8)
+    if not sample.kwargs.get("momentum"):  # momentum remembers earlier rates
+        np.testing.assert_array_equal(eager[1], 0.0)
+    assert (np.abs(eager[2]) > 1.2 * np.abs(eager[0])).all()
+
+
+def test_a_name_with_an_underscore_first():
+    """It opens no root scope in TensorFlow."""
+    for optimizer in (tf_graft.SGD(1.0, name="_private"), type("_Own", (tf_graft.SGD,), {})(1.0)):
+        w = tf.Variable([3.0])
+        tf.function(lambda optimizer=optimizer, w=w: optimizer.apply([tf.ones([1])], [w]))()
+        np.testing.assert_array_equal(w.numpy(), [2.0])
+
+
+# G06
+
+
+def count_traces(optimizer, change=lambda step: None):
+    """How often a function of changing gradients and numbers of rows is traced in five steps."""
+    model = list(variables(weights(SHAPES)).values())
+    optimizer.build(model)
+    traces = []
+
+    @tf.function(reduce_retracing=True)
+    def step(ids, values, *dense):
+        traces.append(1)
+        optimizer.apply([tf.IndexedSlices(values, ids), *dense], model)
+
+    for number, (ids, (values, *dense)) in enumerate(steps()):
+        change(number)
+        if number == 1:
+            first = len(traces)
+        few = 5 - number % 3
+        step(ids[:few], values[:few], *dense)
+    return first, len(traces)
+
+
+@pytest.mark.parametrize("name", ["adagrad", "rmsprop"])
+def test_no_retracing(name):
+    """Once for the first shape, once for any number of rows. The same rows: `run`."""
+    optimizer = BY_NAME[name].make(**OPTIONS["together"])
+
+    def change(step):
+        optimizer.learning_rate = RATE / (1 + step)
+
+    assert count_traces(optimizer, change) == (1, 2)
+
+
+def test_no_retracing_when_built_inside():
+    w, optimizer, traces = tf.Variable([1.0]), tf_graft.Adam(0.1, use_ema=True), []
+
+    @tf.function
+    def step(g):
+        traces.append(1)
+        optimizer.apply([g], [w])
+
+    for _ in range(5):
+        step(tf.constant([1.0]))
+    assert len(traces) <= 2  # TensorFlow traces twice where variables are made
+    assert int(optimizer.iterations.numpy()) == 5
+
+
+# The checks notice what they are for.
+
+
+class KnowsWhetherEager(tf_graft.SGD):
+    kernel = None
+
+    def step(self, g, w, s, lr, t):
+        return -lr * g * (1.0 if tf.executing_eagerly() else 1.000001), {}
+
+
+def test_notices_a_difference_between_eager_and_graph():
+    make = lambda: KnowsWhetherEager(RATE)  # noqa: E731
+    with pytest.raises(AssertionError, match="differs"):
+        assert_same_state(run(make(), tf.function), run(make()))
+    with pytest.raises(AssertionError, match="ulps"):
+        assert_within_ulps(run(make(), xla, start=zeros()), run(make(), start=zeros()), 4)
+
+
+def test_notices_retracing():
+    optimizer = tf_graft.SGD(RATE)
+    model = list(variables(weights(SHAPES)).values())
+    optimizer.build(model)
+    traces = []
+
+    @tf.function
+    def step(number, *grads):
+        traces.append(1)
+        optimizer.apply(list(grads), model[1:])
+
+    for number, (_, (_, *dense)) in enumerate(steps()):
+        step(number, *dense)  # a Python number
+    assert len(traces) == STEPS

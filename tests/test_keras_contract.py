@@ -1,0 +1,161 @@
+"""Every private name that the package relies on is still there, is listed, and does what we think.
+
+When a release of Keras drops one, the test that fails names it.
+"""
+
+import ast
+import importlib
+import inspect
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from samples import each, gradients, variables, weights
+
+import tf_graft
+from tf_graft.core import keras_contract
+from tf_graft.core.keras_contract import (
+    MODULE_NAMES,
+    OPTIMIZER_NAMES,
+    PROVIDED_NAMES,
+    VARIABLE_NAMES,
+)
+
+LISTED = {**OPTIMIZER_NAMES, **PROVIDED_NAMES, **VARIABLE_NAMES}
+SOURCE = Path(keras_contract.__file__).read_text("utf-8")
+
+
+def stock():
+    """A built optimizer of Keras' own, with averages."""
+    optimizer = keras.optimizers.Adam(0.1, use_ema=True)
+    model = list(variables(weights()).values())
+    optimizer.build(model)
+    return optimizer, model
+
+
+@pytest.mark.parametrize("name", OPTIMIZER_NAMES)
+def test_keras_optimizers_have(name):
+    optimizer, _ = stock()
+    assert hasattr(optimizer, name), f"Keras dropped {name}: {OPTIMIZER_NAMES[name]}"
+
+
+@pytest.mark.parametrize("name", PROVIDED_NAMES)
+def test_keras_looks_for(name):
+    """We provide it, Keras reads it: a Keras optimizer has it, and ours too."""
+    optimizer, model = stock()
+    assert hasattr(optimizer, name), f"Keras dropped {name}: {PROVIDED_NAMES[name]}"
+    ours = tf_graft.Adam(0.1, use_ema=True)
+    ours.build(model)
+    assert len(getattr(ours, name)) == len(model)
+    callback = inspect.getsource(keras.callbacks.SwapEMAWeights)
+    assert name in callback, f"SwapEMAWeights no longer reads {name}"
+
+
+@pytest.mark.parametrize("name", VARIABLE_NAMES)
+def test_keras_variables_have(name):
+    variable = keras.Variable(np.ones(2, "float32"))
+    assert hasattr(variable, name), f"Keras dropped {name}: {VARIABLE_NAMES[name]}"
+
+
+@pytest.mark.parametrize("name", MODULE_NAMES)
+def test_modules_have(name):
+    module, _, attribute = name.rpartition(".")
+    assert hasattr(importlib.import_module(module), attribute), f"{name}: {MODULE_NAMES[name]}"
+
+
+def test_every_private_module_is_listed():
+    imported = {
+        f"{node.module}.{alias.name}"
+        for node in ast.walk(ast.parse(SOURCE))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    private = {n for n in imported if n.startswith(("keras.src.", "tensorflow.python."))}
+    assert private
+    for module in private:
+        assert any(name.startswith(module) for name in MODULE_NAMES), module
+
+
+@pytest.mark.parametrize("name", [*LISTED, *MODULE_NAMES])
+def test_the_reason_is_given(name):
+    assert len((LISTED | MODULE_NAMES)[name]) > 20
+
+
+def private_names_used(text):
+    """Attributes and methods with a leading underscore that are not made in the text itself."""
+    tree = ast.parse(text)
+    defined = {
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.name not in LISTED
+    }
+    used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    used |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    # names in a tuple: attributes looked up by their names
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Tuple):
+            used |= {item.value for item in node.elts if isinstance(item, ast.Constant)}
+    return {n for n in used - defined if n.startswith("_") and not n.startswith("__")}
+
+
+# Attributes of a `keras.Variable` that its constructor sets; `_initialize_with_initializer`, which
+# is listed, is the place where they are read.
+OF_THE_CONSTRUCTOR = {"_shape", "_dtype"}
+
+
+def test_every_private_name_is_listed():
+    assert private_names_used(SOURCE) - OF_THE_CONSTRUCTOR <= set(LISTED)
+    variable = keras.Variable(np.ones(2, "float32"))
+    assert all(hasattr(variable, name) for name in OF_THE_CONSTRUCTOR)
+
+
+def test_every_listed_name_is_used():
+    assert {n for n in LISTED if n not in private_names_used(SOURCE)} == set()
+
+
+def test_notices_a_name_that_is_not_listed():
+    assert private_names_used("def f(o):\n    return o._secret") == {"_secret"}
+
+
+# What the names are for.
+
+
+def test_tensorflow_says_what_xla_compiles():
+    found = []
+    function = lambda: found.append(keras_contract.in_xla())  # noqa: E731
+    function()
+    tf.function(function)()
+    tf.function(function, jit_compile=True)()
+    outer = tf.function(lambda: tf.function(function)(), jit_compile=True)
+    outer()
+    assert found == [False, False, True, True]
+
+
+@each()
+def test_optimizer_variables_are_its_own(sample):
+    """As in Keras, `Optimizer.variables` holds state and no weights."""
+    optimizer, model = sample.make(), list(variables(weights()).values())
+    optimizer.build(model)
+    optimizer.apply(list(gradients(1)[0].values()), model)
+    of_model = {id(v) for v in model}
+    assert not [v.path for v in optimizer.variables if id(v) in of_model]
+    counters = 4  # iteration, learning_rate, skipped_steps, micro_steps
+    assert len(optimizer.variables) == counters + len(model) * len(sample.slots)
+
+
+def test_the_key_is_the_same_for_a_variable_and_what_is_behind_it():
+    optimizer, (variable, *_) = stock()
+    assert optimizer._var_key(variable) == optimizer._var_key(variable.value)
+
+
+def test_another_backend_is_refused_in_one_sentence():
+    """The check stands before anything that would fail without TensorFlow behind Keras."""
+    tree = ast.parse(SOURCE)
+    guard = next(node for node in tree.body if isinstance(node, ast.If))
+    assert "keras.backend.backend() != 'tensorflow'" in ast.unparse(guard.test)
+    assert "KERAS_BACKEND=tensorflow" in ast.unparse(guard)
+    scope = {"keras": type("K", (), {"backend": type("B", (), {"backend": lambda: "jax"})})}
+    with pytest.raises(ImportError, match=r"needs Keras on the TensorFlow backend.*'jax'"):
+        exec(compile(ast.Module([guard], []), "guard", "exec"), scope)

@@ -1,0 +1,42 @@
+"""Runs `mesh_cases.py` in a process of its own.
+
+The collectives of a mesh and of `MirroredStrategy` on the same devices abort each other in one
+process. By hand: `python -m pytest tests/mesh_cases.py`.
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+import tf_graft
+
+TESTS = pathlib.Path(__file__).parent
+ROOT = pathlib.Path(tf_graft.__file__).parents[1]
+
+
+def passed(*arguments: str) -> int:
+    """How many of the cases ran and passed; none may fail."""
+    options = ["-p", "no:cacheprovider", "--no-header", "--tb=short", f"--rootdir={TESTS.parent}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, str(TESTS / "mesh_cases.py"), *arguments],
+        cwd=TESTS.parent,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-1000:]
+    return int(re.search(r"(\d+) passed", done.stdout)[1])
+
+
+def test_mesh():
+    assert passed("-m", "not slow") >= 25
+
+
+@pytest.mark.slow
+def test_mesh_in_every_case():
+    assert passed("-m", "slow") >= 110

@@ -1,0 +1,245 @@
+"""G15, G18, G19: gradients that are not finite, that are missing, and that are zero."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from samples import (
+    BY_NAME,
+    OPTIONS,
+    RATE,
+    assert_same_state,
+    each,
+    each_option,
+    gradients,
+    slices,
+    state_of,
+    variables,
+    weights,
+)
+
+import tf_graft
+
+BAD = {"nan": np.nan, "inf": np.inf, "minus inf": -np.inf}
+SHAPES = {"kernel": (4, 3), "table": (5, 2), "bias": ()}
+
+
+def spoiled(value, where, sparse):
+    """Finite gradients but for one entry, in one of three variables."""
+    grads = dict(gradients(1, SHAPES)[0])
+    ids = [1, 1, 3, 0, 2]
+    grads[where] = grads[where].copy()
+    grads[where][(-1,) * grads[where].ndim] = value
+    if sparse:
+        grads["table"] = slices(ids, grads["table"])
+    return list(grads.values())
+
+
+def started(optimizer):
+    """The model after one good step, so that every slot holds something."""
+    model = list(variables(weights(SHAPES)).values())
+    optimizer.apply(spoiled(1.0, "bias", False), model)
+    return model
+
+
+def assert_skips(optimizer, value, where="kernel", sparse=False, function=False):
+    """Only `skipped_steps` changes; and the next good step goes on."""
+    model = started(optimizer)
+    before = state_of(optimizer, *model)
+    bad = spoiled(value, where, sparse)
+
+    def apply():
+        optimizer.apply(bad, model)
+
+    (tf.function(apply) if function else apply)()
+    after = state_of(optimizer, *model)
+    assert after.pop("skipped_steps") == before.pop("skipped_steps") + 1
+    assert_same_state(after, before)
+    for _ in range(2):  # enough for an update under accumulation
+        optimizer.apply(spoiled(1.0, where, sparse), model)
+    moved = [v.numpy() for v in model]
+    assert all(np.isfinite(w).all() for w in moved)
+    assert any((w != before[f"model {i}"]).any() for i, w in enumerate(moved))
+
+
+@each()
+@pytest.mark.parametrize("value", BAD)
+def test_skips(sample, value):
+    assert_skips(sample.make(), BAD[value])
+
+
+@each_option("plain")
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "rows"])
+def test_skips_with(option, sparse):
+    for where in SHAPES:
+        assert_skips(BY_NAME["adam"].make(**OPTIONS[option]), np.nan, where, sparse)
+
+
+@each(quick=("sgd", "adagrad", "adam"))
+def test_skips_in_a_function(sample):
+    assert_skips(sample.make(), np.inf, "table", sparse=True, function=True)
+
+
+def test_skips_compiled_by_xla():
+    optimizer, w = tf_graft.Adam(RATE), tf.Variable([1.0, 2.0])
+    optimizer.build([w])
+
+    @tf.function(jit_compile=True)
+    def apply(g):
+        optimizer.apply([g], [w])
+
+    before = state_of(optimizer, w)
+    apply(tf.constant([1.0, np.nan]))
+    after = state_of(optimizer, w)
+    assert after.pop("skipped_steps") == before.pop("skipped_steps") + 1
+    assert_same_state(after, before)
+    apply(tf.constant([1.0, 1.0]))
+    assert int(optimizer.iterations.numpy()) == 1
+
+
+@each()
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "rows"])
+def test_raises_and_changes_nothing(sample, sparse):
+    assert_raises(sample, sparse, function=False)
+
+
+@each(quick=("adam",))
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "rows"])
+def test_raises_and_changes_nothing_in_a_function(sample, sparse):
+    assert_raises(sample, sparse, function=True)
+
+
+def assert_raises(sample, sparse, function):
+    optimizer = sample.make(nonfinite="raise")
+    model = started(optimizer)
+    before = state_of(optimizer, *model)
+
+    def apply():
+        optimizer.apply(spoiled(np.nan, "table", sparse), model)
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="gradient is not finite; nothing was"):
+        (tf.function(apply) if function else apply)()
+    assert_same_state(state_of(optimizer, *model), before)
+
+
+@each()
+def test_applies_as_told(sample):
+    """As Keras would: the entry is spoiled, the others are not."""
+    optimizer = sample.make(nonfinite="apply")
+    model = started(optimizer)
+    optimizer.apply(spoiled(np.nan, "kernel", False), model)
+    kernel = model[0].numpy()
+    assert np.isnan(kernel[-1, -1])
+    assert np.isfinite(kernel).sum() == kernel.size - 1
+    assert int(optimizer.iterations.numpy()) == 2
+    assert int(optimizer.skipped_steps.numpy()) == 0
+
+
+@pytest.mark.parametrize("nonfinite", ["skip", "raise"])
+@pytest.mark.parametrize("option", ["plain", "clipnorm", "global_clipnorm"])
+def test_large_is_not_infinite(nonfinite, option):
+    """The sum of squares of 1e30 overflows float32; the gradient is finite and is applied."""
+    optimizer, w = tf_graft.SGD(1e-30, nonfinite=nonfinite, **OPTIONS[option]), tf.Variable([0.0])
+    optimizer.apply([tf.constant([1e30])], [w])
+    assert int(optimizer.iterations.numpy()) == 1
+    clipped = OPTIONS[option].get("clipnorm", OPTIONS[option].get("global_clipnorm"))
+    expected = -1.0 if clipped is None else -1e-30 * clipped
+    np.testing.assert_allclose(w.numpy(), [expected], rtol=1e-6)
+
+
+def test_a_loss_scale_is_judged_after_it_is_taken_out():
+    w = tf.Variable([0.0])
+    optimizer = tf_graft.SGD(1.0, loss_scale_factor=1e10)
+    optimizer.apply([tf.constant([1e35])], [w])
+    np.testing.assert_allclose(w.numpy(), [-1e25], rtol=1e-6)
+
+
+def test_half_precision_overflow_is_seen():
+    """float16 gradients become infinite where float32 ones do not."""
+    w = tf.Variable(tf.ones([2], tf.float16))
+    optimizer = tf_graft.SGD(0.5)
+    optimizer.apply([tf.cast(tf.constant([1e6, 1.0]), tf.float16)], [w])
+    assert int(optimizer.skipped_steps.numpy()) == 1
+    np.testing.assert_array_equal(w.numpy(), 1.0)
+
+
+# G18
+
+
+@each()
+@pytest.mark.parametrize("option", ["plain", "together"])
+def test_without_a_gradient_variable_and_slots_are_left_alone(sample, option):
+    optimizer = sample.make(**OPTIONS[option])
+    model = started(optimizer)
+    before = state_of(optimizer, *model)
+    message = rf"{sample.cls.__name__}.apply: no gradient for table; left alone"
+    for _ in range(3):
+        kernel, _, bias = spoiled(1.0, "bias", False)
+        with pytest.warns(UserWarning, match=message):
+            optimizer.apply([kernel, None, bias], model)
+    after = state_of(optimizer, *model)
+    overwritten = "ema_overwrite_frequency" in OPTIONS[option]  # the average is the weights' own
+    for name in before:
+        of_table = name.startswith("table/") and "average" not in name
+        if of_table or (name == "model 1" and not overwritten):
+            np.testing.assert_array_equal(after[name], before[name], err_msg=name)
+    assert (after["model 0"] != before["model 0"]).all()
+
+
+def test_all_gradients_missing_is_an_error():
+    w = tf.Variable([1.0], name="w")
+    optimizer = tf_graft.SGD(RATE)
+    optimizer.build([w])
+    with pytest.raises(ValueError, match=r"^SGD\.apply: no variable has a gradient\.$"):
+        optimizer.apply([None], [w])
+    optimizer.apply([], [])  # nothing to do is no error
+    assert int(optimizer.iterations.numpy()) == 0
+
+
+# G19
+
+
+def is_idle(optimizer):
+    """Whether a zero gradient, after another, changes neither slots nor weights."""
+    model = started(optimizer)
+    before = state_of(optimizer, *model)
+    optimizer.apply([np.zeros(s, "float32") for s in SHAPES.values()], model)
+    after = state_of(optimizer, *model)
+    assert after.pop("iteration") == before.pop("iteration") + 1
+    return all(after[name].tobytes() == value.tobytes() for name, value in before.items())
+
+
+@each()
+def test_a_zero_gradient_is_a_no_op_exactly_where_declared(sample):
+    assert is_idle(sample.make(weight_decay=0.0)) == sample.idle
+    assert sample.make().idle == sample.idle
+    assert sample.make().rowwise == sample.rowwise
+
+
+# The checks notice what they are for.
+
+
+class CountsFirst(tf_graft.SGD):
+    def apply(self, grads, trainable_variables=None):
+        super().apply(grads, trainable_variables)
+        self.iterations.assign_add(1)
+
+
+class ClaimsToBeIdle(tf_graft.Adam):
+    idle = True
+
+
+def test_notices_a_count_and_a_step():
+    with pytest.raises(AssertionError, match="'iteration' differs"):
+        assert_skips(CountsFirst(RATE), np.nan)
+    with pytest.raises(AssertionError):
+        assert_skips(tf_graft.SGD(RATE, nonfinite="apply"), np.nan)
+
+
+def test_notices_a_false_claim():
+    assert not is_idle(ClaimsToBeIdle(RATE))
+
+
+def test_warnings_are_errors_here():
+    """What the other tests rely on: a warning that nobody expects would fail them."""
+    with pytest.raises(UserWarning, match="no gradient for"):
+        tf_graft.SGD(RATE).apply([None, 1.0], [tf.Variable([1.0]), tf.Variable(1.0)])

@@ -1,0 +1,681 @@
+"""G24, G26 to G28, G33, G34: what is refused, how, and that nothing has changed by then."""
+
+import copy
+import inspect
+import json
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from samples import (
+    BY_NAME,
+    COMMON_NAMES,
+    OPTIONS,
+    RATE,
+    SAMPLES,
+    Refusal,
+    assert_same_state,
+    each,
+    gradients,
+    slices,
+    state_of,
+    variables,
+    weights,
+)
+
+import tf_graft
+
+# G33: hyperparameters. Those of one algorithm are on its row in `samples.py`.
+
+NAN, INF = float("nan"), float("inf")
+
+
+def _values(name, must, *wrong):
+    return [
+        Refusal({name: value}, ValueError, f"({name}={value}): {name} must {must}.")
+        for value in wrong
+    ]
+
+
+def _types(name, must, *wrong):
+    return [
+        Refusal({name: value}, TypeError, f"({name}={value!r}): {name} must {must}.")
+        for value in wrong
+    ]
+
+
+def _choices(name, listed, *wrong):
+    return [
+        Refusal({name: value}, ValueError, f"({name}={value!r}): {name} must be one of {listed}.")
+        for value in wrong
+    ]
+
+
+COMMON_REFUSALS = [
+    *_values("learning_rate", "be finite and at least 0", -1, -1e-9, NAN, INF),
+    *_types("learning_rate", "be a number", "0.1", True, None, [0.1], np.array([0.1])),
+    *_values("weight_decay", "be finite and at least 0", -0.1, NAN, INF),
+    *_types("weight_decay", "be a number", "0.1", True),
+    *[
+        refusal
+        for clip in ("clipnorm", "clipvalue", "global_clipnorm")
+        for refusal in (
+            *_values(clip, "be finite and above 0", 0, -1, NAN, INF),
+            *_types(clip, "be a number", "1", True),
+        )
+    ],
+    Refusal(
+        {"clipnorm": 1, "clipvalue": 0.5},
+        ValueError,
+        "(clipnorm=1, clipvalue=0.5): at most one way of clipping can be given.",
+    ),
+    Refusal(
+        {"clipnorm": 1, "global_clipnorm": 2},
+        ValueError,
+        "(clipnorm=1, global_clipnorm=2): at most one way of clipping can be given.",
+    ),
+    Refusal(
+        {"clipvalue": 1, "global_clipnorm": 2},
+        ValueError,
+        "(clipvalue=1, global_clipnorm=2): at most one way of clipping can be given.",
+    ),
+    *_types("use_ema", "be True or False", 1, "yes", None),
+    *_values("ema_momentum", "lie in [0, 1]", -0.1, 1.1, NAN),
+    *_types("ema_momentum", "be a number", "0.9", None),
+    *_values("ema_overwrite_frequency", "be at least 1", 0, -3),
+    *_values("ema_overwrite_frequency", "be a whole number", 1.5),
+    *_types("ema_overwrite_frequency", "be a number", "2", True),
+    *_values("loss_scale_factor", "be finite and above 0", 0, -1, NAN, INF),
+    *_types("loss_scale_factor", "be a number", "2", True),
+    *_values("gradient_accumulation_steps", "be at least 2", 1, 0, -2),
+    *_values("gradient_accumulation_steps", "be a whole number", 2.5),
+    *_types("gradient_accumulation_steps", "be a number", "2", True),
+    *_choices("jit_compile", "'auto', True, False", "yes", None, 1, 0),
+    *_choices("sparse", "'lazy', 'exact'", "dense", None, True),
+    *_choices("nonfinite", "'skip', 'raise', 'apply'", "ignore", None, False),
+    *_types("exclude_from_weight_decay", "be a list of patterns", "bias", 3),
+    Refusal(
+        {"exclude_from_weight_decay": ["bias", 3]},
+        TypeError,
+        "(exclude_from_weight_decay=['bias', 3]): 3 is not a pattern (a string).",
+    ),
+    Refusal(
+        {"exclude_from_weight_decay": ["bias", "("]},
+        ValueError,
+        "(exclude_from_weight_decay=['bias', '(']): '(' is not a regular expression: missing ), "
+        "unterminated subpattern at position 0.",
+    ),
+    *[
+        Refusal(
+            {"name": name},
+            ValueError,
+            f"(name={name!r}): name must be made of letters, digits, '_', '.' and '-'.",
+        )
+        for name in ("", "a/b", "two words", 3)
+    ],
+    Refusal({"mesh": 8}, TypeError, "(mesh=8): mesh must be a tf.experimental.dtensor.Mesh."),
+    Refusal(
+        {"clip_norm": 1},
+        TypeError,
+        "(clip_norm=...): there is no such argument; did you mean clipnorm?",
+    ),
+    Refusal({"lr": 1, "qqq": 2}, TypeError, "(lr=...): there is no such argument."),
+]
+
+
+def assert_refused(cls, refusal, owner=""):
+    with pytest.raises(refusal.error) as caught:
+        cls(**refusal.kwargs)
+    assert type(caught.value) is refusal.error
+    assert str(caught.value) == owner + refusal.message
+
+
+@pytest.mark.parametrize("refusal", COMMON_REFUSALS, ids=lambda r: str(r.kwargs))
+def test_refuses_common_arguments(refusal):
+    assert_refused(tf_graft.SGD, refusal, "SGD")
+
+
+@each()
+def test_refuses_common_arguments_under_its_own_name(sample):
+    """Every class hands its common arguments on to the same checks."""
+    owner = sample.cls.__name__
+    for refusal in (
+        COMMON_REFUSALS[0],
+        Refusal({"clipnorm": 0}, ValueError, "(clipnorm=0): clipnorm must be finite and above 0."),
+    ):
+        assert_refused(sample.cls, refusal, owner)
+
+
+@pytest.mark.parametrize(
+    ("cls", "refusal"),
+    [(sample.cls, refusal) for sample in SAMPLES for refusal in sample.refuses],
+    ids=lambda value: str(value.kwargs) if isinstance(value, Refusal) else value.__name__,
+)
+def test_refuses_own_arguments(cls, refusal):
+    assert_refused(cls, refusal)
+
+
+def test_every_number_has_its_refusals():
+    """An argument of a constructor that no refusal names has been forgotten in the table."""
+    for cls in {sample.cls for sample in SAMPLES}:
+        own = set(inspect.signature(cls).parameters) - {"learning_rate", "common"}
+        refused = {name for s in SAMPLES if s.cls is cls for r in s.refuses for name in r.kwargs}
+        assert own <= refused, cls
+    common = {name for refusal in COMMON_REFUSALS for name in refusal.kwargs}
+    assert {*COMMON_NAMES, "learning_rate"} <= common
+
+
+@pytest.mark.parametrize(
+    "rate", [1, 0, np.float32(0.5), np.float64(0.5), np.int64(1), np.array(0.5)], ids=repr
+)
+def test_numbers_are_accepted_as_numbers(rate):
+    optimizer = tf_graft.SGD(rate, clipnorm=np.float32(2), ema_overwrite_frequency=3.0)
+    assert float(optimizer.learning_rate.numpy()) == float(rate)
+    json.dumps(optimizer.get_config())  # plain values
+    optimizer.learning_rate = rate
+    assert float(optimizer.learning_rate.numpy()) == float(rate)
+
+
+@pytest.mark.parametrize("rate", [-1, NAN, INF, "0.1", True, None], ids=repr)
+def test_a_rate_is_checked_when_it_is_set(rate):
+    optimizer = tf_graft.SGD(0.25)
+    with pytest.raises((ValueError, TypeError), match=r"^SGD\(learning_rate="):
+        optimizer.learning_rate = rate
+    assert float(optimizer.learning_rate.numpy()) == 0.25
+
+
+# G26
+
+
+def refused_variables():
+    """Made in the test: a string variable cannot be a `keras.Variable`."""
+    return [
+        tf.Variable([1, 2], name="counts"),
+        tf.Variable([True, False], name="counts"),
+        tf.Variable(["a", "b"], name="counts"),
+        tf.Variable([1 + 2j], name="counts"),
+    ]
+
+
+@pytest.mark.parametrize("kind", range(4), ids=["int32", "bool", "string", "complex128"])
+def test_refuses_to_train_what_is_not_floating_point(kind, request):
+    good, bad = tf.Variable([1.0]), refused_variables()[kind]
+    optimizer = tf_graft.Adam(RATE)
+    dtype = bad.dtype.name
+    message = (
+        f"Adam.build: 'counts' is of dtype {dtype}; only floating point variables can be trained."
+    )
+    for call in (
+        lambda: optimizer.build([good, bad]),
+        lambda: optimizer.apply([tf.constant([1.0]), tf.constant([1.0, 1.0])], [good, bad]),
+    ):
+        before = state_of(optimizer, good)
+        with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+            call()
+        assert not optimizer.built
+        assert_same_state(state_of(optimizer, good), before)
+
+
+# G27
+
+SHAPES = {"kernel": (2, 3), "bias": (3,)}
+
+
+def assert_refuses_call(optimizer, call, error, message):
+    """`call(model)` raises exactly so, and no variable has changed."""
+    model = list(variables(weights(SHAPES)).values())
+    optimizer.apply(list(gradients(1, SHAPES)[0].values()), model)
+    before = state_of(optimizer, *model)
+    with pytest.raises(error) as caught:
+        call(optimizer, model)
+    assert_same_state(state_of(optimizer, *model), before)
+    assert type(caught.value) is error
+    assert re.fullmatch(
+        re.escape(message).replace("OWNER", type(optimizer).__name__), str(caught.value)
+    )
+
+
+def ones(*shape, dtype="float32"):
+    return tf.ones(shape, dtype)
+
+
+def stranger(shape=(2, 3)):
+    return keras.Variable(np.ones(shape, "float32"), name="stranger")
+
+
+CALLS = {
+    "wrong shape that would broadcast": (
+        lambda o, m: o.apply([ones(3), ones(3)], m),
+        ValueError,
+        "OWNER.apply: the gradient of 'kernel' has shape (3,), the variable has shape (2, 3).",
+    ),
+    "wrong shape of the last": (
+        lambda o, m: o.apply([ones(2, 3), ones()], m),
+        ValueError,
+        "OWNER.apply: the gradient of 'bias' has shape (), the variable has shape (3,).",
+    ),
+    "wrong width of rows": (
+        lambda o, m: o.apply([slices([0], np.ones([1, 2], "float32")), ones(3)], m),
+        ValueError,
+        "OWNER.apply: the row-sparse gradient of 'kernel' has shape (1, 2), the variable has "
+        "shape (2, 3).",
+    ),
+    "unknown variable": (
+        lambda o, m: o.apply([ones(2, 3), ones(3)], [stranger(), m[1]]),
+        ValueError,
+        "OWNER.apply: 'stranger' is not one of the 2 variables that the optimizer was built for.",
+    ),
+    "more variables": (
+        lambda o, m: o.apply([ones(2, 3), ones(3), ones(2, 3)], [*m, stranger()]),
+        ValueError,
+        "OWNER.apply: 'stranger' is not one of the 2 variables that the optimizer was built for.",
+    ),
+    "a variable twice": (
+        lambda o, m: o.apply([ones(2, 3), ones(2, 3)], [m[0], m[0]]),
+        ValueError,
+        "OWNER.apply: 'kernel' is given twice.",
+    ),
+    "a variable twice, once by what is behind it": (
+        lambda o, m: o.apply([ones(2, 3), ones(2, 3)], [m[0], m[0].value]),
+        ValueError,
+        "OWNER.apply: 'kernel' is given twice.",
+    ),
+    "fewer gradients": (
+        lambda o, m: o.apply([ones(2, 3)], m),
+        ValueError,
+        "OWNER.apply: 1 gradients were given for 2 variables.",
+    ),
+    "more gradients": (
+        lambda o, m: o.apply([ones(2, 3), ones(3), ones(3)], m),
+        ValueError,
+        "OWNER.apply: 3 gradients were given for 2 variables.",
+    ),
+    "fewer gradients without variables": (
+        lambda o, m: o.apply([ones(2, 3)]),
+        ValueError,
+        "OWNER.apply: 1 gradients were given for 2 variables.",
+    ),
+    "no gradients for variables": (
+        lambda o, m: o.apply([], m),
+        ValueError,
+        "OWNER.apply: 0 gradients were given for 2 variables.",
+    ),
+    "integer gradient": (
+        lambda o, m: o.apply([ones(2, 3), ones(3, dtype="int32")], m),
+        TypeError,
+        "OWNER.apply: the gradient of 'bias' is of dtype int32; it must be floating point.",
+    ),
+    "pairs of a wrong shape": (
+        lambda o, m: o.apply_gradients([(ones(2, 3), m[0]), (ones(2, 3), m[1])]),
+        ValueError,
+        "OWNER.apply: the gradient of 'bias' has shape (2, 3), the variable has shape (3,).",
+    ),
+    "one update of a wrong shape": (
+        lambda o, m: o.update_step(ones(3), m[0], 0.1),
+        ValueError,
+        "OWNER.update_step: the gradient of 'kernel' has shape (3,), the variable has shape "
+        "(2, 3).",
+    ),
+    "built again for others": (
+        lambda o, m: o.build([stranger()]),
+        ValueError,
+        "OWNER.build: it was built for other variables; make a new optimizer for these.",
+    ),
+    "decay excluded too late": (
+        lambda o, m: o.exclude_from_weight_decay(var_names=["bias"]),
+        ValueError,
+        "OWNER.exclude_from_weight_decay: call it before the optimizer is built.",
+    ),
+    "averages of a stranger": (
+        lambda o, m: o.finalize_variable_values([stranger()]),
+        ValueError,
+        "OWNER.finalize_variable_values: 'stranger' is not one of the 2 variables that the "
+        "optimizer was built for.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_refuses_misuse(case):
+    call, error, message = CALLS[case]
+    assert_refuses_call(tf_graft.Adam(RATE, **OPTIONS["together"]), call, error, message)
+
+
+@each()
+@pytest.mark.parametrize(
+    "case", ["wrong shape of the last", "unknown variable", "a variable twice", "fewer gradients"]
+)
+def test_refuses_misuse_of_any_optimizer(sample, case):
+    assert_refuses_call(sample.make(), *CALLS[case])
+
+
+def test_refuses_misuse_while_tracing():
+    for case in ("wrong shape that would broadcast", "fewer gradients"):
+        call, error, message = CALLS[case]
+        assert_refuses_call(
+            tf_graft.SGD(RATE),
+            lambda o, m, call=call: tf.function(lambda: call(o, m), autograph=False)(),
+            error,
+            message,
+        )
+
+
+def test_an_unbuilt_optimizer_wants_variables():
+    with pytest.raises(ValueError, match=r"^SGD\.apply: without variables the optimizer must be"):
+        tf_graft.SGD(RATE).apply([ones(3)])
+
+
+def test_a_variable_twice_is_refused_at_build():
+    w = tf.Variable([1.0], name="w")
+    optimizer = tf_graft.SGD(RATE)
+    with pytest.raises(ValueError, match=r"^SGD\.build: 'w(_1)?' is given twice\.$"):
+        optimizer.build([w, w])
+    assert not optimizer.built
+
+
+# G28
+
+
+@each()
+@pytest.mark.parametrize("option", ["plain", "ema"])
+def test_order_does_not_matter(sample, option):
+    """Built in one order, applied in another; and in two parts, where counting allows it."""
+    finals = []
+    for turn in (False, True):
+        optimizer = sample.make(**OPTIONS[option])
+        model = variables(weights())
+        optimizer.build(list(model.values()))
+        for g in gradients(3):
+            paths = list(model)[:: -1 if turn else 1]
+            optimizer.apply([g[p] for p in paths], [model[p] for p in paths])
+        finals.append(state_of(optimizer, *model.values()))
+    assert_same_state(*finals)
+
+
+@each()
+def test_a_part_of_the_variables_can_be_applied(sample):
+    optimizer, model = sample.make(), variables(weights())
+    optimizer.build(list(model.values()))
+    before = state_of(optimizer, *model.values())
+    optimizer.apply([np.ones(3, "float32")], [model["bias"]])
+    after = state_of(optimizer, *model.values())
+    changed = {name for name in before if after[name].tobytes() != before[name].tobytes()}
+    slots = {f"bias/{role}" for role in sample.slots}
+    assert changed - {"bias"} == {"iteration", "model 1", *slots}
+
+
+# G24
+
+
+@each()
+@pytest.mark.parametrize("option", ["plain", "together", "clipnorm"])
+def test_unusual_shapes(sample, option):
+    """Empty, scalar, one row, five dimensions; one call for all, against float64."""
+    shapes = {
+        "empty": (0,),
+        "empty rows": (0, 3),
+        "empty columns": (3, 0),
+        "scalar": (),
+        "one row": (1, 4),
+        "high": (2, 1, 3, 1, 2),
+    }
+    options = OPTIONS[option]
+    start = weights(shapes)
+    optimizer, model = sample.make(**options), variables(start)
+    oracle = sample.make_oracle(start, float(np.float32(RATE)), **options)
+    for g in gradients(4, shapes):
+        optimizer.apply(list(g.values()), list(model.values()))
+        oracle.apply(g)
+    for path, variable in model.items():
+        np.testing.assert_allclose(variable.numpy(), oracle.w[path], rtol=2e-6, atol=4e-6 * RATE)
+
+
+def test_unusual_tables():
+    """Row-sparse gradients of tables with one row, with empty rows, and with no rows at all."""
+    for shape, ids in (((1, 2), [0, 0]), ((3, 0), [1, 1]), ((0, 2), [])):
+        for sparse in ("lazy", "exact"):
+            table = tf.Variable(tf.ones(shape))
+            optimizer = tf_graft.Adam(RATE, sparse=sparse, **OPTIONS["together"])
+            for _ in range(2):
+                optimizer.apply([slices(ids, np.ones([len(ids), shape[1]], "float32"))], [table])
+            assert int(optimizer.iterations.numpy()) == 1
+            assert (table.numpy() < 1).all()
+
+
+# G34
+
+CHANGED = {
+    "learning_rate": 0.25,
+    "momentum": 0.5,
+    "nesterov": True,
+    "initial_accumulator_value": 0.3,
+    "epsilon": 0.01,
+    "rho": 0.7,
+    "centered": True,
+    "beta_1": 0.7,
+    "beta_2": 0.8,
+    "amsgrad": True,
+    "weight_decay": 0.3,
+    "clipnorm": 0.5,
+    "clipvalue": 0.5,
+    "global_clipnorm": 0.5,
+    "use_ema": True,
+    "ema_momentum": 0.5,
+    "ema_overwrite_frequency": 3,
+    "loss_scale_factor": 4.0,
+    "gradient_accumulation_steps": 3,
+    "name": "another",
+    "mesh": "from the test",
+    "jit_compile": False,
+    "sparse": "exact",
+    "nonfinite": "raise",
+    "exclude_from_weight_decay": ["bias$", "^norm"],
+}
+
+
+def arguments_of(cls):
+    """Every argument of the constructor, the common ones spelled out."""
+    own = [name for name in inspect.signature(cls).parameters if name != "common"]
+    return list(dict.fromkeys([*own, *COMMON_NAMES]))
+
+
+def changed_arguments(cls):
+    """Each argument that is not a clip away from its default; then each clip alone."""
+    mesh = tf.experimental.dtensor.create_mesh(
+        [("batch", 2), ("model", 2)], devices=[f"CPU:{i}" for i in range(4)]
+    )
+    values = CHANGED | {"mesh": mesh}
+    clips = ("clipnorm", "clipvalue", "global_clipnorm")
+    everything = {name: values[name] for name in arguments_of(cls) if name not in clips}
+    return [everything, *({clip: values[clip]} for clip in clips)]
+
+
+def test_the_list_of_common_arguments_is_the_packages():
+    from tf_graft.core.arguments import Common
+
+    assert set(COMMON_NAMES) == set(Common.__annotations__)
+
+
+def assert_round_trip(cls):
+    plain = cls().get_config()
+    assert set(arguments_of(cls)) <= set(plain)
+    for given in changed_arguments(cls):
+        optimizer = cls(**given)
+        config = optimizer.get_config()
+        for name in given:
+            assert config[name] != plain[name], f"{name} is not in the config"
+        json.dumps(config)
+        kept = copy.deepcopy(config)
+        twin = cls.from_config(config)
+        assert config == kept, "the caller's dict was changed"
+        assert twin.get_config() == config
+        assert not twin.built
+        for name in given:
+            if (
+                name != "learning_rate"
+                and hasattr(twin, name)
+                and not callable(getattr(twin, name))
+            ):
+                assert getattr(twin, name) == getattr(optimizer, name), name
+        again = tf_graft.deserialize(json.loads(json.dumps(tf_graft.serialize(optimizer))))
+        assert type(again) is cls
+        assert again.get_config() == config
+
+
+@pytest.mark.parametrize("name", ["sgd", "adagrad", "adadelta", "rmsprop", "adam", "adamw"])
+def test_config_round_trip(name):
+    assert_round_trip(BY_NAME[name].cls)
+
+
+def test_config_holds_a_schedule():
+    schedule = keras.optimizers.schedules.PiecewiseConstantDecay([2], [0.5, 0.25])
+    for rate in (schedule, tf_graft.schedules.PolyDecay(0.5, decay_steps=10)):
+        config = tf_graft.Adam(rate).get_config()
+        kept = copy.deepcopy(config)
+        twin = tf_graft.Adam.from_config(config)
+        assert config == kept
+        assert twin.get_config() == config
+
+
+def test_exclusions_made_by_the_method_are_kept():
+    optimizer = tf_graft.SGD(RATE, weight_decay=0.1, exclude_from_weight_decay=["a"])
+    optimizer.exclude_from_weight_decay(
+        var_list=[keras.Variable([1.0], name="b.c")], var_names=["d"]
+    )
+    patterns = optimizer.get_config()["exclude_from_weight_decay"]
+    assert patterns[0] == "a"
+    assert patterns[-1] == "d"
+    assert re.search(patterns[1], "b.c")
+    assert not re.search(patterns[1], "b-c")
+    assert tf_graft.SGD.from_config(optimizer.get_config()).get_config() == optimizer.get_config()
+
+
+NAMES = {
+    "sgd": tf_graft.SGD,
+    "SGD": tf_graft.SGD,
+    "adagrad": tf_graft.Adagrad,
+    "adadelta": tf_graft.Adadelta,
+    "rmsprop": tf_graft.RMSprop,
+    "RMSprop": tf_graft.RMSprop,
+    "adam": tf_graft.Adam,
+    "Adam": tf_graft.Adam,
+    "adamw": tf_graft.AdamW,
+    "AdamW": tf_graft.AdamW,
+    "adam_w": tf_graft.AdamW,
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_get_by_name(name):
+    assert type(tf_graft.get(name)) is NAMES[name]
+
+
+def test_get_of_configs_and_instances():
+    optimizer = tf_graft.Adam(RATE)
+    assert tf_graft.get(optimizer) is optimizer
+    stock = keras.optimizers.SGD(RATE)
+    assert tf_graft.get(stock) is stock
+    flat = {"name": "rmsprop", "learning_rate": 0.25, "momentum": 0.5}
+    kept = dict(flat)
+    made = tf_graft.get(flat)
+    assert flat == kept
+    assert (type(made), made.momentum) == (tf_graft.RMSprop, 0.5)
+    serialized = tf_graft.serialize(made)
+    kept = copy.deepcopy(serialized)
+    assert tf_graft.get(serialized).get_config() == made.get_config()
+    assert serialized == kept
+
+
+@pytest.mark.parametrize(
+    ("identifier", "error", "message"),
+    [
+        ("adan", ValueError, "get('adan'): there is no such optimizer; did you mean 'adam'?"),
+        (
+            "zzz",
+            ValueError,
+            "get('zzz'): there is no such optimizer; known are adadelta, adagrad, adam, adamw, "
+            "rmsprop, sgd.",
+        ),
+        (
+            {"name": "sgd", "momentun": 1},
+            TypeError,
+            "SGD(momentun=...): there is no such argument; did you mean momentum?",
+        ),
+        (
+            {"name": "sgd", "momentum": 3},
+            ValueError,
+            "SGD(momentum=3): momentum must lie in [0, 1].",
+        ),
+        (
+            3,
+            TypeError,
+            "get(3): an optimizer, a name, or a dict with 'name' or 'class_name' is wanted.",
+        ),
+        (
+            {"learning_rate": 1},
+            TypeError,
+            "get({'learning_rate': 1}): an optimizer, a name, or a dict with 'name' or "
+            "'class_name' is wanted.",
+        ),
+    ],
+    ids=str,
+)
+def test_get_refuses(identifier, error, message):
+    with pytest.raises(error) as caught:
+        tf_graft.get(identifier)
+    assert str(caught.value) == message
+
+
+def test_deserialize_refuses_what_is_no_optimizer():
+    schedule = keras.saving.serialize_keras_object(
+        keras.optimizers.schedules.PiecewiseConstantDecay([2], [0.5, 0.25])
+    )
+    with pytest.raises(ValueError, match="'PiecewiseConstantDecay' is not an optimizer"):
+        tf_graft.deserialize(schedule)
+
+
+def test_list_optimizers():
+    listed = tf_graft.list_optimizers()
+    assert list(listed) == ["adadelta", "adagrad", "adam", "adamw", "rmsprop", "sgd"]
+    for name, line in listed.items():
+        assert type(tf_graft.get(name)) is NAMES[name]
+        assert 20 < len(line) < 120
+        assert "\n" not in line
+
+
+# The checks notice what they are for.
+
+
+class BroadcastsQuietly(tf_graft.SGD):
+    """Does the first variable before it looks at the second."""
+
+    def apply(self, grads, trainable_variables=None):
+        grads, model = list(grads), list(trainable_variables)
+        self.build(model)
+        self.update_step(grads[0], model[0], self.learning_rate)
+        super().apply(grads, model)
+
+
+class ForgetsAnArgument(tf_graft.SGD):
+    def get_config(self):
+        return super().get_config() | {"momentum": 0.0}
+
+
+class EatsItsConfig(tf_graft.SGD):
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config.pop("nesterov")
+        return super().from_config(config)
+
+
+def test_notices_what_is_changed_before_it_is_refused():
+    with pytest.raises(AssertionError, match="differs"):
+        assert_refuses_call(BroadcastsQuietly(RATE), *CALLS["wrong shape of the last"])
+
+
+@pytest.mark.parametrize("cls", [ForgetsAnArgument, EatsItsConfig])
+def test_notices_a_config_that_loses_something(cls):
+    with pytest.raises(AssertionError):
+        assert_round_trip(cls)

@@ -1,0 +1,588 @@
+"""N replicas equal one device (G30), and a non-finite gradient counts whichever sent it (G16).
+
+The replicas' gradients are summed, so the one-device run is given the sum. Dense gradients, and
+row-sparse ones whose rows repeat within a replica and across replicas, differ in number between the
+replicas.
+"""
+
+import contextlib
+import functools
+import os
+import pathlib
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import samples
+import tensorflow as tf
+
+import tf_graft
+
+REPLICAS = 2
+STEPS = 4
+SIX = ("sgd_momentum", "adagrad", "adadelta", "rmsprop", "adam", "adamw")
+FORMS = ("dense", "rows")
+IN_A_FUNCTION = pytest.param(True, marks=pytest.mark.slow)
+OPTIONS = {
+    "plain": {},
+    "clipnorm": {"clipnorm": 0.8},
+    "global_clipnorm": {"global_clipnorm": 0.8},
+    "accumulation": {"gradient_accumulation_steps": 2},
+    "ema_overwrite": {"use_ema": True, "ema_momentum": 0.7, "ema_overwrite_frequency": 2},
+    "weight_decay": {"weight_decay": 0.2},
+    "loss_scale": {"loss_scale_factor": 8.0},
+    "not_finite_on_0": {},
+    "not_finite_on_1": {},
+    "together": samples.OPTIONS["together"],
+}
+SHAPES = {"table": (6, 3), "kernel": (4, 3), "bias": (3,)}
+IDS = ([1, 1, 4], [4, 0, 1, 4, 4])  # of each replica's slices
+
+
+@functools.cache
+def mirrored() -> tf.distribute.MirroredStrategy:
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+
+
+def forms_of(form: str) -> dict[str, tuple[int, ...]]:
+    """The variables of a problem: with row-sparse gradients there is a table beside the dense."""
+    return SHAPES if form == "rows" else {path: SHAPES[path] for path in ("kernel", "bias")}
+
+
+def data(form: str, bad_replica: int | None = None, steps: int = STEPS):
+    """For each step, for each replica, the values of the gradients; non-finite at step 2."""
+    random = np.random.default_rng(7)
+    result = []
+    for step in range(steps):
+        per_replica = []
+        for replica in range(REPLICAS):
+            shapes = dict(forms_of(form))
+            if "table" in shapes:
+                shapes["table"] = (len(IDS[replica]), 3)
+            values = [random.normal(size=shape).astype(np.float32) for shape in shapes.values()]
+            if replica == bad_replica and step == 1:
+                values[-1][2] = np.inf  # the other replica's are finite
+            per_replica.append(values)
+        result.append(per_replica)
+    return result
+
+
+def as_gradients(form: str, values, ids):
+    """Tensors, the first as the slices of a table where the problem has one."""
+    values = [tf.convert_to_tensor(value) for value in values]
+    if form == "rows":
+        values[0] = tf.IndexedSlices(values[0], tf.convert_to_tensor(ids))
+    return values
+
+
+def summed(form: str, per_replica):
+    """What one device is to be given for what the replicas get."""
+    columns = list(zip(*per_replica, strict=True))
+    if form != "rows":
+        return [tf.constant(sum(column)) for column in columns]
+    values = [np.concatenate(columns[0]), *(sum(column) for column in columns[1:])]
+    return as_gradients(form, values, np.concatenate(IDS))
+
+
+def problem(name: str, option: str, form: str, scope=None, optimizer_scope=None):
+    """An optimizer and its variables, each made under a scope of its own."""
+    with scope or contextlib.nullcontext():
+        model = list(samples.variables(samples.weights(forms_of(form))).values())
+    with optimizer_scope or contextlib.nullcontext():
+        optimizer = samples.BY_NAME[name].make(name="optimizer", **OPTIONS[option])
+    return optimizer, model
+
+
+def per_replica(values):
+    """A value for each replica, to be passed to `strategy.run`."""
+    return mirrored().experimental_distribute_values_from_function(
+        lambda context: tf.constant(values[context.replica_id_in_sync_group])
+    )
+
+
+def runner(optimizer, model, form: str):
+    """A function of the values of all gradients and the ids that takes one step on each replica."""
+
+    def step(values, ids):
+        def on_replica(values, ids):
+            optimizer.apply(as_gradients(form, values, ids), model)
+
+        mirrored().run(on_replica, args=(values, ids))
+
+    return step
+
+
+def run_replicas(optimizer, model, form, steps, graph: bool) -> None:
+    step = runner(optimizer, model, form)
+    step = tf.function(step) if graph else step
+    ids = per_replica([np.asarray(i, np.int64) for i in IDS])
+    traced = 0
+    for replicas in steps:
+        step([per_replica(column) for column in zip(*replicas, strict=True)], ids)
+        traced = traced or (graph and step.experimental_get_tracing_count())
+    if graph:  # after the first call, which traces twice where it builds the optimizer
+        assert step.experimental_get_tracing_count() == traced
+
+
+def bad_replica(option: str) -> int | None:
+    return int(option[-1]) if option.startswith("not_finite") else None
+
+
+@functools.cache
+def one_device(name: str, option: str, form: str):
+    """The state after the same steps on one device, given the sums."""
+    optimizer, model = problem(name, option, form)
+    for replicas in data(form, bad_replica(option)):
+        optimizer.apply(summed(form, replicas), model)
+    return samples.state_of(optimizer, *model)
+
+
+def copies(variable) -> list[np.ndarray]:
+    """The value of each replica's own copy."""
+    raw = variable.value if isinstance(variable, keras.Variable) else variable
+    found = [copy.numpy() for copy in mirrored().experimental_local_results(raw)]
+    assert len(found) == REPLICAS, f"{variable.path} is not mirrored"
+    return found
+
+
+def assert_equals_one(optimizer, model, expected) -> None:
+    """Weights and all state within 1e-6, counters exactly; the replicas' copies bit for bit."""
+    actual = samples.state_of(optimizer, *model)
+    assert actual.keys() == expected.keys()
+    for path, value in expected.items():
+        assert actual[path].dtype == value.dtype
+        if value.dtype.kind == "f":
+            np.testing.assert_allclose(actual[path], value, rtol=1e-6, atol=1e-6, err_msg=path)
+        else:
+            np.testing.assert_array_equal(actual[path], value, err_msg=path)
+    for variable in [*optimizer.variables, *model]:
+        first, *rest = copies(variable)
+        for other in rest:
+            assert first.tobytes() == other.tobytes(), f"replicas differ in {variable.path}"
+
+
+def assert_counted(optimizer, option: str) -> None:
+    skipped = 0 if bad_replica(option) is None else 1
+    updates = (STEPS - skipped) // OPTIONS[option].get("gradient_accumulation_steps", 1)
+    assert int(optimizer.skipped_steps.numpy()) == skipped
+    assert int(optimizer.iterations.numpy()) == updates
+
+
+def check(name: str, option: str, form: str, graph: bool) -> None:
+    optimizer, model = problem(name, option, form, mirrored().scope(), mirrored().scope())
+    run_replicas(optimizer, model, form, data(form, bad_replica(option)), graph)
+    assert_equals_one(optimizer, model, one_device(name, option, form))
+    assert_counted(optimizer, option)
+
+
+# What runs in the quick suite: every option and every optimizer at least once.
+QUICK = {
+    ("sgd_momentum", "together", "rows"),
+    ("sgd_momentum", "not_finite_on_0", "dense"),
+    ("adagrad", "global_clipnorm", "rows"),
+    ("adadelta", "loss_scale", "dense"),
+    ("adadelta", "clipnorm", "rows"),
+    ("rmsprop", "ema_overwrite", "rows"),
+    ("adam", "accumulation", "rows"),
+    ("adam", "not_finite_on_1", "rows"),
+    ("adamw", "plain", "rows"),
+    ("adamw", "weight_decay", "dense"),
+}
+QUICK_IN_A_FUNCTION = {
+    ("adamw", "together", "rows"),
+    ("adagrad", "clipnorm", "dense"),
+}
+ALL = [(name, option, form) for name in SIX for option in OPTIONS for form in FORMS]
+
+
+def every_case(quick):
+    """Parametrizes by optimizer, option and form; marks as slow what is not quick."""
+    cases = [c if c in quick else pytest.param(*c, marks=pytest.mark.slow) for c in ALL]
+    return pytest.mark.parametrize(("name", "option", "form"), cases)
+
+
+@every_case(QUICK_IN_A_FUNCTION)
+def test_two_replicas_equal_one_in_a_function(name, option, form):
+    check(name, option, form, graph=True)
+
+
+@every_case(QUICK)
+def test_two_replicas_equal_one_eagerly(name, option, form):
+    check(name, option, form, graph=False)
+
+
+def test_quick_cases_cover_every_optimizer_and_option():
+    assert set(ALL) >= QUICK | QUICK_IN_A_FUNCTION
+    assert {name for name, _, _ in QUICK} == set(SIX)
+    assert {option for _, option, _ in QUICK | QUICK_IN_A_FUNCTION} == set(OPTIONS)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_comparison_notices_a_lost_replica(form):
+    """The check of the check: replica 1's gradients halved are seen."""
+    optimizer, model = problem(
+        "sgd_momentum", "plain", form, mirrored().scope(), mirrored().scope()
+    )
+    steps = [[a, [value / 2 for value in b]] for a, b in data(form)]
+    run_replicas(optimizer, model, form, steps, graph=False)
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+        assert_equals_one(optimizer, model, one_device("sgd_momentum", "plain", form))
+
+
+def test_the_comparison_notices_a_copy_of_its_own():
+    optimizer, model = problem("adam", "plain", "dense", mirrored().scope(), mirrored().scope())
+    run_replicas(optimizer, model, "dense", data("dense"), graph=False)
+    second = mirrored().experimental_local_results(model[0].value)[1]
+    second.assign_add(tf.ones_like(second) * 1e-6)
+    with pytest.raises(AssertionError, match="replicas differ"):
+        assert_equals_one(optimizer, model, one_device("adam", "plain", "dense"))
+
+
+def test_sgd_takes_the_sum_by_hand():
+    """No one-device run of ours in between: w - rate * (g_0 + g_1), clipped as a whole."""
+    with mirrored().scope():
+        w = keras.Variable([1.0, 2.0], name="w")
+        optimizer = tf_graft.SGD(0.5, global_clipnorm=2.5)
+
+    def on_replica(gradient):
+        optimizer.apply([gradient], [w])
+
+    mirrored().run(on_replica, args=(per_replica([[2.0, 4.0], [1.0, 0.0]]),))
+    # The sum (3, 4) has norm 5, so half of it is applied; each alone would be clipped otherwise.
+    np.testing.assert_allclose(w.numpy(), [1 - 0.5 * 1.5, 2 - 0.5 * 2], rtol=1e-6)
+
+
+@pytest.mark.parametrize("graph", [False, IN_A_FUNCTION])
+@pytest.mark.parametrize("row_sparse", [False, True])
+def test_the_same_tensor_on_all_replicas_is_summed(row_sparse, graph):
+    """One tensor object in all replicas: TensorFlow's own reduction leaves it as it is."""
+    with mirrored().scope():
+        w = keras.Variable([[1.0], [2.0]], name="w")
+        optimizer = tf_graft.SGD(0.5)
+        optimizer.build([w])
+    gradient = tf.constant([[1.0], [3.0]])
+    if row_sparse:
+        gradient = tf.IndexedSlices(gradient, tf.constant([0, 1], tf.int64))
+
+    def step():
+        mirrored().run(lambda: optimizer.apply([gradient], [w]))
+
+    (tf.function(step) if graph else step)()
+    np.testing.assert_allclose(w.numpy(), [[1.0 - 1.0], [2.0 - 3.0]], rtol=1e-6)
+
+
+# Where the optimizer and the gradients come from.
+
+
+@pytest.mark.parametrize("graph", [False, IN_A_FUNCTION])
+@pytest.mark.parametrize("option", ["plain", "together"])
+def test_optimizer_made_outside_the_scope(option, graph):
+    optimizer, model = problem("adam", option, "rows", mirrored().scope())
+    run_replicas(optimizer, model, "rows", data("rows"), graph)
+    assert_equals_one(optimizer, model, one_device("adam", option, "rows"))
+
+
+@pytest.mark.parametrize("graph", [False, IN_A_FUNCTION])
+def test_optimizer_built_in_cross_replica_context_first(graph):
+    optimizer, model = problem("adam", "together", "rows", mirrored().scope())
+    with mirrored().scope():
+        optimizer.build(model)
+    run_replicas(optimizer, model, "rows", data("rows"), graph)
+    assert_equals_one(optimizer, model, one_device("adam", "together", "rows"))
+
+
+@pytest.mark.slow
+def test_optimizer_built_outside_any_scope_for_mirrored_variables():
+    optimizer, model = problem("adam", "together", "rows", mirrored().scope())
+    optimizer.build(model)
+    run_replicas(optimizer, model, "rows", data("rows"), graph=True)
+    assert_equals_one(optimizer, model, one_device("adam", "together", "rows"))
+
+
+@pytest.mark.parametrize("graph", [False, IN_A_FUNCTION])
+@pytest.mark.parametrize("inside_scope", [True, False])
+@pytest.mark.parametrize("option", ["plain", "together"])
+def test_apply_in_cross_replica_context_takes_plain_tensors_as_sums(option, inside_scope, graph):
+    optimizer, model = problem("adam", option, "rows", mirrored().scope(), mirrored().scope())
+
+    def step(values):
+        gradients = as_gradients("rows", values, np.concatenate(IDS))
+        with mirrored().scope() if inside_scope else contextlib.nullcontext():
+            optimizer.apply(gradients, model)
+
+    step = tf.function(step) if graph else step
+    for replicas in data("rows"):
+        sums = summed("rows", replicas)
+        step([sums[0].values, *sums[1:]])
+    assert_equals_one(optimizer, model, one_device("adam", option, "rows"))
+
+
+@pytest.mark.parametrize("graph", [False, IN_A_FUNCTION])
+@pytest.mark.parametrize("option", ["together", "not_finite_on_1"])
+def test_apply_in_cross_replica_context_sums_what_the_replicas_computed(option, graph):
+    """`grads = strategy.run(gradients)`, then `apply(grads)` outside of `run`."""
+    optimizer, model = problem("adam", option, "dense", mirrored().scope(), mirrored().scope())
+
+    def step(values):
+        gradients = mirrored().run(lambda values: [2 * v / 2 for v in values], args=(values,))
+        with mirrored().scope():
+            optimizer.apply(gradients, model)
+
+    step = tf.function(step) if graph else step
+    for replicas in data("dense", bad_replica(option)):
+        step([per_replica(column) for column in zip(*replicas, strict=True)])
+    assert_equals_one(optimizer, model, one_device("adam", option, "dense"))
+
+
+def test_update_step_on_replicas_equals_one_device():
+    optimizer, model = problem("adam", "plain", "dense", mirrored().scope(), mirrored().scope())
+    one, alone = problem("adam", "plain", "dense")
+    gradient = tf.constant(data("dense")[0][0][0])
+    for o, m in ((optimizer, model), (one, alone)):
+        o.build(m)
+        o.update_step(gradient, m[0], 0.3)
+    assert not np.array_equal(alone[0].numpy(), samples.weights(forms_of("dense"))["kernel"])
+    assert_equals_one(optimizer, model, samples.state_of(one, *alone))
+
+
+def test_finalize_and_averages_on_replicas():
+    optimizer, model = problem("adam", "together", "rows", mirrored().scope(), mirrored().scope())
+    run_replicas(optimizer, model, "rows", data("rows"), graph=False)
+    one, alone = problem("adam", "together", "rows")
+    for replicas in data("rows"):
+        one.apply(summed("rows", replicas), alone)
+    for a, b in zip(optimizer.synchronized_averages(), one.synchronized_averages(), strict=True):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-6, atol=1e-6)
+    optimizer.finalize_variable_values(model)
+    one.finalize_variable_values(alone)
+    assert_equals_one(optimizer, model, samples.state_of(one, *alone))
+
+
+def test_nonfinite_raise_on_replica_1_changes_nothing():
+    optimizer, model = problem("adam", "plain", "dense", mirrored().scope())
+    with mirrored().scope():
+        optimizer = tf_graft.Adam(0.1, nonfinite="raise", name="optimizer")
+        optimizer.build(model)
+    before = samples.state_of(optimizer, *model)
+    steps = data("dense", bad_replica=1)[1:2]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not finite"):
+        run_replicas(optimizer, model, "dense", steps, graph=False)
+    samples.assert_same_state(samples.state_of(optimizer, *model), before)
+
+
+def test_row_out_of_range_on_replica_1_changes_nothing():
+    with mirrored().scope():
+        table = keras.Variable(np.ones((6, 3), np.float32), name="table")
+        optimizer = tf_graft.Adagrad(0.1)
+        optimizer.build([table])
+    before = samples.state_of(optimizer, table)
+
+    def on_replica(ids):
+        optimizer.apply([tf.IndexedSlices(tf.ones([2, 3]), ids)], [table])
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"row outside \[0, 6\)"):
+        mirrored().run(on_replica, args=(per_replica([[0, 1], [2, 6]]),))
+    samples.assert_same_state(samples.state_of(optimizer, table), before)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_masters_on_replicas(dtype):
+    """The sum is what reaches the float32 master, which both replicas keep alike."""
+
+    def run(strategy):
+        with strategy.scope():
+            w = keras.Variable([1.0, 2.0], dtype=dtype, name="w")
+            optimizer = tf_graft.SGD(2**-14, name="optimizer")
+        replicas = strategy.num_replicas_in_sync
+
+        def on_replica(gradient):
+            optimizer.apply([gradient], [w])
+
+        for _ in range(16):
+            strategy.run(on_replica, args=(tf.constant([2.0, 2.0], dtype) / replicas,))
+        return optimizer, w
+
+    optimizer, w = run(mirrored())
+    one, alone = run(tf.distribute.OneDeviceStrategy("CPU:0"))
+    masters = [samples.state_of(o)["w/master"] for o in (optimizer, one)]
+    np.testing.assert_array_equal(masters[0], [1 - 2**-9, 2 - 2**-9])
+    np.testing.assert_array_equal(*masters)
+    np.testing.assert_array_equal(w.numpy(), alone.numpy())
+
+
+# Other strategies.
+
+
+@pytest.mark.parametrize("graph", [False, IN_A_FUNCTION])
+@pytest.mark.parametrize("option", ["plain", "together", "not_finite_on_0"])
+def test_one_device_strategy(option, graph):
+    strategy = tf.distribute.OneDeviceStrategy("CPU:1")
+    optimizer, model = problem("adam", option, "rows", strategy.scope(), strategy.scope())
+
+    def step(values):
+        gradients = as_gradients("rows", values, np.concatenate(IDS))
+        strategy.run(lambda: optimizer.apply(gradients, model))
+
+    step = tf.function(step) if graph else step
+    for replicas in data("rows", bad_replica(option)):
+        sums = summed("rows", replicas)
+        step([sums[0].values, *sums[1:]])
+    expected = one_device("adam", option, "rows")
+    actual = samples.state_of(optimizer, *model)
+    assert actual.keys() == expected.keys()
+    for path, value in expected.items():
+        np.testing.assert_allclose(actual[path], value, rtol=1e-6, atol=1e-6, err_msg=path)
+
+
+def test_central_storage_is_refused_and_nothing_changes():
+    """Its variables can only be written in merge calls, which a decision cannot contain."""
+    strategy = tf.distribute.experimental.CentralStorageStrategy(
+        compute_devices=["/cpu:0", "/cpu:1"], parameter_device="/cpu:0"
+    )
+    with strategy.scope():
+        w = keras.Variable([1.0, 2.0], name="w")
+        optimizer = tf_graft.SGD(0.5, name="optimizer")
+        optimizer.build([w])
+
+    @tf.function
+    def step():
+        strategy.run(lambda: optimizer.apply([tf.ones([2])], [w]))
+
+    with pytest.raises(RuntimeError, match="merge_call"):
+        step()
+    np.testing.assert_array_equal(w.numpy(), [1.0, 2.0])
+    assert int(optimizer.iterations.numpy()) == 0
+
+
+@pytest.mark.parametrize("option", ["plain", "together", "not_finite_on_1"])
+def test_one_merge_call_a_step(option, monkeypatch):
+    """The summation; more would be an error within the decisions, and costs time without."""
+    context = tf.distribute.ReplicaContext
+    original, calls = context.merge_call, []
+
+    def counted(self, *args, **kwargs):
+        calls.append(self.replica_id_in_sync_group)
+        return original(self, *args, **kwargs)
+
+    optimizer, model = problem("adam", option, "rows", mirrored().scope(), mirrored().scope())
+    optimizer.build(model)
+    monkeypatch.setattr(context, "merge_call", counted)
+    run_replicas(optimizer, model, "rows", data("rows", bad_replica(option)), graph=False)
+    assert len(calls) == STEPS * REPLICAS
+
+
+@pytest.mark.slow
+def test_replicas_of_a_strategy_without_merge_calls():
+    """On GPUs under XLA a merge call is an error; collectives, which do not survive an error."""
+    code = "import conftest, test_replicas; test_replicas.run_without_merge_calls()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=pathlib.Path(__file__).parent,
+        env=os.environ | {"PYTHONPATH": str(pathlib.Path(tf_graft.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.split() == ["plain", "together", "not_finite_on_1"]
+
+
+def run_without_merge_calls() -> None:
+    strategy = mirrored()
+    strategy.extended._use_merge_call = lambda: False  # as TensorFlow's own tests imitate it
+    tf.distribute.ReplicaContext.merge_call = None
+    for option in ("plain", "together", "not_finite_on_1"):
+        optimizer, model = problem("adam", option, "dense", strategy.scope(), strategy.scope())
+        optimizer.build(model)
+        run_replicas(optimizer, model, "dense", data("dense", bad_replica(option)), graph=True)
+        assert_equals_one(optimizer, model, one_device("adam", option, "dense"))
+        print(option)
+
+
+# Keras on top.
+
+
+def net(embedding: bool) -> keras.Model:
+    layers = (
+        [keras.layers.Embedding(7, 4, name="table"), keras.layers.GlobalAveragePooling1D()]
+        if embedding
+        else [keras.layers.Dense(4, activation="tanh", name="hidden")]
+    )
+    inputs = keras.Input([5], dtype="int32" if embedding else "float32")
+    return keras.Sequential([inputs, *layers, keras.layers.Dense(1, name="head")], name="net")
+
+
+def fitted(strategy, embedding: bool, make) -> keras.Model:
+    """A net fitted under a strategy; the same for every strategy of the same global batch."""
+    random = np.random.default_rng(3)
+    x = random.integers(0, 7, (36, 5)) if embedding else random.normal(size=(36, 5))
+    y = random.normal(size=(36, 1)).astype(np.float32)
+    with strategy.scope() if strategy else contextlib.nullcontext():
+        keras.utils.set_random_seed(0)
+        model = net(embedding)
+        model.compile(optimizer=make(), loss="mse")
+    inputs = x.astype(np.int32 if embedding else np.float32)
+    model.fit(inputs, y, batch_size=6, epochs=2, shuffle=False, verbose=0)
+    return model
+
+
+# Without steps_per_execution, which Keras 3.15 and before cannot do on two CPU replicas with any
+# optimizer.
+FITS = {name: samples.OPTIONS[name] for name in ("plain", "accumulation", "together")}
+
+
+@pytest.mark.parametrize("embedding", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize(
+    "fit",
+    [f if f == "together" else pytest.param(f, marks=pytest.mark.slow) for f in FITS],
+)
+def test_fit_on_two_replicas_equals_fit_on_one(fit, embedding):
+    options = FITS[fit]
+
+    def make():
+        return tf_graft.Adam(0.05, name="optimizer", **options)
+
+    two = fitted(mirrored(), embedding, make)
+    one = fitted(None, embedding, make)
+    assert int(one.optimizer.iterations.numpy()) == 12 // options.get(
+        "gradient_accumulation_steps", 1
+    )
+    expected = samples.state_of(one.optimizer, *one.trainable_variables)
+    assert_equals_one(two.optimizer, two.trainable_variables, expected)
+
+
+@pytest.mark.parametrize("graph", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("bad", [0, 1])
+def test_inside_keras_loss_scale_optimizer(bad, graph):
+    """Keras looks at its own replica only; whichever was not finite, nothing of ours moves."""
+    with mirrored().scope():
+        w = keras.Variable([1.0, 2.0], name="w")
+        inner = tf_graft.Adam(0.1)
+        outer = keras.optimizers.LossScaleOptimizer(inner, initial_scale=4.0)
+        outer.build([w])
+
+    def step(gradient):
+        mirrored().run(lambda g: outer.apply([g], [w]), args=(gradient,))
+
+    step = tf.function(step) if graph else step
+    good = per_replica([[4.0, 8.0], [4.0, -4.0]])
+    infinite = [[np.inf, 8.0], [4.0, -4.0]]
+    step(good)
+    after = w.numpy()
+    assert not np.array_equal(after, [1.0, 2.0])
+    step(per_replica(infinite if bad == 0 else infinite[::-1]))
+    np.testing.assert_array_equal(copies(w), [after, after])
+    assert np.isfinite(samples.state_of(inner)["w/momentum"]).all()
+    assert int(inner.iterations.numpy()) == 1
+    scale = float(outer.dynamic_scale.numpy())
+    assert scale == (2.0 if bad == 0 else 4.0)  # Keras halves it for replica 0 only
+    step(good)
+    one = tf_graft.Adam(0.1)
+    expected = keras.Variable([1.0, 2.0], name="w")
+    for divisor in (4.0, scale):
+        one.apply([tf.constant([8.0, 4.0]) / divisor], [expected])
+    assert np.isfinite(w.numpy()).all()
+    np.testing.assert_allclose(copies(w)[0], expected.numpy(), rtol=1e-5)
+    np.testing.assert_array_equal(*copies(w))
