@@ -201,7 +201,9 @@ RULES = {
     ],
 }
 # What a rule forgives, with the reason.
-EXCEPTIONS = {}
+EXCEPTIONS = {
+    "schedules/lr_policies.py has": "seven functions of one interface, mostly docstrings",
+}
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)

@@ -77,7 +77,7 @@ def test_follows_float32(sample):
 )
 def test_follows_float32_with(dtype, option):
     """Averages are finalized: rounded once from a float32 average."""
-    sample, steps, options = BY_NAME["adam"], 20, OPTIONS[option]
+    sample, steps, options = BY_NAME["adam"], 10, OPTIONS[option]
     results = []
     for kind in (dtype, "float32"):
         optimizer, w = sample.make(1e-3, **options), tf.Variable(tf.cast(START, kind))

@@ -82,8 +82,10 @@ def summed(form: str, per_replica):
     columns = list(zip(*per_replica, strict=True))
     if form != "rows":
         return [tf.constant(sum(column)) for column in columns]
-    values = [np.concatenate(columns[0]), *(sum(column) for column in columns[1:])]
-    return as_gradients(form, values, np.concatenate(IDS))
+    rows, position = np.unique(np.concatenate(IDS), return_inverse=True)
+    table = np.zeros([len(rows), 3], np.float32)
+    np.add.at(table, position, np.concatenate(columns[0]))  # each row once
+    return as_gradients(form, [table, *(sum(column) for column in columns[1:])], rows)
 
 
 def problem(name: str, option: str, form: str, scope=None, optimizer_scope=None):
@@ -308,7 +310,7 @@ def test_apply_in_cross_replica_context_takes_plain_tensors_as_sums(option, insi
     optimizer, model = problem("adam", option, "rows", mirrored().scope(), mirrored().scope())
 
     def step(values):
-        gradients = as_gradients("rows", values, np.concatenate(IDS))
+        gradients = as_gradients("rows", values, np.unique(np.concatenate(IDS)))
         with mirrored().scope() if inside_scope else contextlib.nullcontext():
             optimizer.apply(gradients, model)
 
@@ -422,7 +424,7 @@ def test_one_device_strategy(option, graph):
     optimizer, model = problem("adam", option, "rows", strategy.scope(), strategy.scope())
 
     def step(values):
-        gradients = as_gradients("rows", values, np.concatenate(IDS))
+        gradients = as_gradients("rows", values, np.unique(np.concatenate(IDS)))
         strategy.run(lambda: optimizer.apply(gradients, model))
 
     step = tf.function(step) if graph else step

@@ -38,4 +38,4 @@ def take(gradient: Any, parameter: Parameter, steps: int) -> Any:
     total = part.read(accumulator)
     part.write(accumulator, tf.zeros_like(total))
     part.write(marks, tf.zeros_like(part.read(marks)))
-    return numerics.like(gradient, total / steps)
+    return numerics.like(gradient, numerics.quotient(total, steps))

@@ -27,13 +27,16 @@ def clipped(
         bounded = [tf.clip_by_value(v, -clipvalue, clipvalue) for v in values]
         return [numerics.like(g, v) for g, v in zip(gradients, bounded, strict=True)]
     if clipnorm is not None:
-        factors = [_factor(numerics.norm([v]), clipnorm) for v in values]
-        return [numerics.scaled(g, factor) for g, factor in zip(gradients, factors, strict=True)]
+        return [
+            numerics.divided(g, _excess(numerics.norm([v]), clipnorm))
+            for g, v in zip(gradients, values, strict=True)
+        ]
     if global_clipnorm is not None:
-        factor = _factor(numerics.norm(values), global_clipnorm)
-        return [numerics.scaled(gradient, factor) for gradient in gradients]
+        excess = _excess(numerics.norm(values), global_clipnorm)
+        return [numerics.divided(gradient, excess) for gradient in gradients]
     return list(gradients)
 
 
-def _factor(norm: tf.Tensor, largest: float) -> tf.Tensor:
-    return largest / tf.maximum(norm, largest)
+def _excess(norm: tf.Tensor, largest: float) -> tf.Tensor:
+    """How many times too long a gradient is; 1 where it is not."""
+    return tf.maximum(numerics.quotient(norm, largest), 1)

@@ -43,7 +43,6 @@ MODULE_NAMES = {
 VARIABLE_NAMES = {
     "_initialize_with_initializer": "the one place where Keras makes the tf.Variable",
     "_value": "the tf.Variable behind a keras.Variable, which a mesh replaces by a DVariable",
-    "_layout": "the layout that a variable was asked to have",
 }
 
 
@@ -58,11 +57,15 @@ def in_xla() -> bool:
 
 
 class MeshVariable(keras.Variable):
-    """A `keras.Variable` whose storage is a `DVariable` of the layout it was given."""
+    """A `keras.Variable` whose storage is a `DVariable` of the layout it is given."""
+
+    def __init__(self, *, mesh_layout: dtensor.Layout, **arguments: Any):
+        self._mesh_layout = mesh_layout
+        super().__init__(**arguments)
 
     def _initialize_with_initializer(self, initializer: Any) -> None:
         shape, dtype = self._shape, self._dtype
-        value = dtensor.call_with_layout(tf.zeros, self._layout, shape, dtype=dtype)
+        value = dtensor.call_with_layout(tf.zeros, self._mesh_layout, shape, dtype=dtype)
         if value.dtype != tf.bool:  # what fills it is made off the mesh: a scalar has no layout
             value += initializer(shape=(), dtype=dtype)
         self._value = dtensor.DVariable(value, name=self.name, trainable=False)

@@ -23,11 +23,20 @@ def cast(gradient: Any, dtype: tf.DType) -> Any:
     return like(gradient, tf.cast(values(gradient), dtype))
 
 
-def scaled(gradient: Any, factor: Any) -> Any:
-    """`gradient * factor`, dense or row-sparse."""
-    if tf.is_tensor(factor):
-        factor = tf.cast(factor, gradient.dtype)
-    return like(gradient, values(gradient) * factor)
+def divided(gradient: Any, divisor: Any) -> Any:
+    """`gradient / divisor`, dense or row-sparse, for a divisor that is not zero."""
+    if tf.is_tensor(divisor):
+        divisor = tf.cast(divisor, gradient.dtype)
+    return like(gradient, quotient(values(gradient), divisor))
+
+
+def quotient(x: tf.Tensor, y: Any) -> tf.Tensor:
+    """`x / y` for y other than zero, bit for bit the same eagerly and in a `tf.function`.
+
+    There a plain division by a constant or a root is rewritten as a product with a reciprocal, and
+    products with scalars change their order.
+    """
+    return tf.math.divide_no_nan(x, y)
 
 
 def like(gradient: Any, new_values: tf.Tensor) -> Any:
@@ -35,14 +44,6 @@ def like(gradient: Any, new_values: tf.Tensor) -> Any:
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(new_values, gradient.indices)
     return new_values
-
-
-def over_root(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """`x / sqrt(y)` for y above 0, bit for bit the same eagerly and in a `tf.function`.
-
-    There a plain division by a root is rewritten as a product with a reciprocal root.
-    """
-    return tf.math.divide_no_nan(x, tf.sqrt(y))
 
 
 def norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:

@@ -115,7 +115,7 @@ class Optimizer(Algorithm):
         gradients = gradients if summed else replicas.summed(gradients)
         with self._ready(gradients, parameters) as ready:
             if self.loss_scale_factor is not None:
-                ready = [numerics.scaled(g, 1 / self.loss_scale_factor) for g in ready]
+                ready = [numerics.divided(g, self.loss_scale_factor) for g in ready]
             if self.nonfinite == "apply":
                 self._accept(ready, parameters)
                 return

@@ -59,7 +59,7 @@ def create(
         if mesh is None:
             return keras.Variable(**arguments)
         layout = _layout(mesh, variable, len(shape))
-        return keras_contract.MeshVariable(layout=layout, **arguments)
+        return keras_contract.MeshVariable(mesh_layout=layout, **arguments)
 
 
 def _filled(fill: float, shape: tuple[int, ...], dtype: str) -> tf.Tensor:

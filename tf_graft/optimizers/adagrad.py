@@ -67,7 +67,7 @@ class Adagrad(Optimizer):
 
     def step(self, g: Any, w: Any, s: dict[str, Any], lr: Any, t: Any) -> Step:
         a = s["accumulator"] + g * g
-        return numerics.over_root(-lr * g, a), {"accumulator": a}
+        return numerics.quotient(-lr * g, tf.sqrt(a)), {"accumulator": a}
 
     def kernel(self, g: tf.Tensor, w: Any, s: dict[str, Any], lr: Any, t: Any) -> None:
         tf.raw_ops.ResourceApplyAdagradV2(

@@ -78,7 +78,7 @@ class RMSprop(Optimizer):
             a = s["average_gradient"] + fresh * (g - s["average_gradient"])
             new["average_gradient"] = a
             variance -= a * a
-        x = numerics.over_root(lr * g, variance + self.epsilon)
+        x = numerics.quotient(lr * g, tf.sqrt(variance + self.epsilon))
         if self.momentum:
             x = new["momentum"] = self.momentum * s["momentum"] + x
         return -x, new
