@@ -60,12 +60,12 @@ class MeshVariable(keras.Variable):
     """A `keras.Variable` whose storage is a `DVariable` of the layout it is given."""
 
     def __init__(self, *, mesh_layout: dtensor.Layout, **arguments: Any):
-        self._mesh_layout = mesh_layout
+        self.mesh_layout = mesh_layout
         super().__init__(**arguments)
 
     def _initialize_with_initializer(self, initializer: Any) -> None:
         shape, dtype = self._shape, self._dtype
-        value = dtensor.call_with_layout(tf.zeros, self._mesh_layout, shape, dtype=dtype)
+        value = dtensor.call_with_layout(tf.zeros, self.mesh_layout, shape, dtype=dtype)
         if value.dtype != tf.bool:  # what fills it is made off the mesh: a scalar has no layout
             value += initializer(shape=(), dtype=dtype)
         self._value = dtensor.DVariable(value, name=self.name, trainable=False)
