@@ -138,6 +138,10 @@ class Lifecycle(keras_contract.KerasOptimizer):
         """How many updates have been made; micro-steps and skipped steps do not count."""
         return self._count_variable()
 
+    def _done(self) -> tf.Tensor:
+        """`iterations` as the calling replica sees it."""
+        return tf.convert_to_tensor(replicas.local(self.iterations))
+
     @property
     def learning_rate(self) -> Any:
         """The present learning rate: settable with a number, unless it is a schedule."""

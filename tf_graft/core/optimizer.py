@@ -179,18 +179,12 @@ class Optimizer(Algorithm):
         parts = self._parts(gradients, parameters)
         if self.use_ema:
             averaging.catch_up(parameters, parts, done, self.ema_momentum)
-        self._write(
-            clipping.clipped(gradients, self.clipvalue, self.clipnorm, self.global_clipnorm),
-            parameters,
-            self.learning_rate,
-        )
+        clips = (self.clipvalue, self.clipnorm, self.global_clipnorm)
+        self._write(clipping.clipped(gradients, *clips), parameters, self.learning_rate)
         if self.use_ema:
             averaging.update(parameters, parts, done + 1, self.ema_momentum)
             self._overwrite_when_due(done + 1)
         count.assign_add(1, read_value=False)
-
-    def _clipped(self, gradients: list[Any]) -> list[Any]:
-        return clipping.clipped(gradients, self.clipvalue, self.clipnorm, self.global_clipnorm)
 
     def _parts(self, gradients: list[Any], parameters: list[Parameter]) -> list[Whole | Rows]:
         return [rows.part_of(g, p.rows) for g, p in zip(gradients, parameters, strict=True)]
@@ -224,9 +218,6 @@ class Optimizer(Algorithm):
             lambda: averaging.catch_up(everything, whole, self._done(), self.ema_momentum),
         )
         return [parameter.state["average"] for parameter in everything]
-
-    def _done(self) -> tf.Tensor:
-        return tf.convert_to_tensor(replicas.local(self.iterations))
 
 
 def _in_precision(gradients: list[Any], parameters: list[Parameter]) -> list[Any]:

@@ -46,17 +46,12 @@ def everywhere(strategy: tf.distribute.Strategy, function: Callable[..., None], 
 
 def outside(strategy: tf.distribute.Strategy) -> bool:
     """Whether the strategy has several replicas and the calling code is in none of them."""
-    in_replica = tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
-    return strategy.num_replicas_in_sync > 1 and not in_replica
+    return strategy.num_replicas_in_sync > 1 and not _in_replica()
 
 
 def creating_under(strategy: tf.distribute.Strategy) -> contextlib.AbstractContextManager[Any]:
     """The context in which variables are created for a strategy, from inside a replica too."""
-    return (
-        strategy.scope()
-        if tf.distribute.in_cross_replica_context() or (not tf.distribute.has_strategy())
-        else contextlib.nullcontext()
-    )
+    return contextlib.nullcontext() if _in_replica() else strategy.scope()
 
 
 def strategy_of(variables: Sequence[Any]) -> tf.distribute.Strategy:
@@ -67,3 +62,7 @@ def strategy_of(variables: Sequence[Any]) -> tf.distribute.Strategy:
         if strategy is not None:
             return strategy
     return tf.distribute.get_strategy()
+
+
+def _in_replica() -> bool:
+    return tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
