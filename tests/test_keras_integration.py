@@ -683,3 +683,23 @@ def test_one_optimizer_for_two_models_is_refused():
     fitted(optimizer)
     with pytest.raises(ValueError, match=r"other variables|not one of"):
         fitted(optimizer)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_swapping_half_precision_weights_is_refused_with_the_way_out(dtype):
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(dtype)
+    try:
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+        model.compile(tf_graft.SGD(0.01, use_ema=True), "mse")
+        x, y = np.ones((8, 4), "float32"), np.ones((8, 2), "float32")
+        with pytest.raises(TypeError, match=rf"SwapEMAWeights cannot swap a variable of {dtype}"):
+            model.fit(
+                x,
+                y,
+                verbose=0,
+                validation_data=(x, y),
+                callbacks=[keras.callbacks.SwapEMAWeights()],
+            )
+    finally:
+        keras.config.set_dtype_policy(before)

@@ -614,6 +614,11 @@ def test_get_of_configs_and_instances():
             "get(3): an optimizer, a name, or a dict with 'name' or 'class_name' is wanted.",
         ),
         (
+            {"name": "sgd", "lr": 0.1},
+            TypeError,
+            "SGD(lr=...): there is no such argument; did you mean learning_rate?",
+        ),
+        (
             {"learning_rate": 1},
             TypeError,
             "get({'learning_rate': 1}): an optimizer, a name, or a dict with 'name' or "

@@ -114,7 +114,8 @@ def checked(owner: str, own: Iterable[str], given: dict[str, Any]) -> Common:
 def _refuse_unknown(owner: str, own: Iterable[str], given: dict[str, Any]) -> None:
     for name in given:
         if name not in Common.__annotations__:
-            near = difflib.get_close_matches(name, [*own, *Common.__annotations__], 1)
+            known = [*own, *Common.__annotations__]
+            near = ["learning_rate"] if name == "lr" else difflib.get_close_matches(name, known, 1)
             hint = f"; did you mean {near[0]}?" if near else "."
             raise TypeError(f"{owner}({name}=...): there is no such argument{hint}")
 

@@ -107,7 +107,16 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         """What `SwapEMAWeights` swaps with the model variables, brought up to date first."""
         if not self.use_ema or not self.built:
             raise AttributeError("_model_variables_moving_average")
-        return self.synchronized_averages()
+        averages = self.synchronized_averages()
+        for variable, average in zip(self._trainable_variables, averages, strict=True):
+            if tf.as_dtype(variable.dtype) != tf.as_dtype(average.dtype):
+                raise TypeError(
+                    f"{type(self).__name__}: SwapEMAWeights cannot swap a variable of "
+                    f"{tf.as_dtype(variable.dtype).name} with its average, which is kept in "
+                    f"{tf.as_dtype(average.dtype).name}; leave it out (the averages are written "
+                    "into the model when `fit` ends), or use a mixed precision policy."
+                )
+        return averages
 
     def __dir__(self) -> list[str]:
         """Without the averages: Keras' saving reads all it finds here, and reading them acts."""
