@@ -121,7 +121,12 @@ COMMON_REFUSALS = [
         TypeError,
         "(clip_norm=...): there is no such argument; did you mean clipnorm?",
     ),
-    Refusal({"lr": 1, "qqq": 2}, TypeError, "(lr=...): there is no such argument."),
+    Refusal(
+        {"lr": 1, "qqq": 2},
+        TypeError,
+        "(lr=...): there is no such argument; did you mean learning_rate?",
+    ),
+    Refusal({"qqq": 2}, TypeError, "(qqq=...): there is no such argument."),
 ]
 
 
