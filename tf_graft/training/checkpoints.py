@@ -31,19 +31,17 @@ class Checkpoints:
     def __init__(self, folder: Path, model: keras.Model, keep: int) -> None:
         self._folder = folder
         self._step = tf.Variable(0, dtype=tf.int64)
-        # Numbered, as names of layers depend on what else the process has made before. An optimizer
-        # may list the weights it updates among its variables: they are the model's already.
         groups = {
             "model": model.variables,
             "optimizer": model.optimizer.variables,
             "metrics": model.metrics_variables,
         }
-        every = {
-            id(variable.value): (f"{group}_{number:05d}", variable)
-            for group, variables in reversed(groups.items())
+        # Numbered, as names of layers depend on what else the process has made before.
+        self._variables = {
+            f"{group}_{number:05d}": variable
+            for group, variables in groups.items()
             for number, variable in enumerate(variables)
         }
-        self._variables = dict(sorted(every.values(), key=lambda named: named[0]))
         tensors = {key: variable.value for key, variable in self._variables.items()}
         self._checkpoint = tf.train.Checkpoint(step=self._step, **tensors)
         self._keep = keep
