@@ -5,12 +5,15 @@ from tf_graft.core.checks import CheckpointError
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.registry import deserialize, get, list_optimizers, serialize
 from tf_graft.core.slots import Slot
+from tf_graft.core.wrapped import wrap
 from tf_graft.optimizers import SGD, Adadelta, Adagrad, Adam, AdamW, RMSprop
+from tf_graft.wrappers import AdaGraft
 
 __version__ = "0.1.0"
 
 __all__ = [
     "SGD",
+    "AdaGraft",
     "Adadelta",
     "Adagrad",
     "Adam",
@@ -24,4 +27,5 @@ __all__ = [
     "list_optimizers",
     "schedules",
     "serialize",
+    "wrap",
 ]

@@ -1,7 +1,8 @@
 """What an algorithm supplies, and how what it proposes reaches the variables."""
 
 import functools
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -9,9 +10,8 @@ import tensorflow as tf
 from tf_graft.core import keras_contract, numerics, replicas, rows
 from tf_graft.core.lifecycle import Lifecycle
 from tf_graft.core.parameters import Parameter
+from tf_graft.core.point import Point, Step
 from tf_graft.core.rows import Rows, Whole
-
-Step = tuple[tf.Tensor, dict[str, tf.Tensor]]
 
 
 class Algorithm(Lifecycle):
@@ -38,33 +38,64 @@ class Algorithm(Lifecycle):
         """
         raise NotImplementedError
 
-    def couple(self, steps: list[Step]) -> list[Step]:
-        """Reshapes the steps of all variables together, where an algorithm spans variables."""
-        return steps
+    def traits(self, path: str) -> dict[str, Any]:
+        """What `step` is to know about the variable of that path, as further arguments."""
+        return {}
 
-    def _write(self, gradients: list[Any], parameters: list[Parameter], rate: Any) -> None:
-        """Propose, couple, write: by kernel where there is one, by `step` otherwise."""
-        next_step = self._done() + 1
+    def whole(self, path: str) -> bool:
+        """Whether the variable's touched rows are not enough for a step: it takes all of it."""
+        return False
+
+    def propose(self, points: Iterable[Point]) -> Iterator[Step]:
+        """The steps of several variables, each made when it is asked for.
+
+        What reshapes other optimizers' steps, or what spans variables, does it here.
+        """
+        for p in points:
+            yield self.step(p.g, p.w, p.s, p.lr, p.t, **self.traits(p.path))
+
+    def proposals(self, points: Iterable[Point]) -> Iterator[Step]:
+        """`propose`, with decoupled weight decay."""
+        points, given = itertools.tee(points)
+        for p, (d, slots) in zip(points, self.propose(given), strict=True):
+            yield (d - p.lr * self.weight_decay * p.w if self.decays(p.path) else d), slots
+
+    def advance(self, s: dict[str, Any], rates: dict[str, Any], t: tf.Tensor) -> dict[str, Any]:
+        """The new values of the state that is not of one variable: once an update, before it."""
+        return {}
+
+    def _write(self, gradients: list[Any], parameters: list[Parameter], rates: Any) -> None:
+        """Propose, then write: by kernel where there is one, by `step` otherwise."""
+        t = self._done() + 1
         scalars = {
-            dtype: (tf.cast(rate, dtype), tf.cast(next_step, dtype))
+            dtype: ({role: tf.cast(rate, dtype) for role, rate in rates.items()}, tf.cast(t, dtype))
             for dtype in dict.fromkeys(p.dtype for p in parameters)
         }
+        shared = self._advanced(rates, t)
         stepping = []
         for gradient, parameter in zip(gradients, parameters, strict=True):
             if not self._write_by_kernel(gradient, parameter, *scalars[parameter.dtype]):
                 stepping.append((gradient, parameter))
-        self._write_steps(stepping, scalars)
+        self._write_steps(stepping, scalars, shared)
         for parameter in parameters:
             if parameter.variable.constraint is not None:
                 parameter.replace(parameter.variable.constraint(parameter.read(Whole())))
 
+    def _advanced(self, rates: dict[str, Any], t: tf.Tensor) -> dict[str, tf.Tensor]:
+        shared = {role: replicas.local(variable) for role, variable in self._shared.items()}
+        new = self.advance({role: v.value() for role, v in shared.items()}, rates, t)
+        for role, value in new.items():
+            shared[role].assign(value, read_value=False)
+        return new
+
     def _write_by_kernel(
-        self, gradient: Any, parameter: Parameter, lr: tf.Tensor, t: tf.Tensor
+        self, gradient: Any, parameter: Parameter, rates: dict[str, tf.Tensor], t: tf.Tensor
     ) -> bool:
         dense = not isinstance(gradient, tf.IndexedSlices)
         if self.kernel is None or not dense or not self._kernels_serve(parameter):
             return False
-        if parameter.decays:
+        lr = rates["learning_rate"]
+        if self.decays(parameter.path):
             weights = parameter.read(Whole())
             parameter.move(Whole(), weights, -lr * self.weight_decay * weights)
         slots = {role: replicas.local(slot) for role, slot in parameter.slots.items()}
@@ -72,36 +103,32 @@ class Algorithm(Lifecycle):
         return True
 
     def _kernels_serve(self, parameter: Parameter) -> bool:
-        """Kernels know no masters, meshes or couplings, and XLA does as well with `step`."""
+        """Kernels know no masters and no meshes, and XLA does as well with `step`."""
         compiled = self.jit_compile is True or keras_contract.in_xla()
-        coupled = type(self).couple is not Algorithm.couple
-        return not (compiled or coupled or self.mesh is not None or "master" in parameter.state)
+        return not (compiled or self.mesh is not None or "master" in parameter.state)
 
-    def _write_steps(self, stepping: list[tuple[Any, Parameter]], scalars: dict[Any, Any]) -> None:
+    def _write_steps(
+        self, stepping: list[tuple[Any, Parameter]], scalars: Any, shared: dict[str, tf.Tensor]
+    ) -> None:
         parts = [rows.part_of(g, p.rows) for g, p in stepping]
-        weights = [p.read(part) for (_, p), part in zip(stepping, parts, strict=True)]
-        inputs = [
-            (
-                numerics.values(g),
-                w,
-                {role: part.read(replicas.local(slot)) for role, slot in p.slots.items()},
-                *scalars[p.dtype],
-            )
-            for (g, p), part, w in zip(stepping, parts, weights, strict=True)
-        ]
+
+        def point(gradient: Any, parameter: Parameter, part: Whole | Rows) -> Point:
+            read = {r: part.read(replicas.local(slot)) for r, slot in parameter.slots.items()}
+            g, w = numerics.values(gradient), parameter.read(part)
+            return Point(parameter.path, g, w, read | shared, *scalars[parameter.dtype])
+
+        # One variable after the other is read, stepped and written, so that few steps are alive.
+        points, given = itertools.tee(
+            point(g, p, part) for (g, p), part in zip(stepping, parts, strict=True)
+        )
         dense = not any(isinstance(part, Rows) for part in parts)
-        propose = self._compiled_steps if self.jit_compile is True and dense else self._steps
-        for (_, p), part, w, (step, slots) in zip(
-            stepping, parts, weights, self.couple(propose(inputs)), strict=True
-        ):
-            lr, _ = scalars[p.dtype]
-            p.move(part, w, step - lr * self.weight_decay * w if p.decays else step)
+        compiled = self.jit_compile is True and dense
+        steps = self._compiled_proposals(list(given)) if compiled else self.proposals(given)
+        for (_, p), part, at, (d, slots) in zip(stepping, parts, points, steps, strict=True):
+            p.move(part, at.w, d)
             for role, value in slots.items():
                 part.write(replicas.local(p.slots[role]), value)
 
-    def _steps(self, inputs: list[tuple[Any, ...]]) -> list[Step]:
-        return [self.step(*arguments) for arguments in inputs]
-
     @functools.cached_property
-    def _compiled_steps(self) -> Any:
-        return tf.function(self._steps, jit_compile=True)
+    def _compiled_proposals(self) -> Any:
+        return tf.function(lambda points: list(self.proposals(points)), jit_compile=True)

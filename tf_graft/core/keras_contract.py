@@ -4,6 +4,7 @@ Nothing else in the package touches one. `tests/test_keras_contract.py` fails by
 drops one.
 """
 
+import copy
 from typing import Any
 
 import keras
@@ -29,6 +30,10 @@ OPTIMIZER_NAMES = {
     "_var_key": "one key for a Keras variable, its tf.Variable and a replica's copy of it",
     "_distribution_strategy": "SwapEMAWeights updates through it",
     "_trackable_children": "what tf.train.Checkpoint goes through",
+    "_backend_update_step": "Nadam does there what it does once an update",
+    "_backend_apply_gradients": "an optimizer with its own cannot be recorded",
+    "_apply_weight_decay": "Muon decays in its own way there",
+    "_use_weight_decay": "whether a variable is excluded from decay",
 }
 PROVIDED_NAMES = {
     "_model_variables_moving_average": "SwapEMAWeights swaps these with the model variables",
@@ -67,8 +72,124 @@ class MeshVariable(keras.Variable):
         shape, dtype = self._shape, self._dtype
         value = dtensor.call_with_layout(tf.zeros, self.mesh_layout, shape, dtype=dtype)
         if value.dtype != tf.bool:  # what fills it is made off the mesh: a scalar has no layout
-            value += initializer(shape=(), dtype=dtype)
+            start = initializer(shape=(), dtype=dtype)
+            value = value + start if start.shape.rank == 0 else self._placed(start)
         self._value = dtensor.DVariable(value, name=self.name, trainable=False)
+
+    def _placed(self, tensor: tf.Tensor) -> tf.Tensor:
+        if dtensor.is_dtensor(tensor):
+            return dtensor.relayout(tensor, self.mesh_layout)
+        return dtensor.copy_to_mesh(tensor, self.mesh_layout)
+
+
+class Recording(keras.optimizers.Optimizer):
+    """Comes between an optimizer's class and Keras' own: what it is told to do is written down.
+
+    The variables it makes and those it is given stand on stand-ins, which take `assign`. `count`
+    and `rate` are what it sees as its `iterations` and `learning_rate`.
+    """
+
+    count: Any = None
+    rate: Any = None
+
+    iterations = property(lambda self: self.count)
+    learning_rate = property(lambda self: self.rate)
+
+    def see(self, **values: Any) -> None:
+        """Sets `count` or `rate`, which Keras is not to track."""
+        self.__dict__.update(values)
+
+    def add_variable_from_reference(
+        self, reference_variable: Any, name: str | None = None, initializer: Any = "zeros"
+    ) -> keras.Variable:
+        """As Keras', under the name it gives."""
+        return self.add_variable(
+            shape=reference_variable.shape,
+            initializer=initializer,
+            dtype=reference_variable.dtype,
+            name=f"{reference_variable.path.replace('/', '_')}_{name or 'var'}",
+        )
+
+    def assign(self, variable: Any, value: Any) -> None:
+        """Has the stand-in write it down."""
+        storage(variable).assign(value)
+
+    def assign_add(self, variable: Any, value: Any) -> None:
+        """Has the stand-in write it down."""
+        storage(variable).assign_add(value)
+
+    def assign_sub(self, variable: Any, value: Any) -> None:
+        """Has the stand-in write it down."""
+        storage(variable).assign_sub(value)
+
+    def once(self) -> None:
+        """What it does once an update and not for each variable."""
+        self._backend_update_step([], [], self.rate)
+
+    def decay(self, variable: keras.Variable) -> None:
+        """Its decoupled weight decay, which comes before the update."""
+        if type(self)._apply_weight_decay is not keras.optimizers.Optimizer._apply_weight_decay:
+            self._apply_weight_decay([variable])
+        elif self.weight_decay is not None and self._use_weight_decay(variable):
+            weights = tf.convert_to_tensor(variable)
+            rate = tf.cast(self.rate, weights.dtype)
+            storage(variable).assign_sub(weights * self.weight_decay * rate)
+
+    def _backend_update_step(self, *arguments: Any) -> None:
+        """Not Keras': it would update under the strategy, and nothing is updated here."""
+
+    def _track_variable(self, variable: Any) -> None:
+        """Not listed: what it makes has no storage."""
+
+
+def recording(optimizer: keras.optimizers.Optimizer) -> Recording:
+    """A copy of an unbuilt Keras optimizer that records; the original is left alone.
+
+    Raises:
+        TypeError: the optimizer does in its own way what Keras' pipeline does.
+    """
+    cls, base = type(optimizer), keras.optimizers.Optimizer
+    for name in ("apply", "apply_gradients", "_backend_apply_gradients"):
+        if getattr(cls, name) is not getattr(base, name):
+            raise TypeError(f"it has a method '{name}' of its own, which would be passed over")
+    double: Any = object.__new__(
+        type(cls.__name__, (cls, Recording), {"__module__": cls.__module__})
+    )
+    for name, value in vars(optimizer).items():
+        double.__dict__[name] = copy.copy(value) if isinstance(value, list | dict) else value
+    return double
+
+
+class Probe(keras.Variable):
+    """A `keras.Variable` on the storage it is given, under the path it is given."""
+
+    def __init__(self, given: Any, path: str):
+        self._given, self._given_path = given, path
+        super().__init__(
+            shape=given.shape,
+            dtype=given.dtype.name,
+            initializer="zeros",
+            name=path.rpartition("/")[2],
+        )
+
+    def _initialize_with_initializer(self, initializer: Any) -> None:
+        self._value = self._given
+
+    @property
+    def path(self) -> str:
+        """As the model's variable."""
+        return self._given_path
+
+
+def rate_of(optimizer: keras.optimizers.Optimizer) -> Any:
+    """The learning rate as it was given: a number, a schedule or a callable."""
+    given = optimizer._learning_rate
+    return float(given.numpy()) if isinstance(given, keras.Variable) else given
+
+
+def storage(variable: Any) -> Any:
+    """What a `keras.Variable` stands on; anything else is that already."""
+    return variable.value if isinstance(variable, keras.Variable) else variable
 
 
 class KerasOptimizer(keras.optimizers.Optimizer):

@@ -14,6 +14,7 @@ from tf_graft.core import (
     averaging,
     checks,
     keras_contract,
+    matching,
     numerics,
     replicas,
     slots,
@@ -40,14 +41,26 @@ class Lifecycle(keras_contract.KerasOptimizer):
         self.mesh = own["mesh"]
         self._decay_exclusions = own["exclude_from_weight_decay"]
         self._parameters = Parameters({})
+        self._shared: dict[str, keras.Variable] = {}
         self._strategy = tf.distribute.get_strategy()
         self.skipped_steps = self._counter("skipped_steps")
         self.micro_steps = self._counter("micro_steps")
-        self._identity = state.Identity(owner, self._named_variables)
+        self._identity = state.Identity(self.signature, self._named_variables)
 
     def slots(self) -> dict[str, Slot]:
         """What is remembered for each variable, by role. Roles are checkpoint keys."""
         return {}
+
+    def slots_for(self, path: str) -> dict[str, Slot]:
+        """`slots`, where they differ from variable to variable."""
+        return self.slots()
+
+    def shared_slots(self) -> dict[str, Slot]:
+        """What is remembered once, not for each variable."""
+        return {}
+
+    def prepare(self, variables: dict[str, Any]) -> None:
+        """Looks at the variables, by path, before any state is made for them."""
 
     def build(self, variables: Iterable[Any]) -> None:
         """Creates all state for the variables. Building again for the same ones does nothing.
@@ -65,10 +78,13 @@ class Lifecycle(keras_contract.KerasOptimizer):
         self.mesh = self.mesh or slots.mesh_of(variables)
         with tf.init_scope(), replicas.creating_under(self._strategy):
             self._settle_counters(moved=made_under is not self._strategy)
-            built = [
-                self._parameter(variable, path)
-                for variable, path in zip(variables, paths(variables), strict=True)
-            ]
+            by_path = dict(zip(paths(variables), variables, strict=True))
+            self.prepare(by_path)
+            self._shared = {
+                role: self._keep(slots.create((self.name,), role, slot, "float32", mesh=self.mesh))
+                for role, slot in self.shared_slots().items()
+            }
+            built = [self._parameter(variable, path) for path, variable in by_path.items()]
         self._parameters = Parameters(dict(zip(keys, built, strict=True)))
         self._identity.check_awaited()
         self._state = {p.path: {**p.slots, **p.state} for p in built}  # for tf.train.Checkpoint
@@ -76,22 +92,7 @@ class Lifecycle(keras_contract.KerasOptimizer):
 
     def _check_buildable(self, variables: list[Any], keys: list[Any]) -> None:
         owner = f"{type(self).__name__}.build"
-        for variable, path in zip(variables, paths(variables), strict=True):
-            if not tf.as_dtype(variable.dtype).is_floating:
-                raise TypeError(
-                    f"{owner}: '{path}' is of dtype {tf.as_dtype(variable.dtype).name}; only "
-                    "floating point variables can be trained."
-                )
-            if getattr(variable, "overwrite_with_gradient", False):
-                raise ValueError(
-                    f"{owner}: '{path}' is to be overwritten with its gradient (float8 training), "
-                    "which tf_graft does not support."
-                )
-        if len(set(keys)) != len(keys):
-            twice = next(
-                p for p, k in zip(paths(variables), keys, strict=True) if keys.count(k) > 1
-            )
-            raise ValueError(f"{owner}: '{twice}' is given twice.")
+        matching.refuse_untrainable(owner, variables, keys)
         if self.built and any(self._parameters.get(key) is None for key in keys):
             raise ValueError(
                 f"{owner}: it was built for other variables; make a new optimizer for these."
@@ -115,8 +116,11 @@ class Lifecycle(keras_contract.KerasOptimizer):
                 for role, slot in roles.items()
             }
 
-        decays = bool(self.weight_decay) and not checks.matches(path, self._decay_exclusions)
-        return Parameter(variable, path, made(self.slots()), made(engine), decays)
+        return Parameter(variable, path, made(self.slots_for(path)), made(engine))
+
+    def decays(self, path: str) -> bool:
+        """Whether decoupled weight decay applies to the variable of that path."""
+        return bool(self.weight_decay) and not checks.matches(path, self._decay_exclusions)
 
     def _counter(self, name: str) -> keras.Variable:
         return self._keep(slots.create((self.name,), name, Slot(), "int64", mesh=self.mesh))
@@ -132,6 +136,27 @@ class Lifecycle(keras_contract.KerasOptimizer):
 
     def _off_mesh(self, variable: keras.Variable) -> bool:
         return self.mesh is not None and slots.layout_of(variable) is None
+
+    def join(self, parent: "Lifecycle") -> None:
+        """Makes this optimizer a child: its rate moves to where the parent's is, and it counts by
+        the parent's `iterations`.
+        """
+        self.mesh = parent.mesh
+        self._settle_counters(moved=True)
+        keras_contract.rehome(self.iterations, parent.iterations)
+
+    def rates(self) -> dict[str, Any]:
+        """The present learning rates by role."""
+        return {"learning_rate": self.learning_rate}
+
+    def rate_variables(self) -> state.Named:
+        """The variables that hold learning rates, by role."""
+        own = self._rate_variable()
+        return {} if own is None else {own.name: own}
+
+    def signature(self) -> str:
+        """Whose state this is."""
+        return type(self).__name__
 
     @property
     def iterations(self) -> keras.Variable:
@@ -208,8 +233,9 @@ class Lifecycle(keras_contract.KerasOptimizer):
         """Every variable of the optimizer by path and role; none before it is built."""
         if not self._parameters:
             return {}
-        counters = (self.iterations, self._rate_variable(), self.skipped_steps, self.micro_steps)
-        named = {counter.name: counter for counter in counters if counter is not None}
+        named = {self.iterations.name: self.iterations, **self.rate_variables()}
+        named |= {counter.name: counter for counter in (self.skipped_steps, self.micro_steps)}
+        named |= self._shared
         for parameter in self._parameters:
             for role, variable in {**parameter.slots, **parameter.state}.items():
                 named[f"{parameter.path}/{role}"] = variable

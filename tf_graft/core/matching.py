@@ -1,4 +1,4 @@
-"""Gradients matched with the parameters they are for, or refused."""
+"""Variables, and gradients matched with the parameters they are for, or refused."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -8,6 +8,30 @@ import tensorflow as tf
 
 from tf_graft.core import numerics
 from tf_graft.core.parameters import Parameter, Parameters, paths
+
+
+def refuse_untrainable(owner: str, variables: Sequence[Any], keys: Sequence[Any]) -> None:
+    """Refuses variables that no optimizer can be built for.
+
+    Raises:
+        TypeError: one that is not floating point.
+        ValueError: one given twice, or one that is overwritten with its gradient.
+    """
+    named = list(zip(paths(variables), variables, strict=True))
+    for path, variable in named:
+        if not tf.as_dtype(variable.dtype).is_floating:
+            raise TypeError(
+                f"{owner}: '{path}' is of dtype {tf.as_dtype(variable.dtype).name}; only "
+                "floating point variables can be trained."
+            )
+        if getattr(variable, "overwrite_with_gradient", False):
+            raise ValueError(
+                f"{owner}: '{path}' is to be overwritten with its gradient (float8 training), "
+                "which tf_graft does not support."
+            )
+    for position, (path, _) in enumerate(named):
+        if keys[position] in keys[:position]:
+            raise ValueError(f"{owner}: '{path}' is given twice.")
 
 
 def parameters_for(

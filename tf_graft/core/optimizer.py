@@ -29,7 +29,7 @@ class Optimizer(Algorithm):
 
     A subclass says what it remembers and what it proposes; this class alone writes variables.
     `apply` goes through, in this order: check, aggregate over replicas, coalesce repeated rows,
-    unscale, judge finiteness, accumulate, clip, propose, couple, write (with decay and constraint),
+    unscale, judge finiteness, accumulate, clip, propose, write (with decay and constraint),
     average, count.
 
     Attributes:
@@ -93,7 +93,7 @@ class Optimizer(Algorithm):
         def update() -> None:
             precise = _in_precision(gradients, parameters)
             with self._ready(precise, parameters) as ready:
-                self._write(ready, parameters, learning_rate)
+                self._write(ready, parameters, self.rates() | {"learning_rate": learning_rate})
 
         replicas.everywhere(self._strategy, update)
 
@@ -139,9 +139,10 @@ class Optimizer(Algorithm):
             yield [rows.densify(g, p.rows) if self._acts_dense(g, p) else g for g, p in both]
 
     def _acts_dense(self, gradient: Any, parameter: Parameter) -> bool:
-        exact_on_rows = self.idle and self.rowwise and not parameter.decays
-        row_sparse = isinstance(gradient, tf.IndexedSlices)
-        return row_sparse and self.sparse == "exact" and not exact_on_rows
+        if not isinstance(gradient, tf.IndexedSlices):
+            return False
+        exact_on_rows = self.idle and self.rowwise and not self.decays(parameter.path)
+        return self.whole(parameter.path) or (self.sparse == "exact" and not exact_on_rows)
 
     def _finite_check(self, finite: tf.Tensor) -> list[Any]:
         if keras_contract.in_xla():
@@ -173,14 +174,14 @@ class Optimizer(Algorithm):
         )
 
     def _update(self, gradients: list[Any], parameters: list[Parameter]) -> None:
-        """Clip, propose, couple, write, average, count."""
+        """Clip, propose, write, average, count."""
         count = replicas.local(self.iterations)
         done = self._done()
         parts = self._parts(gradients, parameters)
         if self.use_ema:
             averaging.catch_up(parameters, parts, done, self.ema_momentum)
         clips = (self.clipvalue, self.clipnorm, self.global_clipnorm)
-        self._write(clipping.clipped(gradients, *clips), parameters, self.learning_rate)
+        self._write(clipping.clipped(gradients, *clips), parameters, self.rates())
         if self.use_ema:
             averaging.update(parameters, parts, done + 1, self.ema_momentum)
             self._overwrite_when_due(done + 1)

@@ -21,14 +21,12 @@ class Parameter:
         path: its path, such as `dense/kernel`: unique within the optimizer.
         slots: the algorithm's state, by role.
         state: the engine's state, by role (`master`, `average`, `gradient_accumulator` ...).
-        decays: whether decoupled weight decay applies to it.
     """
 
     variable: Any
     path: str
     slots: dict[str, keras.Variable]
     state: dict[str, keras.Variable]
-    decays: bool
 
     @property
     def rows(self) -> int:

@@ -9,6 +9,11 @@ from typing import Any
 import keras
 
 _CLASSES: dict[str, type[keras.optimizers.Optimizer]] = {}
+_KERAS = {
+    name.lower(): cls
+    for name, cls in vars(keras.optimizers).items()
+    if inspect.isclass(cls) and issubclass(cls, keras.optimizers.Optimizer)
+}
 
 
 def register(cls: type) -> type:
@@ -23,7 +28,8 @@ def get(identifier: Any) -> keras.optimizers.Optimizer:
     Args:
         identifier: an optimizer, returned as it is; a name (`"adam"`); a flat config
             (`{"name": "adam", "learning_rate": 0.1}`); or what `serialize` returned. A dict
-            given is left unchanged.
+            given is left unchanged. A name that only Keras has (`"lion"`) gives Keras' optimizer,
+            for `wrap`.
 
     Raises:
         TypeError: something else, or an argument the optimizer does not have.
@@ -83,6 +89,8 @@ def _class(name: str) -> type[keras.optimizers.Optimizer]:
     for known, cls in _CLASSES.items():
         if known.lower() == plain:
             return cls
+    if plain in _KERAS:
+        return _KERAS[plain]
     names = list(list_optimizers())
     near = difflib.get_close_matches(name.lower(), names, 1)
     hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(names)}."

@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import keras
@@ -17,17 +17,21 @@ class Slot(NamedTuple):
     """One thing an optimizer remembers for each variable.
 
     Args:
-        fill: the number it is filled with at the start.
-        shape: `"variable"` for the variable's shape, `"rows"` for one entry a row, `"scalar"`.
+        fill: what it is filled with at the start: a number, or a function of the model variable
+            that returns a tensor of the slot's shape.
+        shape: `"variable"` for the variable's shape, `"rows"` for one entry a row, `"scalar"`; or
+            a shape of its own.
         dtype: its dtype; None for the precision that the variable's update is computed in.
     """
 
-    fill: float = 0.0
-    shape: Literal["variable", "rows", "scalar"] = "variable"
+    fill: float | Callable[[Any], tf.Tensor] = 0.0
+    shape: Literal["variable", "rows", "scalar"] | tuple[int, ...] = "variable"
     dtype: str | None = None
 
     def shape_for(self, variable: Any) -> tuple[int, ...]:
         """The slot's shape for a model variable."""
+        if isinstance(self.shape, tuple):
+            return self.shape
         shape = tuple(variable.shape)
         return {"variable": shape, "rows": shape[:1], "scalar": ()}[self.shape]
 
@@ -45,24 +49,27 @@ def create(
     With a mesh it lives there: laid out as the model variable where it has its dimensions,
     replicated otherwise.
     """
+    scope, _, name = "/".join([*scope, name]).rpartition("/")
     shape = () if variable is None else slot.shape_for(variable)
     arguments = {
-        "initializer": functools.partial(_filled, slot.fill),
+        "initializer": functools.partial(_filled, slot.fill, variable),
         "shape": shape,
         "dtype": slot.dtype or dtype,
         "trainable": False,
         "name": name,
     }
     with contextlib.ExitStack() as scopes:
-        for part in "/".join(scope).split("/"):
+        for part in scope.split("/"):
             scopes.enter_context(keras.name_scope(part))
         if mesh is None:
             return keras.Variable(**arguments)
-        layout = _layout(mesh, variable, len(shape))
+        layout = _layout(mesh, variable, shape)
         return keras_contract.MeshVariable(mesh_layout=layout, **arguments)
 
 
-def _filled(fill: float, shape: tuple[int, ...], dtype: str) -> tf.Tensor:
+def _filled(fill: Any, variable: Any, shape: tuple[int, ...], dtype: str) -> tf.Tensor:
+    if callable(fill):
+        return tf.cast(fill(variable), dtype)
     return tf.fill(shape, tf.cast(np.float64(fill), dtype))  # a Python float would be rounded
 
 
@@ -81,8 +88,8 @@ def layout_of(variable: Any) -> dtensor.Layout | None:
     return raw.layout if isinstance(raw, dtensor.DVariable) else None
 
 
-def _layout(mesh: dtensor.Mesh, variable: Any, rank: int) -> dtensor.Layout:
+def _layout(mesh: dtensor.Mesh, variable: Any, shape: tuple[int, ...]) -> dtensor.Layout:
     like = None if variable is None else layout_of(variable)
-    if like is None:
-        return dtensor.Layout.replicated(mesh, rank)
-    return dtensor.Layout(like.sharding_specs[:rank], mesh)
+    if like is None or shape != tuple(variable.shape)[: len(shape)]:
+        return dtensor.Layout.replicated(mesh, len(shape))
+    return dtensor.Layout(like.sharding_specs[: len(shape)], mesh)

@@ -22,14 +22,19 @@ class Identity(tf.train.experimental.PythonState):
     """Says in a checkpoint whose state it is; refuses what does not fit, before it is restored.
 
     Args:
-        owner: the optimizer's class.
+        signature: says whose state it is: the optimizer's class, and its children's.
         named: gives the optimizer's variables by path and role; none before it is built.
     """
 
-    def __init__(self, owner: str, named: Callable[[], Named]):
-        self.owner = owner
+    def __init__(self, signature: Callable[[], str], named: Callable[[], Named]):
+        self._signature = signature
         self._named = named
         self._awaited: dict[str, list[int]] = {}
+
+    @property
+    def owner(self) -> str:
+        """Whose state it is."""
+        return self._signature()
 
     def serialize(self) -> str:
         """The owner, and the name and shape of every variable, in order, as JSON."""

@@ -1,0 +1,51 @@
+"""What the step of one variable is computed from, and what comes out."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+Step = tuple[tf.Tensor, dict[str, tf.Tensor]]
+
+
+class Point(NamedTuple):
+    """Where one variable stands: all of it, or the rows that its gradient touches.
+
+    What belongs to an optimizer's child stands under the child's role: `magnitude/momentum`,
+    `magnitude/learning_rate`.
+
+    Args:
+        path: the variable's path.
+        g: gradient, of the shape of `w`.
+        w: weights, float32 or float64.
+        s: slots by role, and the state that is not of one variable.
+        rates: learning rates by role, scalars of the dtype of `w`.
+        t: number of this update, from 1, a scalar of the dtype of `w`.
+    """
+
+    path: str
+    g: tf.Tensor
+    w: tf.Tensor
+    s: dict[str, tf.Tensor]
+    rates: dict[str, tf.Tensor]
+    t: tf.Tensor
+
+    @property
+    def lr(self) -> tf.Tensor:
+        """The optimizer's own rate."""
+        return self.rates["learning_rate"]
+
+    def within(self, role: str) -> "Point":
+        """The same place, seen by the child of that role."""
+        return self._replace(s=within(role, self.s), rates=within(role, self.rates))
+
+
+def within(role: str, named: Mapping[str, Any]) -> dict[str, Any]:
+    """What stands under `role/`, without it."""
+    prefix = f"{role}/"
+    return {name.removeprefix(prefix): x for name, x in named.items() if name.startswith(prefix)}
+
+
+def under(role: str, named: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything, placed under `role/`."""
+    return {f"{role}/{name}": x for name, x in named.items()}

@@ -1,0 +1,200 @@
+"""The step of any Keras optimizer, without a variable being changed.
+
+A Keras optimizer updates variables in place. Here it is given stand-ins: they hold a tensor, and
+write down what they are told to do. So the step comes out exactly, however large the weights are,
+and what the optimizer remembers turns into slots. Which state belongs to which variable is found by
+tracing each update once; an optimizer that reaches past the stand-ins is refused then.
+"""
+
+import collections
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_graft.core import keras_contract, numerics, replicas
+from tf_graft.core.keras_contract import Probe, storage
+from tf_graft.core.point import Point, Step
+from tf_graft.core.stand_in import StandIn
+
+# Operations that compute each entry from that entry alone, and from scalars.
+ENTRYWISE = {
+    *("Abs", "Add", "AddN", "AddV2", "BroadcastTo", "Cast", "ClipByValue", "Const", "DivNoNan"),
+    *("Equal", "Erf", "Exp", "Expm1", "Fill", "FloorDiv", "FloorMod", "Greater", "GreaterEqual"),
+    *("Identity", "IsFinite", "IsInf", "IsNan", "Less", "LessEqual", "Log", "Log1p", "LogicalAnd"),
+    *("LogicalNot", "LogicalOr", "Maximum", "Minimum", "Mul", "MulNoNan", "Neg", "NoOp"),
+    *("NotEqual", "OnesLike", "Placeholder", "Pow", "RealDiv", "Reciprocal", "Rsqrt", "Select"),
+    *("SelectV2", "Shape", "Sigmoid", "Sign", "Sqrt", "Square", "SquaredDifference"),
+    *("StopGradient", "Sub", "Tanh", "Xdivy", "Xlogy", "ZerosLike"),
+}
+
+
+class Recorder:
+    """A Keras optimizer at work on stand-ins.
+
+    Args:
+        optimizer: the optimizer, not built.
+        variables: the model's variables by path.
+        key: what Keras knows a variable by.
+
+    Raises:
+        TypeError: the optimizer reaches past what it is given; says how.
+
+    Attributes:
+        slots: for each path, the state of the variable by role.
+        shared: the state that is not of one variable, by role.
+        whole: the paths whose update needs the whole variable and not some rows of it.
+    """
+
+    def __init__(self, optimizer: Any, variables: dict[str, Any], key: Callable[[Any], Any]):
+        self._optimizer = keras_contract.recording(optimizer)
+        self._optimizer.see(count=tf.constant(0, tf.int64), rate=tf.constant(0.0))
+        self._made: list[StandIn] = []
+        self._probes = {path: _probe(v, path, key(v)) for path, v in variables.items()}
+        with tf.variable_creator_scope(self._create):
+            self._optimizer.build(list(self._probes.values()))
+        self._first = {made: made.state() for made in self._made}
+        self.whole: set[str] = set()
+        self.slots, self.shared = self._found()
+
+    def step(self, p: Point) -> Step:
+        """The step of one variable, and what it remembers then."""
+        weights = storage(self._probes[p.path])
+        weights.hold(p.w)
+        self._hold({**self.slots[p.path], **self.shared}, p.s, p.lr, p.t)
+        self._update(p.path, p.g, p.lr)
+        new = {role: s.read() for role, s in self.slots[p.path].items() if s.written}
+        return weights.change(), new
+
+    def once(self, s: dict[str, Any], rate: tf.Tensor, t: tf.Tensor) -> dict[str, Any]:
+        """The shared state of this update."""
+        self._hold(self.shared, s, rate, t)
+        self._optimizer.once()
+        return {role: stand_in.read() for role, stand_in in self.shared.items()}
+
+    def first(self, stand_in: StandIn) -> tf.Tensor:
+        """What a piece of state starts as."""
+        made = self._first[stand_in]
+        return tf.convert_to_tensor(made() if callable(made) else made)
+
+    def _hold(self, roles: dict[str, StandIn], s: dict[str, Any], rate: Any, t: Any) -> None:
+        for role, stand_in in roles.items():
+            stand_in.hold(s[role])
+        self._optimizer.see(count=tf.cast(t, tf.int64) - 1, rate=rate)
+
+    def _update(self, path: str, gradient: tf.Tensor, rate: tf.Tensor) -> None:
+        self._optimizer.decay(self._probes[path])
+        self._optimizer.update_step(gradient, storage(self._probes[path]), rate)
+
+    def _create(self, _: Any, initial_value: Any = None, **arguments: Any) -> StandIn:
+        """Comes in the place of every `tf.Variable` that the optimizer makes."""
+        shape, dtype = arguments.get("shape"), arguments.get("dtype")
+        if shape is None or dtype is None:
+            initial_value = initial_value() if callable(initial_value) else initial_value
+            initial_value = tf.convert_to_tensor(initial_value, dtype)
+            shape, dtype = initial_value.shape, initial_value.dtype
+        self._made.append(StandIn(arguments.get("name") or "variable", initial_value, shape, dtype))
+        return self._made[-1]
+
+    # What belongs to what: found by tracing each update, on placeholders.
+
+    def _found(self) -> tuple[dict[str, dict[str, StandIn]], dict[str, StandIn]]:
+        used, changed = {}, set()
+        for path in self._probes:
+            used[path] = self._used_for(path)
+            changed |= {s for s in used[path] if s.written}
+        self._trace(self._optimizer.once)
+        once = [s for s in self._made if s.touched]
+        uses = collections.Counter(s for found in used.values() for s in found)
+        shared = [s for s in self._made if s in once or uses[s] > 1]
+        for stand_in in shared:
+            if stand_in in changed:
+                raise TypeError(
+                    f"its '{stand_in.name}' is changed by the updates of several variables"
+                )
+        slots = {
+            path: self._by_role([s for s in found if s not in shared], path)
+            for path, found in used.items()
+        }
+        return slots, self._by_role(shared)
+
+    def _used_for(self, path: str) -> list[StandIn]:
+        """The state that the update of one variable uses. Sees whether some rows would do."""
+        if not self._serves_rows(path):
+            self.whole.add(path)
+            self._trace_update(path, storage(self._probes[path]).shape)
+        return [s for s in self._made if s.touched]
+
+    def _serves_rows(self, path: str) -> bool:
+        """Whether the update works on any number of rows, each entry from that entry alone."""
+        shape = storage(self._probes[path]).shape
+        if not shape.rank:
+            return False
+        try:
+            graph = self._trace_update(path, tf.TensorShape([None, *shape[1:]]))
+        except TypeError:
+            return False
+        fits = all(s.shape.rank == 0 or s.shape == shape for s in self._made if s.touched)
+        return fits and all(op.type in ENTRYWISE for op in graph.get_operations())
+
+    def _trace_update(self, path: str, shape: tf.TensorShape) -> tf.Graph:
+        weights = storage(self._probes[path])
+        placeholder = functools.partial(tf.compat.v1.placeholder, weights.dtype)
+        graph = self._trace(
+            lambda: self._update(path, placeholder(shape), placeholder([])), {weights.shape: shape}
+        )
+        strangers = [s.name for s in map(storage, self._probes.values()) if s.touched]
+        if [s for s in strangers if s != path]:
+            raise TypeError(f"its update of '{path}' touches '{strangers[0]}' too")
+        return graph
+
+    def _trace(self, run: Callable[[], None], shapes: Any = None) -> tf.Graph:
+        """The graph of `run`, where every stand-in holds a placeholder."""
+
+        def traced() -> None:
+            for s in [*map(storage, self._probes.values()), *self._made]:
+                shape = (shapes or {}).get(s.shape, s.shape)
+                s.hold(functools.partial(tf.compat.v1.placeholder, s.dtype, shape))
+            run()
+
+        try:
+            graph = tf.function(traced, autograph=False).get_concrete_function().graph
+        except Exception as error:  # whatever its code may do
+            raise TypeError(f"its update cannot be traced: {error}") from error
+        for tensor, _ in graph.captures:
+            if tensor.dtype == tf.resource:
+                raise TypeError(
+                    "its update uses a variable that is neither its own state nor the variable "
+                    "it is given"
+                )
+        return graph
+
+    def _by_role(self, stand_ins: Sequence[StandIn], path: str = "") -> dict[str, StandIn]:
+        roles: dict[str, StandIn] = {}
+        for stand_in in stand_ins:
+            role = self._role(stand_in, path)
+            while role in roles:
+                role += "_"
+            roles[role] = stand_in
+        return roles
+
+    def _role(self, stand_in: StandIn, path: str) -> str:
+        """`momentum` for its `dense_kernel_momentum`; else the attribute it is kept in."""
+        of_path = f"{path.replace('/', '_')}_"
+        if path and stand_in.name.startswith(of_path):
+            return stand_in.name.removeprefix(of_path)
+        for attribute, value in vars(self._optimizer).items():
+            kept = value if isinstance(value, list | tuple) else [value]
+            if any(storage(x) is stand_in for x in kept):
+                return attribute.strip("_")
+        return "state"
+
+
+def _probe(variable: Any, path: str, key: Any) -> Probe:
+    dtype = numerics.compute_dtype(tf.as_dtype(variable.dtype))
+
+    def value() -> tf.Tensor:
+        return tf.convert_to_tensor(replicas.local(variable))
+
+    return Probe(StandIn(path, value, variable.shape, dtype, key), path)

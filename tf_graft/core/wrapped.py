@@ -1,0 +1,137 @@
+"""Any Keras optimizer through the pipeline of this package."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Unpack
+
+import keras
+import tensorflow as tf
+
+from tf_graft.core import keras_contract
+from tf_graft.core.arguments import Common
+from tf_graft.core.optimizer import Optimizer
+from tf_graft.core.point import Point, Step
+from tf_graft.core.recorder import Recorder
+from tf_graft.core.registry import get, register, serialize
+from tf_graft.core.slots import Slot
+from tf_graft.core.stand_in import StandIn
+
+# What the Keras optimizer was given that this package's pipeline does instead.
+LIFTED = (
+    *("clipnorm", "clipvalue", "global_clipnorm", "use_ema", "ema_momentum"),
+    *("ema_overwrite_frequency", "loss_scale_factor", "gradient_accumulation_steps", "name"),
+)
+
+
+@register
+class Wrapped(Optimizer):
+    """A Keras optimizer whose steps go through the pipeline of this package.
+
+    ```
+    d = what its `update_step` would add to the weights
+    w <- w + d
+    ```
+
+    Repeated rows are summed first; clipping, accumulation, averaging and loss scaling act on
+    gradients that are summed over replicas; non-finite gradients are skipped; half precision is
+    updated in float32. The Keras optimizer's own arguments for these are taken over. Its weight
+    decay stays where it is in Keras: before its update.
+
+    Args:
+        optimizer: a Keras optimizer that has not been built, its name, or its config.
+        learning_rate: instead of the optimizer's own, if not None.
+        **common: see `tf_graft.core.arguments.Common`; instead of the optimizer's own.
+
+    Raises:
+        TypeError: not a Keras optimizer; or one that does more than update the variable that its
+            `update_step` is given (found out when it is built).
+        ValueError: the optimizer has been built already.
+
+    Row-sparse gradients: where each entry of the update depends on that entry alone, untouched rows
+    wait; otherwise (`Lamb`, `Adafactor`, `Muon`) the gradient is made dense.
+
+    Example:
+        >>> w = tf.Variable([1.0, -1.0])
+        >>> Wrapped(keras.optimizers.Lion(0.25)).apply([tf.constant([3.0, -0.1])], [w])
+        >>> w.numpy().tolist()
+        [0.75, -0.75]
+    """
+
+    def __init__(self, optimizer: Any, learning_rate: Any = None, **common: Unpack[Common]):
+        optimizer = _checked(get(optimizer))
+        lifted: dict[str, Any] = {name: getattr(optimizer, name) for name in LIFTED}
+        rate = keras_contract.rate_of(optimizer) if learning_rate is None else learning_rate
+        super().__init__(rate, **{**lifted, **common})
+        self.optimizer = optimizer
+        self._recorder: Any = None
+
+    def prepare(self, variables: dict[str, Any]) -> None:
+        if self._recorder is not None:  # by another replica
+            return
+        try:
+            self._recorder = Recorder(self.optimizer, variables, self._key)
+        except TypeError as error:
+            name = type(self.optimizer).__name__
+            raise TypeError(f"wrap({name}): the optimizer cannot be wrapped: {error}.") from error
+
+    def slots_for(self, path: str) -> dict[str, Slot]:
+        return _slots(self._recorder, self._recorder.slots[path])
+
+    def shared_slots(self) -> dict[str, Slot]:
+        return _slots(self._recorder, self._recorder.shared)
+
+    def whole(self, path: str) -> bool:
+        return path in self._recorder.whole
+
+    def advance(self, s: dict[str, Any], rates: dict[str, Any], t: tf.Tensor) -> dict[str, Any]:
+        return self._recorder.once(s, rates["learning_rate"], t)
+
+    def propose(self, points: Iterable[Point]) -> Iterator[Step]:
+        return map(self._recorder.step, points)
+
+    def signature(self) -> str:
+        return f"{type(self).__name__}({type(self.optimizer).__name__})"
+
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config() | {"optimizer": serialize(self.optimizer)}
+
+
+def wrap(optimizer: Any, **common: Unpack[Common]) -> Optimizer:
+    """A Keras optimizer as one of this package; one of this package is returned as it is.
+
+    Args:
+        optimizer: an optimizer, a name or a config.
+        **common: see `Wrapped`.
+
+    Raises:
+        TypeError: not an optimizer, or one that cannot be wrapped.
+        ValueError: arguments for an optimizer that is not wrapped.
+
+    Example:
+        >>> wrap(keras.optimizers.Nadam(0.5, global_clipnorm=1.0)).global_clipnorm
+        1.0
+    """
+    optimizer = get(optimizer)
+    if not isinstance(optimizer, Optimizer):
+        return Wrapped(optimizer, **common)
+    if common:
+        raise ValueError(
+            f"wrap({type(optimizer).__name__}, {', '.join(common)}=...): it is an optimizer of "
+            "tf_graft; give the arguments to it."
+        )
+    return optimizer
+
+
+def _slots(recorder: Recorder, stand_ins: dict[str, StandIn]) -> dict[str, Slot]:
+    def slot(stand_in: StandIn) -> Slot:
+        return Slot(lambda _: recorder.first(stand_in), tuple(stand_in.shape), stand_in.dtype.name)
+
+    return {role: slot(stand_in) for role, stand_in in stand_ins.items()}
+
+
+def _checked(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+    name = type(optimizer).__name__
+    if isinstance(optimizer, Optimizer):
+        raise TypeError(f"Wrapped({name}): it is an optimizer of tf_graft already.")
+    if optimizer.built:
+        raise ValueError(f"wrap({name}): it has been built; give one without state.")
+    return optimizer

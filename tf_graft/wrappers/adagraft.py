@@ -1,0 +1,118 @@
+"""AdaGraft: the length of one optimizer's step, the direction of another's."""
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, Unpack
+
+import tensorflow as tf
+
+from tf_graft.core import checks, numerics
+from tf_graft.core.arguments import Common
+from tf_graft.core.point import Point, Step, under
+from tf_graft.core.registry import register
+from tf_graft.core.slots import Slot
+from tf_graft.core.wrapper import Wrapper
+
+SMALLEST_NORM = 1e-30
+NORMS = ("magnitude_norm", "direction_norm")
+
+
+@register
+class AdaGraft(Wrapper):
+    """AdaGraft: steps as long as the magnitude optimizer's, along the direction optimizer's.
+
+    ```
+    w <- w + learning_rate * (||m|| / ||d||) * d
+    ```
+
+    `m` and `d` are the steps that the two optimizers propose for the same gradient, their own
+    rates and weight decay included; both keep their own state. The norms are of each variable, or
+    of all variables together. Where `||d||` is zero or not finite, that variable does not move.
+
+    From Lingvo's: the global norm is taken anew at each step and works in `tf.function`; row-sparse
+    gradients train; steps are not measured on the weights, where they would be rounded. As there,
+    `||d||` counts as at least 1e-30.
+
+    Args:
+        magnitude_optimizer: gives the length: an optimizer of tf_graft or Keras, a name or a
+            config.
+        direction_optimizer: gives the direction; its learning rate cancels out.
+        learning_rate: number, at least 0, or schedule: a factor on the grafted step. Default 1.
+        use_global_norm: whether one norm is taken over all variables of a call. The steps of all
+            variables are in memory then. Default False.
+        diagnostic: whether to keep the two norms of each variable's last step, in the slots
+            `magnitude_norm` and `direction_norm`. Default False.
+        **common: see `tf_graft.core.arguments.Common`.
+
+    Raises:
+        TypeError: an argument of the wrong type; an optimizer that cannot be wrapped.
+        ValueError: an argument out of range; the same optimizer twice; one that clips, averages,
+            accumulates or scales on its own.
+
+    Row-sparse gradients: the norms are of the touched rows' steps.
+
+    Example:
+        >>> from tf_graft.optimizers import SGD, Adam
+        >>> w = tf.Variable([0.0, 0.0])
+        >>> AdaGraft(Adam(0.1), SGD(1.0)).apply([tf.constant([3.0, 4.0])], [w])
+        >>> [round(x, 4) for x in w.numpy().tolist()]  # length 0.1 * sqrt(2), along -(3, 4)
+        [-0.0849, -0.1131]
+
+    Reference:
+        Agarwal et al., 2020, "Disentangling adaptive gradient methods from learning rates"
+        (arXiv 2002.11803), algorithm 2.
+    """
+
+    roles: ClassVar = {
+        "magnitude": "magnitude_optimizer",
+        "direction": "direction_optimizer",
+    }
+    rowwise = False
+
+    def __init__(
+        self,
+        magnitude_optimizer: Any,
+        direction_optimizer: Any,
+        learning_rate: Any = 1.0,
+        use_global_norm: bool = False,
+        diagnostic: bool = False,
+        **common: Unpack[Common],
+    ):
+        super().__init__(learning_rate, **common)
+        self.use_global_norm = checks.boolean("AdaGraft", "use_global_norm", use_global_norm)
+        self.diagnostic = checks.boolean("AdaGraft", "diagnostic", diagnostic)
+        self._adopt(
+            magnitude_optimizer=magnitude_optimizer, direction_optimizer=direction_optimizer
+        )
+
+    def slots(self) -> dict[str, Slot]:
+        return {norm: Slot(shape="scalar") for norm in NORMS} if self.diagnostic else {}
+
+    def propose(self, points: Iterable[Point]) -> Iterator[Step]:
+        points, of_magnitude, of_direction = itertools.tee(points, 3)
+        magnitudes = self.magnitude_optimizer.proposals(p.within("magnitude") for p in of_magnitude)
+        directions = self.direction_optimizer.proposals(p.within("direction") for p in of_direction)
+        grafts = map(self._measured, points, magnitudes, directions)
+        for lr, d, m_norm, d_norm, slots in _together(grafts) if self.use_global_norm else grafts:
+            ratio = numerics.quotient(m_norm, tf.maximum(d_norm, SMALLEST_NORM))
+            moves = (d_norm > 0) & tf.math.is_finite(ratio)
+            yield tf.where(moves, lr * ratio * d, tf.zeros_like(d)), slots
+
+    def _measured(self, p: Point, magnitude: Step, direction: Step) -> tuple[Any, ...]:
+        (m, m_slots), (d, d_slots) = magnitude, direction
+        m_norm, d_norm = numerics.norm([m]), numerics.norm([d])
+        slots = under("magnitude", m_slots) | under("direction", d_slots)
+        if self.diagnostic:
+            slots |= dict(zip(NORMS, (m_norm, d_norm), strict=True))
+        return p.lr, d, m_norm, d_norm, slots
+
+
+def _together(grafts: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    """The same, with the norms over all variables."""
+    grafts = list(grafts)
+    total = max((d.dtype for _, d, *_ in grafts), key=lambda dtype: dtype.size)
+    m_norm, d_norm = (
+        numerics.norm([tf.stack([tf.cast(graft[i], total) for graft in grafts])]) for i in (2, 3)
+    )
+    for lr, d, _, _, slots in grafts:
+        yield lr, d, tf.cast(m_norm, d.dtype), tf.cast(d_norm, d.dtype), slots
