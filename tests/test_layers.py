@@ -21,7 +21,8 @@ ALLOWED = {
     "optimizers": {"core", "optimizers"},
     "schedules": {"core", "schedules"},
     "scaling": {"core", "scaling"},
-    "wrappers": {"core", "optimizers", "schedules", "scaling", "wrappers"},
+    # An optimizer of wrappers uses the rates that report makes of a run.
+    "wrappers": {"core", "optimizers", "schedules", "scaling", "report", "wrappers"},
     "dtensor": {"core", "optimizers", "schedules", "scaling", "dtensor"},
     "report": {"core", "optimizers", "schedules", "scaling", "report"},
     "training": {

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_graft.core import keras_contract, numerics, replicas, rows
+from tf_graft.core import keras_contract, numerics, replicas, rows, scratch
 from tf_graft.core.lifecycle import Lifecycle
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.point import Point, Step
@@ -21,7 +21,8 @@ class Algorithm(Lifecycle):
     idle = False
 
     # `step` as one in-place TensorFlow kernel, where there is one: a function of (g, w, s, lr, t)
-    # like it, but of variables. For dense gradients; on rows `step` was measured to be as fast.
+    # like it, but of variables; it adds to `w` and makes no other use of it. For dense gradients;
+    # on rows `step` was measured to be as fast.
     kernel: Callable[..., None] | None = None
 
     def step(
@@ -52,7 +53,13 @@ class Algorithm(Lifecycle):
         What reshapes other optimizers' steps, or what spans variables, does it here.
         """
         for p in points:
-            yield self.step(p.g, p.w, p.s, p.lr, p.t, **self.traits(p.path))
+            if p.in_place and self.kernel is not None:
+                yield scratch.added(p.w, functools.partial(self._run_kernel, p)), {}
+            else:
+                yield self.step(p.g, p.w, p.state(), p.lr, p.t, **self.traits(p.path))
+
+    def _run_kernel(self, p: Point, weights: Any) -> None:
+        self.kernel(p.g, weights, p.s, p.lr, p.t)  # type: ignore[misc]
 
     def proposals(self, points: Iterable[Point]) -> Iterator[Step]:
         """`propose`, with decoupled weight decay."""
@@ -113,9 +120,13 @@ class Algorithm(Lifecycle):
         parts = [rows.part_of(g, p.rows) for g, p in stepping]
 
         def point(gradient: Any, parameter: Parameter, part: Whole | Rows) -> Point:
-            read = {r: part.read(replicas.local(slot)) for r, slot in parameter.slots.items()}
+            slots = {role: replicas.local(slot) for role, slot in parameter.slots.items()}
+            in_place = isinstance(part, Whole) and self._kernels_serve(parameter)
+            if not in_place:
+                slots = {role: part.read(slot) for role, slot in slots.items()}
             g, w = numerics.values(gradient), parameter.read(part)
-            return Point(parameter.path, g, w, read | shared, *scalars[parameter.dtype])
+            rates, t = scalars[parameter.dtype]
+            return Point(parameter.path, g, w, slots | shared, rates, t, in_place)
 
         # One variable after the other is read, stepped and written, so that few steps are alive.
         points, given = itertools.tee(

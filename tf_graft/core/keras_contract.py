@@ -251,3 +251,32 @@ class KerasOptimizer(keras.optimizers.Optimizer):
 def rehome(variable: keras.Variable, source: keras.Variable) -> None:
     """Gives a variable the storage of another, newly made one: on a mesh, or under a strategy."""
     variable._value = source._value
+
+
+# A model on a DTensor mesh (`tf_graft/dtensor`).
+
+MODEL_NAMES = {
+    "_flatten_layers": "all layers of a model, nested ones too",
+    "_symbolic_build": "makes the variables of compiled metrics and losses before the first step",
+    "_initialize": "gives a variable an ordinary tf.Variable again, with its aggregation",
+}
+
+
+def settle(variable: keras.Variable, storage: tf.Variable) -> None:
+    """Gives a variable another storage, such as one on a mesh."""
+    variable._value = storage
+
+
+def settle_at_home(variable: keras.Variable, value: Any) -> None:
+    """Gives a variable an ordinary `tf.Variable` of its own with that value."""
+    variable._initialize(value)
+
+
+def layers_of(model: keras.Model) -> list[keras.Layer]:
+    """The model itself and its layers, those within layers too."""
+    return list(model._flatten_layers())
+
+
+def make_metrics(model: keras.Model, batch: Any) -> None:
+    """Makes what Keras makes on the first step: variables of compiled metrics and losses."""
+    model._symbolic_build(data_batch=batch)

@@ -50,6 +50,7 @@ class Optimizer(Algorithm):
     def __init__(self, learning_rate: Any = 0.001, **common: Unpack[arguments.Common]):
         super().__init__(learning_rate, **common)
 
+    @tf.autograph.experimental.do_not_convert
     def apply(self, grads: Iterable[Any], trainable_variables: Iterable[Any] | None = None) -> None:
         """Updates the variables.
 
@@ -85,6 +86,7 @@ class Optimizer(Algorithm):
         self.apply([gradient for gradient, _ in pairs], [variable for _, variable in pairs])
         return self.iterations
 
+    @tf.autograph.experimental.do_not_convert
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """One variable's update alone: not aggregated, judged, clipped, averaged or counted."""
         parameters = self._parameters_for("update_step", [variable])

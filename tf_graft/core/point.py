@@ -18,22 +18,29 @@ class Point(NamedTuple):
         path: the variable's path.
         g: gradient, of the shape of `w`.
         w: weights, float32 or float64.
-        s: slots by role, and the state that is not of one variable.
+        s: slots by role, and the state that is not of one variable: tensors, or variables to be
+            read when they are wanted.
         rates: learning rates by role, scalars of the dtype of `w`.
         t: number of this update, from 1, a scalar of the dtype of `w`.
+        in_place: whether `s` are variables that a kernel may change.
     """
 
     path: str
     g: tf.Tensor
     w: tf.Tensor
-    s: dict[str, tf.Tensor]
+    s: dict[str, Any]
     rates: dict[str, tf.Tensor]
     t: tf.Tensor
+    in_place: bool = False
 
     @property
     def lr(self) -> tf.Tensor:
         """The optimizer's own rate."""
         return self.rates["learning_rate"]
+
+    def state(self) -> dict[str, tf.Tensor]:
+        """`s`, read."""
+        return {role: tf.convert_to_tensor(x) for role, x in self.s.items()}
 
     def within(self, role: str) -> "Point":
         """The same place, seen by the child of that role."""

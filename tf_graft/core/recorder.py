@@ -62,7 +62,7 @@ class Recorder:
         """The step of one variable, and what it remembers then."""
         weights = storage(self._probes[p.path])
         weights.hold(p.w)
-        self._hold({**self.slots[p.path], **self.shared}, p.s, p.lr, p.t)
+        self._hold({**self.slots[p.path], **self.shared}, p.state(), p.lr, p.t)
         self._update(p.path, p.g, p.lr)
         new = {role: s.read() for role, s in self.slots[p.path].items() if s.written}
         return weights.change(), new

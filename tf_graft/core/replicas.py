@@ -54,6 +54,14 @@ def creating_under(strategy: tf.distribute.Strategy) -> contextlib.AbstractConte
     return contextlib.nullcontext() if _in_replica() else strategy.scope()
 
 
+def beside(variable: Any) -> contextlib.AbstractContextManager[Any]:
+    """The context in which variables are created where another one is; anywhere when None."""
+    if variable is None:
+        return contextlib.nullcontext()
+    raw = variable if isinstance(variable, tf.Variable) else variable.value
+    return tf.distribute.get_strategy().extended.colocate_vars_with(raw)
+
+
 def strategy_of(variables: Sequence[Any]) -> tf.distribute.Strategy:
     """The strategy the variables were made under; the current one where they do not say."""
     for variable in variables:

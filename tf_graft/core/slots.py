@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-from tf_graft.core import keras_contract
+from tf_graft.core import keras_contract, replicas
 
 
 class Slot(NamedTuple):
@@ -46,8 +46,8 @@ def create(
 ) -> keras.Variable:
     """A variable of the optimizer's own, named `scope/.../name`.
 
-    With a mesh it lives there: laid out as the model variable where it has its dimensions,
-    replicated otherwise.
+    It is placed beside the model variable. With a mesh it lives there: laid out as the model
+    variable where it has its dimensions, replicated otherwise.
     """
     scope, _, name = "/".join([*scope, name]).rpartition("/")
     shape = () if variable is None else slot.shape_for(variable)
@@ -62,6 +62,7 @@ def create(
         for part in scope.split("/"):
             scopes.enter_context(keras.name_scope(part))
         if mesh is None:
+            scopes.enter_context(replicas.beside(variable))
             return keras.Variable(**arguments)
         layout = _layout(mesh, variable, shape)
         return keras_contract.MeshVariable(mesh_layout=layout, **arguments)

@@ -1,0 +1,86 @@
+"""A loss scale that backs off from overflows and tries again after a while."""
+
+import keras
+import tensorflow as tf
+
+from tf_graft.core import checks, numerics
+from tf_graft.core.slots import Slot
+from tf_graft.scaling.scaler import LossScaler, State, bounds
+
+
+@keras.saving.register_keras_serializable(package="tf_graft")
+class BackoffScaler(LossScaler):
+    """Shrinks the scale on an overflow, and grows it after a window of steps without one.
+
+    ```
+    overflow:                                            scale <- scale / step_factor
+    step_window steps since an overflow or a growth:     scale <- scale * step_factor
+    always:                      scale <- min(max(scale, scale_min), scale_max)
+    ```
+
+    The scale starts at `scale_max`. With `hysteresis` above 0 so many overflows only start the
+    window anew, whatever lies between them; those after them shrink, until a whole window without
+    an overflow makes for so many again.
+
+    Differs from OpenSeq2Seq's: `last_overflow_iteration` is always the iteration of the overflow,
+    from 0, while there it was sometimes the one after; ranges are checked. Differs from NVIDIA's
+    `DynamicGradScaler` (Megatron-LM): its `hysteresis` counts the overflow that shrinks too, so
+    that its 2 is 1 here, and it has no `scale_max`.
+
+    Args:
+        scale_min: the least scale, above 0, in [2^-126, 2^126]. Default 1.0.
+        scale_max: the largest scale, at least `scale_min`, at most 2^126. Default 2^14.
+        step_factor: what the scale is divided and multiplied by, above 1. Default 2.0.
+        step_window: steps without an overflow before the scale grows, at least 1. Default 2000.
+        hysteresis: overflows tolerated before the scale shrinks, at least 0. Default 0.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong type or out of range, named.
+
+    Example:
+        >>> scaler = BackoffScaler(scale_max=64.0)
+        >>> s = {role: tf.constant(slot.fill, slot.dtype) for role, slot in scaler.slots().items()}
+        >>> s = scaler.update(s, finite=tf.constant(False), amax=tf.constant(0.0))
+        >>> float(scaler.scale(s))
+        32.0
+
+    Reference:
+        OpenSeq2Seq, `automatic_loss_scaler.BackoffScaler` (arXiv:1805.10387); NVIDIA, "Train with
+        mixed precision", on choosing a scaling factor.
+    """
+
+    def __init__(
+        self,
+        scale_min: float = 1.0,
+        scale_max: float = 2.0**14,
+        step_factor: float = 2.0,
+        step_window: int = 2000,
+        hysteresis: int = 0,
+    ):
+        owner = type(self).__name__
+        self.scale_min, self.scale_max = bounds(owner, scale_min, scale_max)
+        self.step_factor = checks.number(owner, "step_factor", step_factor, 1, open_low=True)
+        self.step_window = checks.integer(owner, "step_window", step_window, 1)
+        self.hysteresis = checks.integer(owner, "hysteresis", hysteresis, 0)
+
+    def slots(self) -> dict[str, Slot]:
+        return {
+            "scale": Slot(self.scale_max, "scalar", "float32"),
+            "iteration": Slot(0, "scalar", "int64"),
+            "last_overflow_iteration": Slot(-1, "scalar", "int64"),
+            "tolerated": Slot(0, "scalar", "int64"),  # overflows, since the last whole window
+        }
+
+    def update(self, s: State, finite: tf.Tensor, amax: tf.Tensor) -> State:
+        k, last, tolerated = s["iteration"], s["last_overflow_iteration"], s["tolerated"]
+        grows = finite & tf.equal((k - last) % self.step_window, 0)
+        shrinks = ~finite & (tolerated >= self.hysteresis)
+        scale = tf.where(grows, s["scale"] * self.step_factor, s["scale"])
+        scale = tf.where(shrinks, numerics.quotient(s["scale"], self.step_factor), scale)
+        counted = tf.where(finite | shrinks, tolerated, tolerated + 1)
+        return {
+            "scale": tf.clip_by_value(scale, self.scale_min, self.scale_max),
+            "iteration": k + 1,
+            "last_overflow_iteration": tf.where(finite, last, k),
+            "tolerated": tf.where(grows, tf.zeros_like(counted), counted),
+        }

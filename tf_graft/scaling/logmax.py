@@ -1,0 +1,123 @@
+"""A loss scale from the statistics of the gradients' largest magnitudes."""
+
+import math
+import sys
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_graft.core import checks, numerics
+from tf_graft.core.slots import Slot
+from tf_graft.scaling.scaler import LARGEST, LossScaler, State, bounds
+
+LEAST_NORMAL = 2.0**-126  # below it float32 has fewer digits, and TensorFlow mostly reads zero
+
+
+@keras.saving.register_keras_serializable(package="tf_graft")
+class LogMaxScaler(LossScaler):
+    """The scale at which the gradients' largest magnitude is unlikely to reach `2^log_max`.
+
+    ```
+    x = log2(amax), log_max on an overflow
+    mu = average of x by beta1
+    sigma^2 = average of x^2 - (average of x)^2, both by beta2
+    scale <- min(max(2^(log_max - (mu + overflow_std_dev * sigma)), scale_min), scale_max)
+    ```
+
+    The averages are exponential and freed of their start at zero. A gradient all zero, or below
+    float32's smallest normal number, says nothing about magnitudes and changes nothing. The scale
+    starts at 1, or at the bound nearest to it.
+
+    Differs from OpenSeq2Seq's: an overflow enters as `log_max`, while there `2^log_max` entered
+    and held the scale at `scale_min` for thousands of steps; `log_max` is the target, there always
+    16; a zero gradient made the scale NaN for good; averages are kept without their bias, as is
+    the variance, so that no digits are lost; ranges are checked. NVIDIA's apex and Megatron-LM
+    have no such scaler.
+
+    Args:
+        scale_min: the least scale, above 0, in [2^-126, 2^126]. Default 1.0.
+        scale_max: the largest scale, at least `scale_min`, at most 2^126. Default 2^14.
+        log_max: log2 of the magnitude to stay below, in [-126, 128]; that of float16's largest
+            number is 16, of bfloat16's 128. Default 16.0.
+        beta1: decay of the average that mu is, in [0, 1). Default 0.99.
+        beta2: decay of the averages in sigma, in [0, 1). Default 0.999.
+        overflow_std_dev: how many sigma to stay away, in [0, 2^126]. Default 3.09: of normally
+            distributed x, one in a thousand lies further out.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong type or out of range, named.
+
+    Example:
+        >>> scaler = LogMaxScaler()
+        >>> s = {role: tf.constant(slot.fill, slot.dtype) for role, slot in scaler.slots().items()}
+        >>> s = scaler.update(s, finite=tf.constant(True), amax=tf.constant(64.0))  # 2^6
+        >>> round(float(scaler.scale(s)), 2)  # 2^(16 - 6)
+        1024.0
+
+    Reference:
+        OpenSeq2Seq, `automatic_loss_scaler.LogMaxScaler` (arXiv:1805.10387); variance without
+        cancellation: Welford, 1962, weighted as in West, 1979.
+    """
+
+    needs_amax = True
+
+    def __init__(
+        self,
+        scale_min: float = 1.0,
+        scale_max: float = 2.0**14,
+        log_max: float = 16.0,
+        beta1: float = 0.99,
+        beta2: float = 0.999,
+        overflow_std_dev: float = 3.09,
+    ):
+        owner = type(self).__name__
+        self.scale_min, self.scale_max = bounds(owner, scale_min, scale_max)
+        self.log_max = checks.number(owner, "log_max", log_max, -126, 128)
+        self.beta1 = checks.number(owner, "beta1", beta1, 0, 1, open_high=True)
+        self.beta2 = checks.number(owner, "beta2", beta2, 0, 1, open_high=True)
+        self.overflow_std_dev = checks.number(
+            owner, "overflow_std_dev", overflow_std_dev, 0, LARGEST
+        )
+
+    def slots(self) -> dict[str, Slot]:
+        start = min(max(1.0, self.scale_min), self.scale_max)
+        return {
+            "scale": Slot(start, "scalar", "float32"),
+            "iteration": Slot(0, "scalar", "int64"),  # of those that say something
+            "mean": Slot(0, "scalar", "float32"),
+            "slow_mean": Slot(0, "scalar", "float32"),
+            "variance": Slot(0, "scalar", "float32"),
+        }
+
+    def update(self, s: State, finite: tf.Tensor, amax: tf.Tensor) -> State:
+        fits = finite & (amax < math.inf)  # False for NaN
+        measured = fits & (amax >= LEAST_NORMAL)
+        x = tf.where(measured, _log2(tf.where(measured, amax, 1.0)), self.log_max)
+
+        iteration = s["iteration"] + 1
+        t = tf.cast(iteration, tf.float32)
+        mu = s["mean"] + _share(self.beta1, t) * (x - s["mean"])
+        a, d = _share(self.beta2, t), x - s["slow_mean"]
+        variance = (1.0 - a) * (s["variance"] + a * d * d)
+        # so grouped, a tf.function, which brings constants together, leaves it as it is
+        exponent = (self.log_max - mu) - self.overflow_std_dev * tf.sqrt(variance)
+        new = {
+            "scale": tf.clip_by_value(tf.pow(2.0, exponent), self.scale_min, self.scale_max),
+            "iteration": iteration,
+            "mean": mu,
+            "slow_mean": s["slow_mean"] + a * d,
+            "variance": variance,
+        }
+        zero = fits & ~measured
+        return {role: tf.where(zero, s[role], value) for role, value in new.items()}
+
+
+def _share(beta: Any, t: tf.Tensor) -> tf.Tensor:
+    """`(1 - beta) / (1 - beta^t)`: the newest entry's weight in an average freed of its start."""
+    log_beta = math.log(max(beta, sys.float_info.min))
+    return tf.minimum(numerics.quotient(1.0 - beta, -tf.math.expm1(t * log_beta)), 1.0)
+
+
+def _log2(x: tf.Tensor) -> tf.Tensor:
+    return tf.math.log(x) * (1.0 / math.log(2.0))

@@ -1,0 +1,136 @@
+"""Loss scalers by name: for configs, for saved models, and for people."""
+
+import difflib
+import inspect
+import numbers
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from tf_graft.scaling.backoff import BackoffScaler
+from tf_graft.scaling.fixed import FixedScaler
+from tf_graft.scaling.logmax import LogMaxScaler
+from tf_graft.scaling.scaler import LossScaler
+
+_CLASSES: dict[str, type[LossScaler]] = {
+    "fixed": FixedScaler,
+    "backoff": BackoffScaler,
+    "logmax": LogMaxScaler,
+}
+# OpenSeq2Seq's parameters and their types.
+_BOUNDS: dict[str, type] = {"scale_min": float, "scale_max": float}
+_PARAMS: dict[str, dict[str, type]] = {
+    "backoff": _BOUNDS | {"step_factor": float, "step_window": int},
+    "logmax": _BOUNDS
+    | {"log_max": float, "beta1": float, "beta2": float, "overflow_std_dev": float},
+}
+
+
+def AutomaticLossScaler(
+    algorithm: str = "Backoff", params: Mapping[str, Any] | None = None
+) -> LossScaler:
+    """The scaler that OpenSeq2Seq's `AutomaticLossScaler` with the same arguments is.
+
+    Differs from OpenSeq2Seq's: it is a `BackoffScaler` or a `LogMaxScaler`, nothing around it, and
+    ranges are checked.
+
+    Args:
+        algorithm: `"Backoff"` or `"LogMax"`, in upper or lower case. Default `"Backoff"`.
+        params: the scaler's arguments by name, a float where one is wanted (not 1), an int where
+            one is wanted. OpenSeq2Seq's arguments only: no `hysteresis`. Default None, for none.
+
+    Raises:
+        TypeError: `algorithm` is no string, or `params` no dict.
+        ValueError: an unknown algorithm or parameter, or a parameter of the wrong type or out of
+            range, named.
+
+    Example:
+        >>> AutomaticLossScaler("LogMax", {"scale_max": 1024.0}).scale_max
+        1024.0
+
+    Reference:
+        OpenSeq2Seq, `automatic_loss_scaler.AutomaticLossScaler` (arXiv:1805.10387).
+    """
+    call = f"AutomaticLossScaler(algorithm={algorithm!r})"
+    if not isinstance(algorithm, str):
+        raise TypeError(f"{call}: algorithm must be 'Backoff' or 'LogMax'.")
+    if params is not None and not isinstance(params, Mapping):
+        raise TypeError(f"{call}: params is {params!r}; it must be a dict or None.")
+    name = algorithm.lower().strip()
+    if name not in _PARAMS:
+        raise ValueError(f"{call}: Unknown scaling algorithm: {name}; use 'Backoff' or 'LogMax'.")
+    given = dict(params or {})
+    for key, kind in _PARAMS[name].items():
+        if key in given and not isinstance(given[key], kind):
+            raise ValueError(f"{call}: {key} has to be of type {kind}, not {given[key]!r}.")
+    for key in given:
+        if key not in _PARAMS[name]:
+            known = ", ".join(_PARAMS[name])
+            raise ValueError(f"{call}: Unknown parameter: {key}; there are {known}.")
+    return _CLASSES[name](**given)
+
+
+def get(identifier: Any) -> LossScaler:
+    """The scaler that an identifier stands for.
+
+    Args:
+        identifier: a scaler, returned as it is; a number, for a fixed scale; None, for 1; a name
+            (`"backoff"`, `"logmax"`, `"fixed"`, in upper or lower case); a flat config
+            (`{"name": "backoff", "step_window": 100}`); or what
+            `keras.saving.serialize_keras_object` made of a scaler. A dict given is left unchanged.
+
+    Raises:
+        TypeError: something else.
+        ValueError: an unknown name or argument, or a bad argument.
+
+    Example:
+        >>> get({"name": "backoff", "step_window": 100}).step_window
+        100
+    """
+    if isinstance(identifier, LossScaler):
+        return identifier
+    if identifier is None:
+        return FixedScaler()
+    if isinstance(identifier, str):
+        return _build(identifier, {})
+    if isinstance(identifier, Mapping) and "class_name" in identifier:
+        return _deserialized(identifier)
+    if isinstance(identifier, Mapping) and isinstance(identifier.get("name"), str):
+        return _build(identifier["name"], {k: v for k, v in identifier.items() if k != "name"})
+    if _is_number(identifier):
+        return FixedScaler(identifier)
+    raise TypeError(
+        f"scaling.get({identifier!r}): a scaler, a number, None, a name, or a dict with 'name' or "
+        "'class_name' is wanted."
+    )
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _build(name: str, arguments: dict[str, Any]) -> LossScaler:
+    plain = name.strip().lower().replace("_", "").removesuffix("scaler")
+    if plain not in _CLASSES:
+        near = difflib.get_close_matches(plain, _CLASSES, 1)
+        hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(_CLASSES)}."
+        raise ValueError(f"scaling.get('{name}'): there is no such loss scaler; {hint}")
+    cls = _CLASSES[plain]
+    known = inspect.signature(cls).parameters
+    for key in arguments:
+        if key not in known:
+            raise ValueError(
+                f"scaling.get: {name} does not take '{key}'; it takes {', '.join(known)}."
+            )
+    return cls(**arguments)
+
+
+def _deserialized(config: Mapping[str, Any]) -> LossScaler:
+    result = keras.saving.deserialize_keras_object(dict(config))
+    if not isinstance(result, LossScaler):
+        raise ValueError(f"scaling.get: {config['class_name']!r} is not a loss scaler.")
+    return result
