@@ -1,17 +1,21 @@
 """Optimizers for Keras 3 on TensorFlow that give the same numbers everywhere."""
 
-from tf_graft import schedules
+from tf_graft import dtensor, report, schedules
 from tf_graft.core.checks import CheckpointError
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.registry import deserialize, get, list_optimizers, serialize
+from tf_graft.core.replicas import shards
 from tf_graft.core.slots import Slot
 from tf_graft.core.wrapped import wrap
-from tf_graft.optimizers import SGD, Adadelta, Adagrad, Adam, AdamW, RMSprop
-from tf_graft.wrappers import AdaGraft
+from tf_graft.optimizers import LAMB, LARS, SGD, Adadelta, Adagrad, Adam, AdamW, RMSprop
+from tf_graft.wrappers import LARC, AdaGraft, LayerwiseRates
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "LAMB",
+    "LARC",
+    "LARS",
     "SGD",
     "AdaGraft",
     "Adadelta",
@@ -19,13 +23,17 @@ __all__ = [
     "Adam",
     "AdamW",
     "CheckpointError",
+    "LayerwiseRates",
     "Optimizer",
     "RMSprop",
     "Slot",
     "deserialize",
+    "dtensor",
     "get",
     "list_optimizers",
+    "report",
     "schedules",
     "serialize",
+    "shards",
     "wrap",
 ]

@@ -1,6 +1,7 @@
 """The command line: `tf-graft`, also `python -m tf_graft`."""
 
 import contextlib
+import enum
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,6 +24,16 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+class Kind(enum.StrEnum):
+    """What per-layer rates are made of; see `tf_graft.report.LayerwiseRates`."""
+
+    constant = "constant"
+    piecewise = "piecewise"
+    power_law = "power_law"
+    everywhere = "global"
+
 
 Config = Annotated[Path, typer.Argument(help="A config, such as configs/digits_adagrad.yaml.")]
 Overrides = Annotated[
@@ -91,6 +102,28 @@ def schedule(
 
 
 @app.command()
+def report(
+    run: Annotated[Path, typer.Argument(help="The folder of a run, or a file of records.")],
+    export: Annotated[Path | None, typer.Option(help="Write per-layer rates to this file.")] = None,
+    kind: Annotated[Kind, typer.Option(help="What the rates are made of.")] = Kind.piecewise,
+) -> None:
+    """Shows what a graft measured; writes report.html; exports rates for layerwise_rates."""
+    with _errors():
+        from tf_graft.report import GraftReport, findings, page, table
+
+        of_run = GraftReport.read(run)
+        rates = of_run.rates(kind.value) if export else None
+        output = (run if run.is_dir() else run.parent) / page.FILE
+        page.write(of_run, output, run.resolve().name)
+        if export and rates:
+            rates.save(export)
+    Console().print(table.of_layers(of_run), "", table.of_kinds(of_run), "")
+    for finding in findings.findings(of_run):
+        _say(finding)
+    _say(f"Drawn in {output}." + (f" Rates ({kind.value}) are in {export}." if export else ""))
+
+
+@app.command()
 def bench(
     rows: Annotated[bool, typer.Option(help="Measure row-sparse gradients.")] = True,
     dense: Annotated[bool, typer.Option(help="Measure the tensors of ResNet-50.")] = True,
@@ -142,6 +175,7 @@ def _errors() -> Iterator[None]:
     """Turns what a user can mend into one sentence and an exit code."""
     try:
         from tf_graft.core.checks import CheckpointError
+        from tf_graft.report import ReportError
         from tf_graft.training.errors import ConfigError
         from tf_graft.training.loop import Stopped
     except ModuleNotFoundError:
@@ -152,7 +186,7 @@ def _errors() -> Iterator[None]:
         if str(missing.name).startswith("tf_graft"):
             raise
         raise SystemExit(NEEDS_EXTRAS) from None
-    except ConfigError as error:
+    except (ConfigError, ReportError) as error:
         _fail(str(error), 2)
     except CheckpointError as error:
         _fail(str(error), 1)

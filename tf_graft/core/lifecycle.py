@@ -92,6 +92,7 @@ class Lifecycle(keras_contract.KerasOptimizer):
 
     def _check_buildable(self, variables: list[Any], keys: list[Any]) -> None:
         owner = f"{type(self).__name__}.build"
+        replicas.refuse_divided(owner, variables)
         matching.refuse_untrainable(owner, variables, keys)
         if self.built and any(self._parameters.get(key) is None for key in keys):
             raise ValueError(

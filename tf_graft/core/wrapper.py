@@ -2,9 +2,10 @@
 
 from typing import Any, ClassVar
 
+import keras
 import tensorflow as tf
 
-from tf_graft.core import state
+from tf_graft.core import keras_contract, state
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.point import under, within
 from tf_graft.core.registry import get, serialize
@@ -46,21 +47,26 @@ class Wrapper(Optimizer):
 
         Raises:
             TypeError: one that is not an optimizer, or cannot be a child.
-            ValueError: the same one twice, or one that would do what the wrapper does for all.
+            ValueError: the same one twice, one that has been built, or one that would do what the
+                wrapper does for all.
         """
         owner = type(self).__name__
+        objects = [x for x in given.values() if isinstance(x, keras.optimizers.Optimizer)]
         for argument, child in given.items():
-            if any(child is other for name, other in given.items() if name != argument):
+            if sum(child is other for other in objects) > 1:
                 raise ValueError(
                     f"{owner}({argument}=...): the same object is given twice; each child needs "
                     "a state of its own."
                 )
-        for argument, child in given.items():
-            child = wrap(get(child))
-            _refuse_pipeline(f"{owner}({argument}={type(child).__name__}(...))", owner, child)
+        for role, argument in self.roles.items():
+            child = wrap(get(given[argument]))
+            where = f"{owner}({argument}={type(child).__name__}(...))"
+            if child.built:
+                raise ValueError(f"{where}: it has been built; give one without state.")
+            _refuse_pipeline(where, owner, child)
             setattr(self, argument, child)
-            for variable in child.rate_variables().values():
-                self._keep(variable)
+            for name, variable in under(role, child.rate_variables()).items():
+                keras_contract.rename(self._keep(variable), f"{self.name}/{name}")
 
     def slots_for(self, path: str) -> dict[str, Slot]:
         own = super().slots_for(path)

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_graft.report import GraftRecorder
 from tf_graft.training import data as data_sets
 from tf_graft.training import models, optimizer, plots
 from tf_graft.training.checkpoints import Checkpoints
@@ -25,6 +26,9 @@ from tf_graft.training.loop import (
     metric_columns,
 )
 from tf_graft.training.schema import RunConfig
+from tf_graft.wrappers import AdaGraft
+
+RECORDS = 200  # of a graft in a run, at most: a small model must not wait for them
 
 
 def train(config: RunConfig, source: Source, say: Callable[[str], None] = print) -> dict[str, Any]:
@@ -80,7 +84,10 @@ def _compile(config: RunConfig, data: data_sets.Batches, source: Source) -> Reco
     )
     model.record(config.run.steps_per_execution)
     # Everything that is saved must exist: slots, and metrics, which are made on first use.
-    model.optimizer.build(model.trainable_variables)
+    try:
+        model.optimizer.build(model.trainable_variables)
+    except (ValueError, TypeError) as error:
+        raise optimizer.located(error, config, source) from None
     x, y = tf.nest.map_structure(
         lambda spec: tf.zeros([1, *spec.shape[1:]], spec.dtype), data.test.element_spec
     )
@@ -99,6 +106,7 @@ def _fit(
     stop: StopRequest,
 ) -> None:
     epoch, used = divmod(start, data.steps_per_epoch)
+    writers = _writers(config, folder)
     with (
         contextlib.closing(Log(folder.steps, STEP_COLUMNS, start)) as steps,
         contextlib.closing(Log(folder.metrics, metric_columns(model), start)) as metrics,
@@ -112,6 +120,7 @@ def _fit(
             validation_data=data.test,
             verbose=_verbosity(config.run.progress),
             callbacks=[
+                *_recorders(model, folder, config.run.epochs * data.steps_per_epoch, writers),
                 Bookkeeping(
                     checkpoints=checkpoints,
                     steps_log=steps,
@@ -120,7 +129,7 @@ def _fit(
                     steps_per_epoch=data.steps_per_epoch,
                     every=config.run.checkpoint_every,
                     step=start,
-                    writers=_writers(config, folder),
+                    writers=writers,
                 ),
                 EpochBar(epoch, used),
             ],
@@ -178,6 +187,17 @@ def _writers(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
         split: tf.summary.create_file_writer(str(folder.tensorboard / split))
         for split in ("train", "test")
     }
+
+
+def _recorders(
+    model: RecordedModel, folder: RunFolder, total: int, writers: dict[str, Any]
+) -> list[GraftRecorder]:
+    """What writes down the norms of a graft, before a state is saved that comes after them."""
+    chosen = model.optimizer
+    if not (isinstance(chosen, AdaGraft) and chosen.diagnostic):
+        return []
+    every = -(-total // RECORDS)
+    return [GraftRecorder(folder.records, every, writer=writers.get("train"))]
 
 
 def _verbosity(progress: str) -> int:
