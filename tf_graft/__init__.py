@@ -1,12 +1,13 @@
 """Optimizers for Keras 3 on TensorFlow that give the same numbers everywhere."""
 
-from tf_graft import schedules
+from tf_graft import scaling, schedules
 from tf_graft.core.checks import CheckpointError
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.registry import deserialize, get, list_optimizers, serialize
 from tf_graft.core.slots import Slot
 from tf_graft.core.wrapped import wrap
 from tf_graft.optimizers import SGD, Adadelta, Adagrad, Adam, AdamW, RMSprop
+from tf_graft.scaling import MixedPrecision
 from tf_graft.wrappers import AdaGraft
 
 __version__ = "0.1.0"
@@ -19,12 +20,14 @@ __all__ = [
     "Adam",
     "AdamW",
     "CheckpointError",
+    "MixedPrecision",
     "Optimizer",
     "RMSprop",
     "Slot",
     "deserialize",
     "get",
     "list_optimizers",
+    "scaling",
     "schedules",
     "serialize",
     "wrap",
