@@ -101,7 +101,7 @@ class MixedPrecision(Around, keras_contract.ScalesLoss):
             amax = tf.reduce_max(tf.stack([tf.cast(peak, tf.float32) for peak in peaks]))
         finite = tf.constant(True) if finite is None else finite
         for role, value in self.scaler.update(self._present(), finite, amax).items():
-            replicas.local(self._scaler_state[role]).assign(value, read_value=False)
+            replicas.put(self._scaler_state[role], value)
 
     def get_config(self) -> dict[str, Any]:
         scaler = keras.saving.serialize_keras_object(self.scaler)
