@@ -222,14 +222,13 @@ class Oracle:
         self.averages = {path: w.copy() for path, w in self.w.items()}
         self.sums = {path: np.zeros_like(w) for path, w in self.w.items()}
         self.calls = self.count = self.skipped = 0
+        self.spoiled = False  # whether a micro-step since the last update was not finite
 
     def apply(self, gradients):
         """One call, with a dict of path to dense gradient; a path left out has none."""
         gradients = {path: np.array(g, np.float64) for path, g in gradients.items()}
         gradients = {p: g / (self._option("loss_scale_factor") or 1) for p, g in gradients.items()}
-        if not all(np.isfinite(g).all() for g in gradients.values()):
-            self.skipped += 1
-            return
+        self.spoiled |= not all(np.isfinite(g).all() for g in gradients.values())
         period = self._option("gradient_accumulation_steps") or 1
         for path, g in gradients.items():
             self.sums[path] += g
@@ -239,6 +238,9 @@ class Oracle:
         means = {path: self.sums[path] / period for path in gradients}
         for path in gradients:
             self.sums[path] = np.zeros_like(self.sums[path])
+        if self.spoiled:
+            self.skipped, self.spoiled = self.skipped + 1, False
+            return
         self._update(self._clipped(means))
 
     def finalize(self):

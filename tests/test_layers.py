@@ -39,6 +39,7 @@ SIDEWAYS = {
     ("scaling/backoff.py", "tf_graft.scaling.scaler"): "the base of all scalers",
     ("scaling/logmax.py", "tf_graft.scaling.scaler"): "the base of all scalers",
     ("scaling/registry.py", "tf_graft.scaling"): "all scalers, by name",
+    ("scaling/mixed_precision.py", "tf_graft.scaling"): "uses a scaler, and the masters' penalties",
 }
 ALGORITHMS = ("optimizers", "wrappers", "scaling")
 
@@ -55,6 +56,9 @@ PRIVATE = {
 OF_NAMED_TUPLES = ("_replace", "_asdict", "_fields")
 # What stands on Keras' classes; elsewhere `self._name` is an attribute of one's own.
 ON_KERAS = ("core", "optimizers", "wrappers")
+
+# Public: the underscore keeps them apart from the fields.
+OF_NAMED_TUPLES = ("_replace", "_asdict", "_fields")
 
 LINES_OF_A_FILE = 250
 LINES_OF_A_FUNCTION = 30

@@ -42,20 +42,28 @@ def started(optimizer):
 
 
 def assert_skips(optimizer, value, where="kernel", sparse=False, function=False):
-    """Only `skipped_steps` changes; and the next good step goes on."""
+    """Only `skipped_steps` changes, whichever micro-step it was; and the next good step goes on."""
     model = started(optimizer)
-    before = state_of(optimizer, *model)
-    bad = spoiled(value, where, sparse)
+    good, bad = spoiled(1.0, where, sparse), spoiled(value, where, sparse)
 
-    def apply():
-        optimizer.apply(bad, model)
+    def apply(grads):
+        optimizer.apply(grads, model)
 
-    (tf.function(apply) if function else apply)()
-    after = state_of(optimizer, *model)
-    assert after.pop("skipped_steps") == before.pop("skipped_steps") + 1
-    assert_same_state(after, before)
-    for _ in range(2):  # enough for an update under accumulation
-        optimizer.apply(spoiled(1.0, where, sparse), model)
+    apply = tf.function(apply) if function else apply
+    steps = optimizer.gradient_accumulation_steps or 1
+    for _ in range(steps - 1):
+        apply(good)
+    for at in range(steps):
+        before = state_of(optimizer, *model)
+        for micro_step in range(steps):
+            apply(bad if micro_step == at else good)
+        after = state_of(optimizer, *model)
+        assert after.pop("skipped_steps") == before.pop("skipped_steps") + 1
+        if steps > 1:
+            assert after.pop("micro_steps") == before.pop("micro_steps") + steps
+        assert_same_state(after, before)
+    for _ in range(steps):
+        apply(good)
     moved = [v.numpy() for v in model]
     assert all(np.isfinite(w).all() for w in moved)
     assert any((w != before[f"model {i}"]).any() for i, w in enumerate(moved))

@@ -1,6 +1,6 @@
 """Optimizers for Keras 3 on TensorFlow that give the same numbers everywhere."""
 
-from tf_graft import dtensor, report, schedules
+from tf_graft import dtensor, report, scaling, schedules
 from tf_graft.core.checks import CheckpointError
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.registry import deserialize, get, list_optimizers, serialize
@@ -8,6 +8,7 @@ from tf_graft.core.replicas import shards
 from tf_graft.core.slots import Slot
 from tf_graft.core.wrapped import wrap
 from tf_graft.optimizers import LAMB, LARS, SGD, Adadelta, Adagrad, Adam, AdamW, RMSprop
+from tf_graft.scaling import MixedPrecision
 from tf_graft.wrappers import LARC, AdaGraft, LayerwiseRates
 
 __version__ = "0.1.0"
@@ -24,6 +25,7 @@ __all__ = [
     "AdamW",
     "CheckpointError",
     "LayerwiseRates",
+    "MixedPrecision",
     "Optimizer",
     "RMSprop",
     "Slot",
@@ -32,6 +34,7 @@ __all__ = [
     "get",
     "list_optimizers",
     "report",
+    "scaling",
     "schedules",
     "serialize",
     "shards",

@@ -31,7 +31,9 @@ def take(gradient: Any, parameter: Parameter, steps: int) -> Any:
     """The mean over `steps` micro-steps, in the form of `gradient`; empties the accumulator."""
     accumulator = replicas.local(parameter.state["gradient_accumulator"])
     marks = replicas.local(parameter.state["accumulated_rows"])
-    if isinstance(gradient, tf.IndexedSlices):
+    if isinstance(gradient, numerics.MaskedGradient):
+        gradient = gradient._replace(mask=tf.convert_to_tensor(marks))
+    elif isinstance(gradient, tf.IndexedSlices):
         rows = tf.reshape(tf.where(marks), [-1])
         gradient = tf.IndexedSlices(gradient.values, rows)
     part = part_of(gradient, parameter.rows)

@@ -12,8 +12,7 @@ from tf_graft.core import keras_contract, numerics, replicas, rows, scratch
 from tf_graft.core.lifecycle import Lifecycle
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.point import Point, Step
-from tf_graft.core.rows import Rows, Whole
-
+from tf_graft.core.rows import Part, Rows, Whole
 
 # Variables of so many entries are gone through one by one, so that few steps are in memory at once.
 LARGE = 2**18
@@ -103,7 +102,7 @@ class Algorithm(Lifecycle):
     def _write_by_kernel(
         self, gradient: Any, parameter: Parameter, rates: dict[str, tf.Tensor], t: tf.Tensor
     ) -> bool:
-        dense = not isinstance(gradient, tf.IndexedSlices)
+        dense = not numerics.row_sparse(gradient)
         if self.kernel is None or not dense or not self._kernels_serve(parameter):
             return False
         lr = rates["learning_rate"]
@@ -124,7 +123,7 @@ class Algorithm(Lifecycle):
     ) -> None:
         parts = [rows.part_of(g, p.rows) for g, p in stepping]
 
-        def point(gradient: Any, parameter: Parameter, part: Whole | Rows) -> Point:
+        def point(gradient: Any, parameter: Parameter, part: Part) -> Point:
             slots = {role: replicas.local(slot) for role, slot in parameter.slots.items()}
             in_place = isinstance(part, Whole) and self._kernels_serve(parameter)
             if not in_place:

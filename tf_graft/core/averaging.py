@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tf_graft.core import replicas
 from tf_graft.core.parameters import Parameter
-from tf_graft.core.rows import Rows, Whole
+from tf_graft.core.rows import Part, Rows, Whole
 from tf_graft.core.slots import Slot
 
 SLOTS = {
@@ -23,7 +23,7 @@ SLOTS = {
 
 
 def catch_up(
-    parameters: Sequence[Parameter], parts: Sequence[Whole | Rows], step: tf.Tensor, momentum: float
+    parameters: Sequence[Parameter], parts: Sequence[Part], step: tf.Tensor, momentum: float
 ) -> None:
     """Makes up for idle steps: the touched averages become those of step number `step`."""
     whole = []
@@ -43,7 +43,7 @@ def catch_up(
 
 
 def update(
-    parameters: Sequence[Parameter], parts: Sequence[Whole | Rows], step: tf.Tensor, momentum: float
+    parameters: Sequence[Parameter], parts: Sequence[Part], step: tf.Tensor, momentum: float
 ) -> None:
     """Averages the weights just written at step number `step` into the touched averages."""
     for parameter, part in zip(parameters, parts, strict=True):
@@ -54,7 +54,7 @@ def update(
         _stamp(parameter, part, step)
 
 
-def _catch_up(parameter: Parameter, part: Whole | Rows, step: tf.Tensor, momentum: float) -> None:
+def _catch_up(parameter: Parameter, part: Part, step: tf.Tensor, momentum: float) -> None:
     average = replicas.local(parameter.state["average"])
     stamp = part.read(replicas.local(parameter.state["average_step"]))
     weights = parameter.read(part)
@@ -67,6 +67,6 @@ def _catch_up(parameter: Parameter, part: Whole | Rows, step: tf.Tensor, momentu
     _stamp(parameter, part, step)
 
 
-def _stamp(parameter: Parameter, part: Whole | Rows, step: tf.Tensor) -> None:
+def _stamp(parameter: Parameter, part: Part, step: tf.Tensor) -> None:
     stamp = replicas.local(parameter.state["average_step"])
     part.write(stamp, tf.zeros_like(part.read(stamp)) + step)

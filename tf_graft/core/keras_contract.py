@@ -264,6 +264,18 @@ def rename(variable: keras.Variable, path: str) -> None:
     variable._path = path
 
 
+class ScalesLoss(keras.optimizers.LossScaleOptimizer):
+    """What `compile` takes for a loss scaling optimizer, which it then does not wrap in its own.
+
+    It stands last among the bases, so that nothing of Keras' class is in use.
+    """
+
+    __init__ = keras.optimizers.Optimizer.__init__
+    variables = keras.optimizers.Optimizer.variables
+    get_config = keras.optimizers.Optimizer.get_config
+    from_config: Any = classmethod(keras.optimizers.Optimizer.from_config.__func__)
+
+
 def rehome(variable: keras.Variable, source: keras.Variable) -> None:
     """Gives a variable the storage of another, newly made one: on a mesh, or under a strategy."""
     variable._value = source._value

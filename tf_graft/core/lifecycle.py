@@ -24,10 +24,15 @@ from tf_graft.core.parameters import Parameter, Parameters, paths
 from tf_graft.core.slots import Slot
 
 MASTER = Slot(dtype="float32")
+COUNTER = Slot(dtype="int64")
 
 
 class Lifecycle(keras_contract.KerasOptimizer):
     """Everything of `Optimizer` that is not the step itself."""
+
+    _shared: dict[
+        str, keras.Variable
+    ]  # made in `build` and not before: TensorFlow restores it then
 
     def __init__(self, learning_rate: Any, **common: Unpack[arguments.Common]):
         owner = type(self).__name__
@@ -41,10 +46,12 @@ class Lifecycle(keras_contract.KerasOptimizer):
         self.mesh = own["mesh"]
         self._decay_exclusions = own["exclude_from_weight_decay"]
         self._parameters = Parameters({})
-        self._shared: dict[str, keras.Variable] = {}
         self._strategy = tf.distribute.get_strategy()
-        self.skipped_steps = self._counter("skipped_steps")
-        self.micro_steps = self._counter("micro_steps")
+        self._scalars = {self.iterations.name: self.iterations}
+        self.skipped_steps = self._scalar("skipped_steps")
+        self.micro_steps = self._scalar("micro_steps")
+        if self.gradient_accumulation_steps and self.nonfinite == "skip":
+            self.spoiled_micro_steps = self._scalar("spoiled_micro_steps")
         self._identity = state.Identity(self.signature, self._named_variables)
 
     def slots(self) -> dict[str, Slot]:
@@ -77,7 +84,7 @@ class Lifecycle(keras_contract.KerasOptimizer):
         made_under, self._strategy = self._strategy, replicas.strategy_of(variables)
         self.mesh = self.mesh or slots.mesh_of(variables)
         with tf.init_scope(), replicas.creating_under(self._strategy):
-            self._settle_counters(moved=made_under is not self._strategy)
+            self._settle_scalars(moved=made_under is not self._strategy)
             by_path = dict(zip(paths(variables), variables, strict=True))
             self.prepare(by_path)
             self._shared = {
@@ -123,17 +130,19 @@ class Lifecycle(keras_contract.KerasOptimizer):
         """Whether decoupled weight decay applies to the variable of that path."""
         return bool(self.weight_decay) and not checks.matches(path, self._decay_exclusions)
 
-    def _counter(self, name: str) -> keras.Variable:
-        return self._keep(slots.create((self.name,), name, Slot(), "int64", mesh=self.mesh))
+    def _scalar(self, role: str, slot: Slot = COUNTER) -> keras.Variable:
+        """State that is there before anything is built: a counter, unless it says otherwise."""
+        made = self._keep(slots.create((self.name,), role, slot, "float32", mesh=self.mesh))
+        self._scalars[role] = made
+        return made
 
-    def _settle_counters(self, moved: bool) -> None:
-        """Makes the counters and the rate anew where the variables live, if that is elsewhere."""
-        rate = self._rate_variable()
-        for counter in (self.iterations, self.skipped_steps, self.micro_steps, rate):
-            if counter is not None and (moved or self._off_mesh(counter)):
-                fill = Slot(float(counter.numpy()))
-                home = slots.create((self.name,), counter.name, fill, counter.dtype, mesh=self.mesh)
-                keras_contract.rehome(counter, home)
+    def _settle_scalars(self, moved: bool) -> None:
+        """Makes the scalars and the rate anew where the variables live, if that is elsewhere."""
+        for role, scalar in {**self._scalars, **self.rate_variables()}.items():
+            if moved or self._off_mesh(scalar):
+                fill = Slot(float(scalar.numpy()), dtype=scalar.dtype)
+                home = slots.create((self.name,), role, fill, scalar.dtype, mesh=self.mesh)
+                keras_contract.rehome(scalar, home)
 
     def _off_mesh(self, variable: keras.Variable) -> bool:
         return self.mesh is not None and slots.layout_of(variable) is None
@@ -143,7 +152,7 @@ class Lifecycle(keras_contract.KerasOptimizer):
         the parent's `iterations`.
         """
         self.mesh = parent.mesh
-        self._settle_counters(moved=True)
+        self._settle_scalars(moved=True)
         keras_contract.rehome(self.iterations, parent.iterations)
 
     def rates(self) -> dict[str, Any]:
@@ -234,9 +243,7 @@ class Lifecycle(keras_contract.KerasOptimizer):
         """Every variable of the optimizer by path and role; none before it is built."""
         if not self._parameters:
             return {}
-        named = {self.iterations.name: self.iterations, **self.rate_variables()}
-        named |= {counter.name: counter for counter in (self.skipped_steps, self.micro_steps)}
-        named |= self._shared
+        named = {**self._scalars, **self.rate_variables(), **self._shared}
         for parameter in self._parameters:
             for role, variable in {**parameter.slots, **parameter.state}.items():
                 named[f"{parameter.path}/{role}"] = variable

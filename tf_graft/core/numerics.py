@@ -1,11 +1,23 @@
 """Precision, finiteness and norms, for dense tensors and the values of row-sparse gradients."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 HALF = (tf.float16, tf.bfloat16)
+
+
+class MaskedGradient(NamedTuple):
+    """A row-sparse gradient in dense form.
+
+    Args:
+        values: the gradient, zero in the rows that are not touched.
+        mask: which rows are touched, booleans of shape [rows].
+    """
+
+    values: tf.Tensor
+    mask: tf.Tensor
 
 
 def compute_dtype(dtype: tf.DType) -> tf.DType:
@@ -15,7 +27,12 @@ def compute_dtype(dtype: tf.DType) -> tf.DType:
 
 def values(gradient: Any) -> tf.Tensor:
     """The numbers of a gradient, dense or row-sparse."""
-    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+    return gradient.values if row_sparse(gradient) else gradient
+
+
+def row_sparse(gradient: Any) -> bool:
+    """Whether a gradient is of some rows only."""
+    return isinstance(gradient, tf.IndexedSlices | MaskedGradient)
 
 
 def cast(gradient: Any, dtype: tf.DType) -> Any:
@@ -26,7 +43,7 @@ def cast(gradient: Any, dtype: tf.DType) -> Any:
 def divided(gradient: Any, divisor: Any) -> Any:
     """`gradient / divisor`, dense or row-sparse, for a divisor that is not zero."""
     if tf.is_tensor(divisor):
-        divisor = tf.cast(divisor, gradient.dtype)
+        divisor = tf.cast(divisor, values(gradient).dtype)
     return like(gradient, quotient(values(gradient), divisor))
 
 
@@ -41,6 +58,8 @@ def quotient(x: tf.Tensor, y: Any) -> tf.Tensor:
 
 def like(gradient: Any, new_values: tf.Tensor) -> Any:
     """`new_values` in the form of `gradient`, dense or row-sparse."""
+    if isinstance(gradient, MaskedGradient):
+        return gradient._replace(values=new_values)
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(new_values, gradient.indices)
     return new_values

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from tf_graft.core import numerics, replicas
-from tf_graft.core.rows import Rows, Whole
+from tf_graft.core.rows import Part
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class Parameter:
         """The precision its update is computed in."""
         return numerics.compute_dtype(tf.as_dtype(self.variable.dtype))
 
-    def read(self, part: Whole | Rows) -> tf.Tensor:
+    def read(self, part: Part) -> tf.Tensor:
         """The touched weights, in the precision of the update.
 
         The variable is the truth; for half precision the master adds the bits below it, as long
@@ -51,7 +51,7 @@ class Parameter:
         agrees = tf.equal(tf.saturate_cast(master, weights.dtype), weights)
         return tf.where(agrees, master, tf.cast(weights, master.dtype))
 
-    def move(self, part: Whole | Rows, weights: tf.Tensor, step: tf.Tensor) -> Any:
+    def move(self, part: Part, weights: tf.Tensor, step: tf.Tensor) -> Any:
         """Adds a step to the touched weights, whose present value is `weights`.
 
         Returns:

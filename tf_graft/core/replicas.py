@@ -35,6 +35,11 @@ def local(variable: Any) -> tf.Variable:
     return copies[int(replica) % len(copies)]
 
 
+def put(variable: Any, value: tf.Tensor) -> None:
+    """Gives the calling replica's copy of a variable a new value."""
+    local(variable).assign(value, read_value=False)
+
+
 def everywhere(strategy: tf.distribute.Strategy, function: Callable[..., None], *args: Any) -> None:
     """Runs `function` once in each replica's context: here, where we are in one already."""
     if not outside(strategy):
@@ -106,7 +111,9 @@ def refuse_divided(owner: str, variables: Iterable[Any]) -> None:
 
 def _shards_of(variable: Any) -> list[tf.Variable]:
     raw = variable if isinstance(variable, tf.Variable) else getattr(variable, "value", variable)
-    return list(raw.variables) if isinstance(raw, tf.__internal__.distribute.ShardedVariable) else []
+    return (
+        list(raw.variables) if isinstance(raw, tf.__internal__.distribute.ShardedVariable) else []
+    )
 
 
 def strategy_of(variables: Sequence[Any]) -> tf.distribute.Strategy:

@@ -1,8 +1,9 @@
 """Row-sparse gradients, and the part of a variable that a gradient touches.
 
-Everything after `coalesce` may assume that no row occurs twice. `part_of` gives the engine one way
+Everything after `once` may assume that no row occurs twice. `part_of` gives the engine one way
 to read and write a variable, whether the gradient touches all of it or some of its rows: this is
-what makes the cost of a step follow the touched rows.
+what makes the cost of a step follow the touched rows. On a mesh rows cannot be scattered: there the
+whole variable is gone through under a mask.
 """
 
 from typing import Any
@@ -10,24 +11,39 @@ from typing import Any
 import tensorflow as tf
 
 from tf_graft.core import keras_contract
+from tf_graft.core.numerics import MaskedGradient
 
 
-def coalesce(gradient: Any) -> Any:
-    """Sums the repeated rows of a `tf.IndexedSlices`; returns anything else as it is."""
+def once(gradient: Any, rows: int, masked: bool) -> Any:
+    """A `tf.IndexedSlices` with its repeated rows summed; returns anything else as it is.
+
+    Args:
+        gradient: dense or row-sparse.
+        rows: how many rows the variable has.
+        masked: whether the result is to be a `MaskedGradient`.
+    """
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
+    if masked:
+        times = tf.ones_like(gradient.indices, tf.float32)
+        touched = tf.math.unsorted_segment_sum(times, gradient.indices, rows) > 0
+        return MaskedGradient(densify(gradient, rows), touched)
     unique, position = tf.unique(tf.cast(gradient.indices, tf.int64))
     summed = tf.math.unsorted_segment_sum(gradient.values, position, tf.shape(unique)[0])
     return tf.IndexedSlices(summed, unique)
 
 
-def densify(gradient: tf.IndexedSlices, rows: int) -> tf.Tensor:
-    """The dense gradient, with that many rows, that slices stand for."""
+def densify(gradient: Any, rows: int) -> tf.Tensor:
+    """The dense gradient, with that many rows, that a row-sparse one stands for."""
+    if isinstance(gradient, MaskedGradient):
+        return gradient.values
     return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, rows)
 
 
-def range_checks(owner: str, gradient: Any, path: str, rows: int) -> list[tf.Operation]:
-    """Assertions that every row of a row-sparse gradient exists; none for a dense one.
+def range_checks(
+    owner: str, gradient: Any, path: str, rows: int, on_mesh: bool = False
+) -> list[tf.Operation]:
+    """Assertions that every row of an IndexedSlices exists; none for a dense gradient.
 
     Raises:
         tf.errors.InvalidArgumentError: when the assertion runs. Compiled by XLA there are no
@@ -38,7 +54,8 @@ def range_checks(owner: str, gradient: Any, path: str, rows: int) -> list[tf.Ope
     rows_given = gradient.indices
     inside = tf.reduce_all((rows_given >= 0) & (rows_given < rows))
     message = f"{owner}.apply: a gradient of '{path}' has a row outside [0, {rows})."
-    check = tf.debugging.Assert(inside, [message, rows_given], summarize=20)
+    shown = [message] if on_mesh else [message, rows_given]  # a mesh does not print what is divided
+    check = tf.debugging.Assert(inside, shown, summarize=20)
     return [] if check is None else [check]  # eagerly it has been raised already
 
 
@@ -89,8 +106,48 @@ class Rows:
         return variable.shape.rank > 0 and variable.shape[0] == self.rows
 
 
-def part_of(gradient: Any, rows: int) -> Whole | Rows:
-    """The part of a variable with that many rows that a coalesced gradient touches."""
+class Masked:
+    """The rows of a masked gradient: the others read as zero and are not changed.
+
+    Args:
+        mask: which rows are touched, booleans of shape [rows].
+        rows: how many rows the model variable has.
+    """
+
+    def __init__(self, mask: tf.Tensor, rows: int):
+        self.mask = mask
+        self.rows = rows
+
+    def read(self, variable: tf.Variable) -> tf.Tensor:
+        """The variable's value, zero in the other rows."""
+        value = tf.convert_to_tensor(variable)
+        return self._touched(value, tf.zeros_like(value)) if self._has_rows(variable) else value
+
+    def write(self, variable: tf.Variable, value: tf.Tensor) -> None:
+        """Replaces the touched rows' values."""
+        if self._has_rows(variable):
+            value = self._touched(value, tf.convert_to_tensor(variable))
+        variable.assign(value, read_value=False)
+
+    def add(self, variable: tf.Variable, delta: tf.Tensor) -> None:
+        """Adds to the touched rows' values."""
+        variable.assign_add(self._touched(delta, tf.zeros_like(delta)), read_value=False)
+
+    def _touched(self, value: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+        mask = tf.reshape(self.mask, [self.rows] + [1] * (value.shape.rank - 1))
+        return tf.where(mask, value, other)
+
+    def _has_rows(self, variable: tf.Variable) -> bool:
+        return variable.shape.rank > 0 and variable.shape[0] == self.rows
+
+
+Part = Whole | Rows | Masked
+
+
+def part_of(gradient: Any, rows: int) -> Part:
+    """The part of a variable with that many rows that a gradient touches, repeated rows summed."""
+    if isinstance(gradient, MaskedGradient):
+        return Masked(gradient.mask, rows)
     if isinstance(gradient, tf.IndexedSlices):
         return Rows(gradient.indices, rows)
     return Whole()

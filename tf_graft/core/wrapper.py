@@ -1,13 +1,14 @@
 """Optimizers made of optimizers: what their children must not do, and what is kept for them."""
 
-from typing import Any, ClassVar
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, Unpack
 
 import keras
 import tensorflow as tf
 
-from tf_graft.core import keras_contract, state
+from tf_graft.core import arguments, keras_contract, state
 from tf_graft.core.optimizer import Optimizer
-from tf_graft.core.point import under, within
+from tf_graft.core.point import Point, Step, under, within
 from tf_graft.core.registry import get, serialize
 from tf_graft.core.slots import Slot
 from tf_graft.core.wrapped import wrap
@@ -24,6 +25,7 @@ PIPELINE = {
     "sparse": "lazy",
     "nonfinite": "skip",
 }
+LIFTED = ("ema_momentum", "ema_overwrite_frequency", "mesh")  # what goes with them
 
 
 class Wrapper(Optimizer):
@@ -114,6 +116,65 @@ class Wrapper(Optimizer):
         config = super().get_config()
         children = zip(self.roles.values(), self.children().values(), strict=True)
         return config | {argument: serialize(child) for argument, child in children}
+
+
+class Around(Wrapper):
+    """A wrapper of one optimizer, which in all else acts for it.
+
+    Its learning rate is the optimizer's, and what the optimizer was given for the pipeline
+    (clipping, averaging, accumulation ...) the wrapper does, on the gradients as it sees them.
+
+    Args:
+        optimizer: an optimizer of tf_graft or Keras, a name or a config.
+        learning_rate: instead of the optimizer's own, if not None.
+        **common: see `tf_graft.core.arguments.Common`; instead of the optimizer's own.
+    """
+
+    roles: ClassVar[dict[str, str]] = {"optimizer": "optimizer"}
+
+    def __init__(
+        self, optimizer: Any, learning_rate: Any = None, **common: Unpack[arguments.Common]
+    ):
+        child = wrap(get(optimizer))
+        if learning_rate is not None:
+            child.learning_rate = learning_rate
+
+        def rate() -> Any:
+            return child.learning_rate
+
+        super().__init__(rate, **{**_lifted(child), **common})
+        self._adopt(optimizer=child)
+
+    @property
+    def learning_rate(self) -> Any:
+        """The optimizer's present rate: settable with a number, unless it is a schedule."""
+        return self.optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value: Any) -> None:
+        self.optimizer.learning_rate = value
+
+    def inner(self, p: Point) -> Point:
+        """The point as the optimizer is to see it, at the rate of this step."""
+        point = p.within("optimizer")
+        return point._replace(rates=point.rates | {"learning_rate": p.lr})
+
+    def propose(self, points: Iterable[Point]) -> Iterator[Step]:
+        for d, slots in self.optimizer.proposals(map(self.inner, points)):
+            yield d, under("optimizer", slots)
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        del config["learning_rate"]  # it is in the optimizer's
+        return config
+
+
+def _lifted(child: Optimizer) -> dict[str, Any]:
+    """Takes from an optimizer what it was given for the pipeline."""
+    taken = {name: getattr(child, name) for name in (*PIPELINE, *LIFTED)}
+    for name, default in PIPELINE.items():
+        setattr(child, name, default)
+    return taken
 
 
 def _refuse_pipeline(where: str, owner: str, child: Optimizer) -> None:

@@ -1,8 +1,11 @@
-"""Loss scales for half precision: when to change them."""
+"""Mixed precision, and when to change its loss scale."""
 
 from tf_graft.scaling.backoff import BackoffScaler
 from tf_graft.scaling.fixed import FixedScaler
+from tf_graft.scaling.logger import LossScaleLogger
 from tf_graft.scaling.logmax import LogMaxScaler
+from tf_graft.scaling.master_regularizer import MasterRegularizer
+from tf_graft.scaling.mixed_precision import MixedPrecision
 from tf_graft.scaling.registry import AutomaticLossScaler, get
 from tf_graft.scaling.scaler import LossScaler
 
@@ -11,6 +14,9 @@ __all__ = [
     "BackoffScaler",
     "FixedScaler",
     "LogMaxScaler",
+    "LossScaleLogger",
     "LossScaler",
+    "MasterRegularizer",
+    "MixedPrecision",
     "get",
 ]

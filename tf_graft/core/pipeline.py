@@ -1,0 +1,174 @@
+"""What happens to gradients until they are in the variables, in one order, once."""
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tf_graft.core import (
+    accumulation,
+    averaging,
+    clipping,
+    keras_contract,
+    numerics,
+    replicas,
+    rows,
+)
+from tf_graft.core.algorithm import Algorithm
+from tf_graft.core.parameters import Parameter
+from tf_graft.core.rows import Part, Whole
+
+
+class Pipeline(Algorithm):
+    """The way of the gradients, in each replica's own context: to be read from top to bottom."""
+
+    def _receive(self, gradients: list[Any], parameters: list[Parameter], summed: bool) -> None:
+        """Aggregate, coalesce, unscale, judge."""
+        gradients = in_precision(gradients, parameters)
+        gradients = gradients if summed else replicas.summed(gradients)
+        with self._ready(gradients, parameters) as ready:
+            scale = self.loss_scale()
+            if scale is not None:
+                ready = [numerics.divided(g, scale) for g in ready]
+            ready = self.penalized(ready, parameters)
+            if self.nonfinite == "apply":
+                self._accept(ready, parameters, None)
+                return
+            finite = numerics.all_finite([numerics.values(g) for g in ready])
+            if self.nonfinite == "skip":
+                self._accept(ready, parameters, finite)
+                return
+            with tf.control_dependencies(self._finite_check(finite)):
+                self._accept(ready, parameters, finite)
+
+    def loss_scale(self) -> Any:
+        """What `scale_loss` multiplies by, and gradients are divided by; None for nothing."""
+        return self.loss_scale_factor
+
+    def penalized(self, gradients: list[Any], parameters: list[Parameter]) -> list[Any]:
+        """The unscaled gradients with what the loss they come from left out."""
+        return gradients
+
+    def judged(self, gradients: list[Any], finite: tf.Tensor | None) -> None:
+        """Told the gradients of each update, and whether they are finite, before it is made."""
+
+    @contextlib.contextmanager
+    def _ready(self, gradients: list[Any], parameters: list[Parameter]) -> Iterator[list[Any]]:
+        """Gradients with each row once, dense where they are to act so.
+
+        What is done with them waits until every row was found to exist.
+        """
+        both = list(zip(gradients, parameters, strict=True))
+        owner = type(self).__name__
+        on_mesh = self.mesh is not None
+        checks = [rows.range_checks(owner, g, p.path, p.rows, on_mesh) for g, p in both]
+        once = [(rows.once(g, p.rows, masked=on_mesh), p) for g, p in both]
+        with tf.control_dependencies(list(itertools.chain.from_iterable(checks))):
+            yield [rows.densify(g, p.rows) if self._acts_dense(g, p) else g for g, p in once]
+
+    def _acts_dense(self, gradient: Any, parameter: Parameter) -> bool:
+        if not numerics.row_sparse(gradient):
+            return False
+        exact_on_rows = self.idle and self.rowwise and not self.decays(parameter.path)
+        return self.whole(parameter.path) or (self.sparse == "exact" and not exact_on_rows)
+
+    def _finite_check(self, finite: tf.Tensor) -> list[Any]:
+        if keras_contract.in_xla():
+            raise ValueError(
+                f"{type(self).__name__}(nonfinite='raise'): compiled by XLA nothing can be raised; "
+                "use 'skip'."
+            )
+        message = f"{type(self).__name__}.apply: a gradient is not finite; nothing was changed."
+        check = tf.debugging.Assert(finite, [message])
+        return [] if check is None else [check]
+
+    def _skip(self) -> None:
+        replicas.local(self.skipped_steps).assign_add(1, read_value=False)
+
+    def _accept(
+        self, gradients: list[Any], parameters: list[Parameter], finite: tf.Tensor | None
+    ) -> None:
+        """Accumulate: an update now, or at the last micro-step."""
+        steps = self.gradient_accumulation_steps
+        if not steps:
+            self._decide(gradients, parameters, finite)
+            return
+        both = list(zip(gradients, parameters, strict=True))
+
+        def add() -> None:
+            for gradient, parameter in both:
+                accumulation.add(gradient, parameter)
+
+        def spoil() -> None:
+            replicas.local(self.spoiled_micro_steps).assign_add(1, read_value=False)
+
+        if self.nonfinite == "skip":
+            tf.cond(finite, add, spoil)
+        else:
+            add()
+
+        def decide() -> None:
+            means = [accumulation.take(g, p, steps) for g, p in both]
+            self._decide(means, parameters, self._unspoiled())
+
+        taken = replicas.local(self.micro_steps).assign_add(1)
+        tf.cond(taken % steps == 0, decide, lambda: None)
+
+    def _unspoiled(self) -> tf.Tensor | None:
+        """Whether no micro-step since the last update was spoiled; forgets those that were."""
+        if self.nonfinite != "skip":
+            return None
+        spoiled = replicas.local(self.spoiled_micro_steps)
+        result = tf.equal(spoiled.value(), 0)
+        spoiled.assign(0, read_value=False)
+        return result
+
+    def _decide(
+        self, gradients: list[Any], parameters: list[Parameter], finite: tf.Tensor | None
+    ) -> None:
+        """An update, unless a gradient was not finite."""
+        self.judged(gradients, finite)
+        if self.nonfinite == "skip":
+            tf.cond(finite, lambda: self._update(gradients, parameters), self._skip)
+        else:
+            self._update(gradients, parameters)
+
+    def _update(self, gradients: list[Any], parameters: list[Parameter]) -> None:
+        """Clip, propose, write, average, count."""
+        count = replicas.local(self.iterations)
+        done = self._done()
+        parts = self._parts(gradients, parameters)
+        if self.use_ema:
+            averaging.catch_up(parameters, parts, done, self.ema_momentum)
+        clips = (self.clipvalue, self.clipnorm, self.global_clipnorm)
+        self._write(clipping.clipped(gradients, *clips), parameters, self.rates())
+        if self.use_ema:
+            averaging.update(parameters, parts, done + 1, self.ema_momentum)
+            self._overwrite_when_due(done + 1)
+        count.assign_add(1, read_value=False)
+
+    def _parts(self, gradients: list[Any], parameters: list[Parameter]) -> list[Part]:
+        return [
+            # an average of a whole variable is as good, and a mask would save nothing
+            Whole() if isinstance(g, numerics.MaskedGradient) else rows.part_of(g, p.rows)
+            for g, p in zip(gradients, parameters, strict=True)
+        ]
+
+    def _overwrite_when_due(self, step: tf.Tensor) -> None:
+        frequency = self.ema_overwrite_frequency
+        if frequency:
+            everything = list(self._parameters)
+            tf.cond(step % frequency == 0, lambda: self._overwrite(everything, step), lambda: None)
+
+    def _overwrite(self, parameters: list[Parameter], step: tf.Tensor) -> None:
+        averaging.catch_up(parameters, [Whole()] * len(parameters), step, self.ema_momentum)
+        for parameter in parameters:
+            average = replicas.local(parameter.state["average"])
+            parameter.replace(tf.convert_to_tensor(average))
+
+
+def in_precision(gradients: list[Any], parameters: list[Parameter]) -> list[Any]:
+    """The gradients in the precision of the update, before anything is summed in a lower one."""
+    return [numerics.cast(g, p.dtype) for g, p in zip(gradients, parameters, strict=True)]
