@@ -233,12 +233,6 @@ _LARC = (
         )
         for mode in ("foo", None, 1)
     ),
-    Refusal(
-        {"optimizer": {"name": "sgd", "clipnorm": 1.0}},
-        ValueError,
-        "LARC(optimizer=SGD(...)): its clipnorm=1.0 would have to act on all variables at once; "
-        "give clipnorm to LARC.",
-    ),
 )
 
 
@@ -268,9 +262,7 @@ _GRAFT_CHILD = tf_graft.serialize(
 _SGD_ORACLE = oracles.Child(oracles.sgd, 0.5)
 _ADAM_ORACLE = oracles.Child(oracles.adam, 0.25)
 _MOMENTUM_ORACLE = oracles.Child(oracles.sgd, 0.125, momentum=0.9)
-_GRAFT_ORACLE = oracles.Child(
-    oracles.adagraft, 0.5, magnitude=_SGD_ORACLE, direction=_ADAM_ORACLE
-)
+_GRAFT_ORACLE = oracles.Child(oracles.adagraft, 0.5, magnitude=_SGD_ORACLE, direction=_ADAM_ORACLE)
 
 
 def _graft(
@@ -621,6 +613,7 @@ if hasattr(keras.optimizers, "ScheduleFreeAdamW"):  # from Keras 3.15 on; 3.12's
         _wrapped(
             keras.optimizers.Muon,
             "muon",
+            arguments={"weight_decay": None, "adam_weight_decay": None},  # options of the loops
             slots={0: ("momentum", "velocity"), 1: ("momentum", "velocity"), 2: ("momentum",)},
             whole=True,
             spoils="all",
@@ -641,9 +634,7 @@ BUILT_IN: dict[str, Callable[..., keras.optimizers.Optimizer]] = {
     "sgd_momentum": functools.partial(keras.optimizers.SGD, momentum=0.9),
     "sgd_nesterov": functools.partial(keras.optimizers.SGD, momentum=0.9, nesterov=True),
     "rmsprop": keras.optimizers.RMSprop,
-    "rmsprop_centered": functools.partial(
-        keras.optimizers.RMSprop, momentum=0.5, centered=True
-    ),
+    "rmsprop_centered": functools.partial(keras.optimizers.RMSprop, momentum=0.5, centered=True),
     "adam": keras.optimizers.Adam,
     "adam_amsgrad": functools.partial(keras.optimizers.Adam, amsgrad=True),
     "adamw": functools.partial(keras.optimizers.AdamW, weight_decay=0.25),

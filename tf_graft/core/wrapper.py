@@ -137,13 +137,14 @@ class Around(Wrapper):
     ):
         child = wrap(get(optimizer))
         if learning_rate is not None:
-            child.learning_rate = learning_rate
+            child.learning_rate = arguments.rate(type(self).__name__, learning_rate)
 
         def rate() -> Any:
             return child.learning_rate
 
         super().__init__(rate, **{**_lifted(child), **common})
         self._adopt(optimizer=child)
+        self.idle, self.rowwise = child.idle, child.rowwise
 
     @property
     def learning_rate(self) -> Any:
@@ -152,6 +153,8 @@ class Around(Wrapper):
 
     @learning_rate.setter
     def learning_rate(self, value: Any) -> None:
+        if not isinstance(value, tf.Tensor | tf.Variable | keras.Variable):
+            value = arguments.rate(type(self).__name__, value)
         self.optimizer.learning_rate = value
 
     def inner(self, p: Point) -> Point:

@@ -84,15 +84,10 @@ class LAMB(Layerwise):
         beta_1, beta_2 = tf.constant(self.beta_1, g.dtype), tf.constant(self.beta_2, g.dtype)
         m = s["momentum"] + (1 - beta_1) * (g - s["momentum"])
         v = s["velocity"] + (1 - beta_2) * (g * g - s["velocity"])
-        root = tf.sqrt(_one_minus_power(self.beta_2, t))
-        u = root / _one_minus_power(self.beta_1, t) * m / (tf.sqrt(v) + self.epsilon * root)
+        root = tf.sqrt(numerics.one_minus_power(self.beta_2, t))
+        u = root / numerics.one_minus_power(self.beta_1, t) * m / (tf.sqrt(v) + self.epsilon * root)
         if decay:
             u += decay * w
         if adapts:
             lr *= ratio(numerics.length(w), numerics.length(u))
         return -lr * u, {"momentum": m, "velocity": v}
-
-
-def _one_minus_power(beta: float, t: tf.Tensor) -> tf.Tensor:
-    """`1 - beta^t`, which in float32 would lose half its digits at the first steps."""
-    return -tf.math.expm1(t * tf.math.log(tf.constant(beta, t.dtype)))

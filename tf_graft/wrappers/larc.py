@@ -1,21 +1,20 @@
 """LARC: another optimizer, its gradients scaled layer by layer."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar, Unpack
+from collections.abc import Sequence
+from typing import Any, Unpack
 
 import tensorflow as tf
 
 from tf_graft.core import arguments, checks, numerics
-from tf_graft.core.point import Point, Step, under
-from tf_graft.core.registry import get, register
-from tf_graft.core.wrapped import wrap
-from tf_graft.core.wrapper import Wrapper
+from tf_graft.core.point import Point
+from tf_graft.core.registry import register
+from tf_graft.core.wrapper import Around
 
 MODES = ("clip", "scale")
 
 
 @register
-class LARC(Wrapper):
+class LARC(Around):
     """LARC: an optimizer whose gradients are scaled by a ratio of norms, for each variable.
 
     ```
@@ -45,12 +44,12 @@ class LARC(Wrapper):
         exclude_from_layer_adaptation: regular expressions; a variable whose path contains one has
             `r = 1`. Default None.
         learning_rate: sets the optimizer's rate, if not None: a number, at least 0, or schedule.
-        **common: see `tf_graft.core.arguments.Common`.
+        **common: see `tf_graft.core.arguments.Common`; what the optimizer was given of them is
+            taken over.
 
     Raises:
         TypeError: an argument of the wrong type; an optimizer that cannot be wrapped.
-        ValueError: an argument out of range; an optimizer that clips, averages, accumulates or
-            scales on its own.
+        ValueError: an argument out of range.
 
     Row-sparse gradients: the norms are of the touched rows.
 
@@ -66,9 +65,6 @@ class LARC(Wrapper):
         1708.03888), algorithm 1, on gradients, as in NVIDIA's OpenSeq2Seq.
     """
 
-    roles: ClassVar = {"optimizer": "optimizer"}
-    rowwise = False
-
     def __init__(
         self,
         optimizer: Any,
@@ -80,12 +76,8 @@ class LARC(Wrapper):
         learning_rate: Any = None,
         **common: Unpack[arguments.Common],
     ):
-        child = wrap(get(optimizer))
-
-        def rate() -> Any:
-            return child.learning_rate
-
-        super().__init__(rate, **common)
+        super().__init__(optimizer, learning_rate, **common)
+        self.rowwise = False
         self.eta = checks.number("LARC", "eta", eta, 0, open_low=True)
         self.mode = checks.choice("LARC", "mode", mode, MODES)
         self.min_update = checks.number("LARC", "min_update", min_update, 0, 1)
@@ -93,30 +85,9 @@ class LARC(Wrapper):
         self.exclude_from_layer_adaptation = checks.patterns(
             "LARC", "exclude_from_layer_adaptation", exclude_from_layer_adaptation
         )
-        if learning_rate is not None:
-            child.learning_rate = arguments.rate("LARC", learning_rate)
-        self._adopt(optimizer=child)
-        self.idle = child.idle
 
-    @property
-    def learning_rate(self) -> Any:
-        """The optimizer's present rate: settable with a number, unless it is a schedule."""
-        return super().learning_rate
-
-    @learning_rate.setter
-    def learning_rate(self, value: Any) -> None:
-        if not isinstance(value, tf.Tensor | tf.Variable):
-            value = arguments.rate("LARC", value)
-        self.optimizer.learning_rate = value
-
-    def propose(self, points: Iterable[Point]) -> Iterator[Step]:
-        for d, slots in self.optimizer.proposals(map(self._scaled, points)):
-            yield d, under("optimizer", slots)
-
-    def _scaled(self, p: Point) -> Point:
-        """The point as the optimizer is to see it."""
-        inner = p.within("optimizer")
-        inner = inner._replace(rates=inner.rates | {"learning_rate": p.lr})
+    def inner(self, p: Point) -> Point:
+        inner = super().inner(p)
         if checks.matches(p.path, self.exclude_from_layer_adaptation):
             return inner
         # in a graph, a plain product with a scalar would be regrouped with the optimizer's own
@@ -133,7 +104,3 @@ class LARC(Wrapper):
         else:
             result = tf.maximum(local, self.min_update)
         return tf.where((w_norm > 0) & tf.math.is_finite(local), result, one)
-
-    def get_config(self) -> dict[str, Any]:
-        config = super().get_config()
-        return config | {"learning_rate": self.optimizer.get_config()["learning_rate"]}
