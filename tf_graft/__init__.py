@@ -2,12 +2,23 @@
 
 from tf_graft import scaling, schedules
 from tf_graft.core.checks import CheckpointError
+from tf_graft.core.clipping import clip_by_global_norm
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.registry import deserialize, get, list_optimizers, serialize
 from tf_graft.core.slots import Slot
 from tf_graft.core.wrapped import wrap
-from tf_graft.optimizers import SGD, Adadelta, Adagrad, Adam, AdamW, RMSprop
+from tf_graft.optimizers import (
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    AdamW,
+    Momentum,
+    NovoGrad,
+    RMSprop,
+)
 from tf_graft.scaling import MixedPrecision
+from tf_graft.training.optimize_loss import get_regularization_loss, optimize_loss
 from tf_graft.wrappers import AdaGraft
 
 __version__ = "0.1.0"
@@ -21,12 +32,17 @@ __all__ = [
     "AdamW",
     "CheckpointError",
     "MixedPrecision",
+    "Momentum",
+    "NovoGrad",
     "Optimizer",
     "RMSprop",
     "Slot",
+    "clip_by_global_norm",
     "deserialize",
     "get",
+    "get_regularization_loss",
     "list_optimizers",
+    "optimize_loss",
     "scaling",
     "schedules",
     "serialize",

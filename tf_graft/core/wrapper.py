@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, Unpack
 
+import keras
 import tensorflow as tf
 
 from tf_graft.core import arguments, state
@@ -58,7 +59,7 @@ class Wrapper(Optimizer):
                     "a state of its own."
                 )
         for argument, child in given.items():
-            child = wrap(get(child))
+            child = _child(owner, argument, child)
             _refuse_pipeline(f"{owner}({argument}={type(child).__name__}(...))", owner, child)
             setattr(self, argument, child)
             for variable in child.rate_variables().values():
@@ -129,7 +130,7 @@ class Around(Wrapper):
     def __init__(
         self, optimizer: Any, learning_rate: Any = None, **common: Unpack[arguments.Common]
     ):
-        child = wrap(get(optimizer))
+        child = _child(type(self).__name__, "optimizer", optimizer)
         if learning_rate is not None:
             child.learning_rate = learning_rate
 
@@ -161,6 +162,18 @@ class Around(Wrapper):
         config = super().get_config()
         del config["learning_rate"]  # it is in the optimizer's
         return config
+
+
+def _child(owner: str, argument: str, given: Any) -> Optimizer:
+    """An optimizer of this package for what was given."""
+    given = get(given)
+    if isinstance(given, keras.optimizers.LossScaleOptimizer):
+        name = type(given).__name__
+        raise TypeError(
+            f"{owner}({argument}={name}(...)): what scales the loss must be the outermost "
+            f"optimizer; put {name} around {owner}."
+        )
+    return wrap(given)
 
 
 def _lifted(child: Optimizer) -> dict[str, Any]:
