@@ -1,4 +1,4 @@
-"""Runs `mesh_cases.py` in a process of its own.
+"""Runs `mesh_cases.py`, and others like it, in a process of its own.
 
 The collectives of a mesh and of `MirroredStrategy` on the same devices abort each other in one
 process. By hand: `python -m pytest tests/mesh_cases.py`.
@@ -18,11 +18,11 @@ TESTS = pathlib.Path(__file__).parent
 ROOT = pathlib.Path(tf_graft.__file__).parents[1]
 
 
-def passed(*arguments: str) -> int:
+def passed(*arguments: str, cases: str = "mesh_cases.py") -> int:
     """How many of the cases ran and passed; none may fail."""
     options = ["-p", "no:cacheprovider", "--no-header", "--tb=short", f"--rootdir={TESTS.parent}"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, str(TESTS / "mesh_cases.py"), *arguments],
+        [sys.executable, "-m", "pytest", *options, str(TESTS / cases), *arguments],
         cwd=TESTS.parent,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,

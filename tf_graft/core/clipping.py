@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_graft.core import numerics
+from tf_graft.core import checks, numerics, rows
 
 
 def clipped(
@@ -35,6 +35,55 @@ def clipped(
         excess = _excess(numerics.norm(values), global_clipnorm)
         return [numerics.divided(gradient, excess) for gradient in gradients]
     return list(gradients)
+
+
+def clip_by_global_norm(
+    gradients: Sequence[Any], clip_norm: float
+) -> tuple[list[Any], tf.Tensor | None]:
+    """Gradients whose L2 norm over all entries together is at most `clip_norm`, and their norm.
+
+    ```
+    g <- g * clip_norm * min(1 / norm, 1 / clip_norm)
+    ```
+
+    It is computed in float32 at least and returned in the dtype of each gradient. From
+    OpenSeq2Seq's: repeated rows are summed first, scalars stay scalars, None stays None.
+
+    Args:
+        gradients: tensors of any shape, `tf.IndexedSlices` or None.
+        clip_norm: the largest norm, above 0.
+
+    Returns:
+        The gradients, row-sparse ones with each row once, and their norm before, a float32
+        scalar (float64 where a gradient is); None where there is no gradient.
+
+    Raises:
+        TypeError, ValueError: `clip_norm` is no number, or not above 0.
+
+    Example:
+        >>> (g, missing), norm = clip_by_global_norm([tf.constant([3.0, 4.0]), None], 2.5)
+        >>> g.numpy().tolist(), missing, float(norm)
+        ([1.5, 2.0], None, 5.0)
+    """
+    largest = checks.number("clip_by_global_norm", "clip_norm", clip_norm, 0, open_low=True)
+    assert largest is not None  # for the type checker: not optional here
+    given = [
+        g if g is None or numerics.row_sparse(g) else tf.convert_to_tensor(g) for g in gradients
+    ]
+    dtypes = [None if g is None else numerics.values(g).dtype for g in given]
+    precise = [
+        None if g is None else rows.once(numerics.cast(g, numerics.compute_dtype(dtype)), 0, False)
+        for g, dtype in zip(given, dtypes, strict=True)
+    ]
+    present = [numerics.values(g) for g in precise if g is not None]
+    if not present:
+        return precise, None
+    norm = numerics.norm(present)
+    excess = _excess(norm, largest)
+    return [
+        None if g is None else numerics.cast(numerics.divided(g, excess), dtype)
+        for g, dtype in zip(precise, dtypes, strict=True)
+    ], norm
 
 
 def _excess(norm: tf.Tensor, largest: float) -> tf.Tensor:

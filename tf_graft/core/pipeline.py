@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -42,6 +42,17 @@ class Pipeline(Algorithm):
                 return
             with tf.control_dependencies(self._finite_check(finite)):
                 self._accept(ready, parameters, finite)
+
+    _watcher: Callable[[list[Any], list[Parameter]], None] | None = None
+
+    def watch(self, watcher: Callable[[list[Any], list[Parameter]], None]) -> None:
+        """Has a function told the gradients of each update, before they are clipped.
+
+        It is called in each replica's context with the gradients (summed over replicas, unscaled,
+        each row once, the means of accumulation) and the parameters that they are for; also where
+        the update is then skipped. To be called before the first step is traced.
+        """
+        self._watcher = watcher
 
     def loss_scale(self) -> Any:
         """What `scale_loss` multiplies by, and gradients are divided by; None for nothing."""
@@ -129,6 +140,8 @@ class Pipeline(Algorithm):
         self, gradients: list[Any], parameters: list[Parameter], finite: tf.Tensor | None
     ) -> None:
         """An update, unless a gradient was not finite."""
+        if self._watcher is not None:
+            self._watcher(gradients, parameters)
         self.judged(gradients, finite)
         if self.nonfinite == "skip":
             tf.cond(finite, lambda: self._update(gradients, parameters), self._skip)

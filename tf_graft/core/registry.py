@@ -42,12 +42,12 @@ def get(identifier: Any) -> keras.optimizers.Optimizer:
     if isinstance(identifier, keras.optimizers.Optimizer):
         return identifier
     if isinstance(identifier, str):
-        return _class(identifier)()
+        return find(identifier)()
     if isinstance(identifier, Mapping) and "class_name" in identifier:
         return deserialize(identifier)
     if isinstance(identifier, Mapping) and isinstance(identifier.get("name"), str):
         arguments = {key: value for key, value in identifier.items() if key != "name"}
-        return _class(identifier["name"])(**arguments)
+        return find(identifier["name"])(**arguments)
     raise TypeError(
         f"get({identifier!r}): an optimizer, a name, or a dict with 'name' or 'class_name' is "
         "wanted."
@@ -84,7 +84,12 @@ def snake_case(name: str) -> str:
     return re.sub(r"(?<=[a-z])([A-Z])(?=[a-z])", r"_\1", name).lower()
 
 
-def _class(name: str) -> type[keras.optimizers.Optimizer]:
+def find(name: str) -> type[keras.optimizers.Optimizer]:
+    """The optimizer class of a name, in any case, with underscores or without.
+
+    Raises:
+        ValueError: there is none.
+    """
     plain = name.replace("_", "").lower()
     for known, cls in _CLASSES.items():
         if known.lower() == plain:

@@ -61,11 +61,8 @@ class Wrapper(Optimizer):
                     "a state of its own."
                 )
         for role, argument in self.roles.items():
-            child = wrap(get(given[argument]))
-            where = f"{owner}({argument}={type(child).__name__}(...))"
-            if child.built:
-                raise ValueError(f"{where}: it has been built; give one without state.")
-            _refuse_pipeline(where, owner, child)
+            child = _child(owner, argument, given[argument])
+            _refuse_pipeline(f"{owner}({argument}={type(child).__name__}(...))", owner, child)
             setattr(self, argument, child)
             for name, variable in under(role, child.rate_variables()).items():
                 keras_contract.rename(self._keep(variable), f"{self.name}/{name}")
@@ -135,7 +132,7 @@ class Around(Wrapper):
     def __init__(
         self, optimizer: Any, learning_rate: Any = None, **common: Unpack[arguments.Common]
     ):
-        child = wrap(get(optimizer))
+        child = _child(type(self).__name__, "optimizer", optimizer)
         if learning_rate is not None:
             child.learning_rate = arguments.rate(type(self).__name__, learning_rate)
 
@@ -170,6 +167,23 @@ class Around(Wrapper):
         config = super().get_config()
         del config["learning_rate"]  # it is in the optimizer's
         return config
+
+
+def _child(owner: str, argument: str, given: Any) -> Optimizer:
+    """An optimizer of this package for what was given, without state."""
+    given = get(given)
+    name = type(given).__name__
+    if isinstance(given, keras.optimizers.LossScaleOptimizer):
+        raise TypeError(
+            f"{owner}({argument}={name}(...)): what scales the loss must be the outermost "
+            f"optimizer; put {name} around {owner}."
+        )
+    child = wrap(given)
+    if child.built:
+        raise ValueError(
+            f"{owner}({argument}={name}(...)): it has been built; give one without state."
+        )
+    return child
 
 
 def _lifted(child: Optimizer) -> dict[str, Any]:

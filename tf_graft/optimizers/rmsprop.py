@@ -23,7 +23,7 @@ class RMSprop(Optimizer):
     m <- momentum * m + x                            w <- w - m
     ```
 
-    Without momentum `w <- w - x`. TensorFlow 1 started `v` at one; as in Keras it starts at zero.
+    Without momentum `w <- w - x`.
 
     Args:
         learning_rate: number, at least 0, or schedule. Default 0.001.
@@ -31,6 +31,8 @@ class RMSprop(Optimizer):
         momentum: in [0, 1]. Default 0.
         epsilon: above 0, inside the root. Default 1e-7.
         centered: whether to divide by the variance in place of the mean square. Default False.
+        initial_velocity: what `v` starts at, at least 0. Default 0, as in Keras; TensorFlow 1
+            started it at 1.
         **common: see `tf_graft.core.arguments.Common`.
 
     Raises:
@@ -56,6 +58,7 @@ class RMSprop(Optimizer):
         momentum: float = 0.0,
         epsilon: float = 1e-7,
         centered: bool = False,
+        initial_velocity: float = 0.0,
         **common: Unpack[Common],
     ):
         super().__init__(learning_rate, **common)
@@ -63,12 +66,14 @@ class RMSprop(Optimizer):
         self.momentum = checks.number("RMSprop", "momentum", momentum, 0, 1)
         self.epsilon = checks.number("RMSprop", "epsilon", epsilon, 0, open_low=True)
         self.centered = checks.boolean("RMSprop", "centered", centered)
+        self.initial_velocity = checks.number("RMSprop", "initial_velocity", initial_velocity, 0)
         if not self.momentum:  # the kernel would want a slot for it
             self.kernel = None
 
     def slots(self) -> dict[str, Slot]:
-        roles = {"velocity": True, "momentum": self.momentum, "average_gradient": self.centered}
-        return {role: Slot() for role, wanted in roles.items() if wanted}
+        roles = {"momentum": self.momentum, "average_gradient": self.centered}
+        zeros = {role: Slot() for role, wanted in roles.items() if wanted}
+        return {"velocity": Slot(self.initial_velocity)} | zeros
 
     def step(self, g: Any, w: Any, s: dict[str, Any], lr: Any, t: Any) -> Step:
         fresh = 1 - tf.constant(self.rho, g.dtype)

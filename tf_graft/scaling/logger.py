@@ -4,6 +4,8 @@ from typing import Any
 
 import keras
 
+from tf_graft.core import keras_contract
+
 
 class LossScaleLogger(keras.callbacks.Callback):
     """Adds `loss_scale` and `skipped_steps` to the logs of each epoch, for all other callbacks.
@@ -18,7 +20,7 @@ class LossScaleLogger(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Refuses other optimizers."""
-        if not hasattr(self.model.optimizer, "loss_scale"):
+        if not isinstance(self.model.optimizer, keras_contract.ScalesLoss):
             raise TypeError(
                 f"LossScaleLogger: {type(self.model.optimizer).__name__} has no loss scale; "
                 "compile the model with a MixedPrecision optimizer."

@@ -70,16 +70,29 @@ class MixedPrecision(Around, keras_contract.ScalesLoss):
         **common: Unpack[Common],
     ):
         super().__init__(optimizer, learning_rate, **common)
-        if self.loss_scale_factor is not None:
-            raise ValueError(
-                f"MixedPrecision(loss_scale_factor={self.loss_scale_factor:g}): the loss would be "
-                "scaled twice; give loss_scale only."
-            )
         self.scaler = registry.get(loss_scale)
         self._scaler_state = {
             role: self._scalar(f"loss_scale/{role}", slot)
             for role, slot in self.scaler.slots().items()
         }
+
+    @property
+    def loss_scale_factor(self) -> Any:
+        """What scales the loss. Keras' `LossScaleOptimizer` sets it on what it is put around."""
+        return getattr(self, "scaler", None)
+
+    @loss_scale_factor.setter
+    def loss_scale_factor(self, value: Any) -> None:
+        if value is not None:
+            raise ValueError(
+                f"MixedPrecision(loss_scale_factor={value:g}): the loss would be scaled twice; "
+                "give loss_scale only."
+            )
+        if hasattr(self, "scaler"):
+            raise ValueError(
+                "MixedPrecision: it scales the loss itself and must be the outermost optimizer; "
+                "do not put it into a LossScaleOptimizer."
+            )
 
     def loss_scale(self) -> tf.Tensor:
         """The scale in use now, a float32 scalar."""
@@ -105,7 +118,7 @@ class MixedPrecision(Around, keras_contract.ScalesLoss):
 
     def get_config(self) -> dict[str, Any]:
         scaler = keras.saving.serialize_keras_object(self.scaler)
-        return super().get_config() | {"loss_scale": scaler}
+        return super().get_config() | {"loss_scale": scaler, "loss_scale_factor": None}
 
     def _present(self) -> State:
         return {

@@ -1,0 +1,79 @@
+"""Momentum with the learning rate outside."""
+
+from typing import Any, Unpack
+
+import tensorflow as tf
+
+from tf_graft.core import checks
+from tf_graft.core.algorithm import Step
+from tf_graft.core.arguments import Common
+from tf_graft.core.optimizer import Optimizer
+from tf_graft.core.registry import register
+from tf_graft.core.slots import Slot
+
+
+@register
+class Momentum(Optimizer):
+    """Gradient descent with momentum, the rate outside of it, as in TensorFlow 1.
+
+    ```
+    m <- momentum * m + g
+    w <- w - learning_rate * m                       use_nesterov=False
+    w <- w - learning_rate * (g + momentum * m)      use_nesterov=True
+    ```
+
+    A change of the rate acts on all of the step at once. `SGD` has the rate inside, as Keras does:
+    there earlier gradients keep the rate that they came with. For a constant rate the two are
+    equal.
+
+    Args:
+        learning_rate: number, at least 0, or schedule. Default 0.01.
+        momentum: in [0, 1]. Default 0.9.
+        use_nesterov: whether to look ahead. Default False.
+        **common: see `tf_graft.core.arguments.Common`.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong type or out of range, named.
+
+    Row-sparse gradients: with `sparse="lazy"` the momentum of untouched rows waits.
+
+    Example:
+        >>> w, optimizer = tf.Variable([1.0]), Momentum(0.5, momentum=0.5)
+        >>> optimizer.apply([tf.constant([1.0])], [w])
+        >>> optimizer.learning_rate = 1.0
+        >>> optimizer.apply([tf.constant([0.0])], [w])
+        >>> w.numpy().tolist()
+        [0.0]
+
+    Reference:
+        TensorFlow 1, `tf.train.MomentumOptimizer`; Sutskever et al., 2013, "On the importance of
+        initialization and momentum in deep learning", section 2.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.01,
+        momentum: float = 0.9,
+        use_nesterov: bool = False,
+        **common: Unpack[Common],
+    ):
+        super().__init__(learning_rate, **common)
+        self.momentum = checks.number("Momentum", "momentum", momentum, 0, 1)
+        self.use_nesterov = checks.boolean("Momentum", "use_nesterov", use_nesterov)
+
+    def slots(self) -> dict[str, Slot]:
+        return {"momentum": Slot()}
+
+    def step(self, g: Any, w: Any, s: dict[str, Any], lr: Any, t: Any) -> Step:
+        m = self.momentum * s["momentum"] + g
+        return -lr * (g + self.momentum * m if self.use_nesterov else m), {"momentum": m}
+
+    def kernel(self, g: tf.Tensor, w: Any, s: dict[str, Any], lr: Any, t: Any) -> None:
+        tf.raw_ops.ResourceApplyMomentum(
+            var=w.handle,
+            accum=s["momentum"].handle,
+            lr=lr,
+            grad=g,
+            momentum=tf.cast(self.momentum, g.dtype),
+            use_nesterov=self.use_nesterov,
+        )

@@ -1,0 +1,97 @@
+"""NovoGrad: momentum of gradients that are normalized layer by layer."""
+
+from typing import Any, Unpack
+
+import tensorflow as tf
+
+from tf_graft.core import checks, numerics
+from tf_graft.core.algorithm import Step
+from tf_graft.core.arguments import Common
+from tf_graft.core.optimizer import Optimizer
+from tf_graft.core.registry import register
+from tf_graft.core.slots import Slot
+
+
+@register
+class NovoGrad(Optimizer):
+    """NovoGrad: each variable's gradient over the root of its mean squared norm, with momentum.
+
+    ```
+    v <- beta2 * v + (1 - beta2) * ||g||^2           v = ||g||^2 at first
+    u  = g / sqrt(v + epsilon) + weight_decay * w
+    m <- beta1 * m + u                               grad_averaging: (1 - beta1) * u
+    w <- w - learning_rate * m
+    ```
+
+    `v` is one number a variable. It is first where no gradient but zeros came before. Decay is in
+    the momentum, not beside it as with the other optimizers here; `exclude_from_weight_decay`
+    holds for it.
+
+    Differs from OpenSeq2Seq's: there `v` was never stored, and so was `||g||^2` at every step.
+
+    Args:
+        learning_rate: number, at least 0, or schedule. Default 1.0.
+        beta1: how much of the momentum is kept, in [0, 1). Default 0.95.
+        beta2: decay of the average of squared norms, in [0, 1). Default 0.98.
+        epsilon: above 0, inside the root. Default 1e-8.
+        weight_decay: at least 0. Default 0.
+        grad_averaging: whether `m` is an average, not a sum. Default False.
+        **common: see `tf_graft.core.arguments.Common`.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong type or out of range, named.
+
+    Row-sparse gradients: the norm is the whole gradient's. With `sparse="lazy"` the momentum and
+    the decay of untouched rows wait.
+
+    Example:
+        >>> w = tf.Variable([1.0, 1.0])
+        >>> NovoGrad(0.5).apply([tf.constant([3.0, 4.0])], [w])  # 1 - 0.5 * [3, 4] / 5
+        >>> [round(x, 3) for x in w.numpy().tolist()]
+        [0.7, 0.6]
+
+    Reference:
+        Ginsburg et al., 2019, "Stochastic gradient methods with layer-wise adaptive moments for
+        training of deep networks" (arXiv 1905.11286), algorithm 1.
+    """
+
+    rowwise = False
+
+    def __init__(
+        self,
+        learning_rate: Any = 1.0,
+        beta1: float = 0.95,
+        beta2: float = 0.98,
+        epsilon: float = 1e-8,
+        weight_decay: float = 0.0,
+        grad_averaging: bool = False,
+        **common: Unpack[Common],
+    ):
+        checks.number("NovoGrad", "weight_decay", weight_decay, 0)
+        super().__init__(learning_rate, weight_decay=weight_decay, **common)
+        self.beta1 = checks.number("NovoGrad", "beta1", beta1, 0, 1, open_high=True)
+        self.beta2 = checks.number("NovoGrad", "beta2", beta2, 0, 1, open_high=True)
+        self.epsilon = checks.number("NovoGrad", "epsilon", epsilon, 0, open_low=True)
+        self.grad_averaging = checks.boolean("NovoGrad", "grad_averaging", grad_averaging)
+
+    def slots(self) -> dict[str, Slot]:
+        return {"momentum": Slot(), "velocity": Slot(shape="scalar")}
+
+    def decays(self, path: str) -> bool:
+        """False: decay is in the step."""
+        return False
+
+    def traits(self, path: str) -> dict[str, Any]:
+        return {"decay": self.weight_decay if super().decays(path) else 0.0}
+
+    def step(self, g: Any, w: Any, s: dict[str, Any], lr: Any, t: Any, decay: float = 0.0) -> Step:
+        norm = numerics.length(g)
+        average = self.beta2 * s["velocity"] + (1 - self.beta2) * norm * norm
+        v = tf.where(s["velocity"] > 0, average, norm * norm)
+        u = numerics.quotient(g, tf.sqrt(v + self.epsilon))
+        if decay:
+            u += decay * w
+        if self.grad_averaging:
+            u = (1 - self.beta1) * u
+        m = self.beta1 * s["momentum"] + u
+        return -lr * m, {"momentum": m, "velocity": v}

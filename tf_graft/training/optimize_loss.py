@@ -1,0 +1,229 @@
+"""OpenSeq2Seq's `optimize_loss`: one call makes a training step of a loss."""
+
+import contextlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_graft.core import checks, registry
+from tf_graft.core.parameters import paths
+from tf_graft.scaling import AutomaticLossScaler, MixedPrecision
+from tf_graft.training import openseq2seq_names
+from tf_graft.training import summaries as metrics
+from tf_graft.training.train_step import TrainStep
+
+DTYPES = ("mixed", "float32", "float16", "bfloat16", "float64")
+# OpenSeq2Seq's larc_params, LARC's arguments, and their types.
+LARC = {
+    "larc_eta": ("eta", float),
+    "larc_mode": ("mode", str),
+    "min_update": ("min_update", float),
+    "epsilon": ("epsilon", float),
+}
+
+
+def optimize_loss(
+    loss: Callable[..., Any],
+    variables: Any,
+    optimizer: Any,
+    optimizer_params: Mapping[str, Any] | None = None,
+    learning_rate_decay_fn: Any = None,
+    dtype: Any = "float32",
+    clip_gradients: float | None = None,
+    summaries: Sequence[str] | None = None,
+    larc_params: Mapping[str, Any] | None = None,
+    loss_scaling: Any = 1.0,
+    loss_scaling_params: Mapping[str, Any] | None = None,
+    iter_size: int = 1,
+    freeze_variables_regex: str | None = None,
+    aggregate: Callable[[list[Any]], list[Any]] | None = None,
+) -> TrainStep:
+    """A compiled training step that minimizes a loss, put together from OpenSeq2Seq's arguments.
+
+    ```
+    value, metrics = step(*batch)
+    value = loss(*batch), before the update
+    variables <- optimizer(variables, clip or LARC(mean over replicas and micro-steps of gradients))
+    ```
+
+    From OpenSeq2Seq's, which took a tensor: `loss` is a function, and what is returned a function.
+    Repeated rows are summed before they are clipped; scalars and missing gradients are welcome in
+    all summaries; `optimizer_params` is left as it is; a fixed scale may be an int, and steps that
+    overflow are skipped under it too; the first update of an accumulation has all its micro-steps.
+
+    Under a `tf.distribute` strategy the step is called from outside the replicas with a batch of a
+    distributed data set. Each replica computes the loss of its part, and the gradients are averaged
+    over them, which is what `on_horovod=True` did. To go on with Horovod give `aggregate`.
+
+    Args:
+        loss: takes a batch, returns a scalar. To be computed from tensors, without `fit`'s metrics;
+            `get_regularization_loss(model)` is to be added by it.
+        variables: what it is minimized over: a list, or a model for its trainable variables.
+        optimizer: `"Adagrad"`, `"Adam"`, `"AdamW"`, `"Ftrl"`, `"Momentum"`, `"NovoGrad"`,
+            `"RMSProp"` or `"SGD"`, as they were in TensorFlow 1; the name of another class of
+            tf_graft or Keras (`"LARS"`); a class; or an optimizer.
+        optimizer_params: its arguments, under their names in TensorFlow 1 or in Keras. For
+            `"AdamW"`, `weight_decay` is multiplied by the learning rate. None with an optimizer.
+        learning_rate_decay_fn: the learning rate: a function of the number of updates made so far,
+            a schedule or a number. None only with an optimizer, which then keeps its own.
+        dtype: `"mixed"` for loss scaling, or a float dtype for none. That of `variables` is what
+            decides on float32 masters; this says nothing about them.
+        clip_gradients: the largest global norm, above 0, or None. Not together with `larc_params`.
+        summaries: which metrics: `"learning_rate"`, `"gradients"`, `"gradient_norm"`,
+            `"global_gradient_norm"`, `"variables"`, `"variable_norm"`, `"larc_summaries"`,
+            `"loss_scale"`. None for the rate, the global norm and the scale. They are returned, and
+            written to the default `tf.summary` writer where tensorboard is installed.
+        larc_params: `{"larc_eta": float, "larc_mode": "clip" | "scale", "min_update": float,
+            "epsilon": float}`, of which `larc_eta` is required, or None.
+        loss_scaling: with `dtype="mixed"`, a number, `"Backoff"`, `"LogMax"` or a scaler of
+            `tf_graft.scaling`. Default 1.0.
+        loss_scaling_params: arguments of `"Backoff"` or `"LogMax"`.
+        iter_size: micro-steps to an update, at least 1. The rate and its step count updates.
+        freeze_variables_regex: variables whose path begins with a match are left out.
+        aggregate: makes of a replica's gradients (a list; float32 or float64 tensors,
+            `tf.IndexedSlices` or None, still times the loss scale) those to be used, such as their
+            mean over the workers of Horovod. It must give all workers the same.
+
+    Returns:
+        A `TrainStep`: called with a batch, returns the loss and a dict of metrics.
+
+    Raises:
+        AttributeError: `clip_gradients` and `larc_params` together.
+        TypeError: an argument of the wrong type; no learning rate.
+        ValueError: an unknown name, or an argument out of range, named.
+
+    Row-sparse gradients: as the optimizer's; `"Adam"` and `"AdamW"` move all rows, as TensorFlow 1
+    did, unless `optimizer_params` has `"sparse": "lazy"`.
+
+    Example:
+        >>> w = tf.Variable([1.0, 2.0], name="w")
+        >>> step = optimize_loss(
+        ...     lambda x: tf.reduce_sum(w * x), [w], "SGD", learning_rate_decay_fn=lambda t: 0.5
+        ... )
+        >>> value, metrics = step(tf.constant([3.0, 4.0]))
+        >>> float(value), w.numpy().tolist(), float(metrics["global_gradient_norm"])
+        (11.0, [-0.5, 0.0], 5.0)
+
+    Reference:
+        NVIDIA's OpenSeq2Seq, `optimizers.optimize_loss` (arXiv 1805.10387).
+    """
+    wanted = metrics.checked(summaries)
+    if clip_gradients is not None and larc_params is not None:
+        raise AttributeError("LARC and gradient norm clipping should not be used together")
+    if not callable(loss):
+        raise TypeError(f"optimize_loss(loss={loss!r}): a function that computes it is wanted.")
+    scaler = _scaler(loss_scaling, loss_scaling_params)
+    common = _common(clip_gradients, iter_size)
+    made = _optimizer(
+        *(optimizer, optimizer_params, learning_rate_decay_fn),
+        *(common, larc_params, scaler if _mixed(dtype) else None),
+    )
+    trained = _variables(variables, freeze_variables_regex)
+    return TrainStep(loss, trained, made, wanted, aggregate)
+
+
+def get_regularization_loss(model: keras.Model) -> tf.Tensor:
+    """The sum of a model's penalties in float32: 0 where there is none.
+
+    Those of half-precision weights with a `tf_graft.scaling.MasterRegularizer` are not in it:
+    the optimizer computes them.
+
+    Args:
+        model: a Keras model; penalties of activities are of its last call.
+
+    Returns:
+        A float32 scalar.
+
+    Example:
+        >>> layer = keras.layers.Dense(1, kernel_initializer="ones", kernel_regularizer="l2")
+        >>> model = keras.Sequential([keras.Input([3]), layer])
+        >>> round(float(get_regularization_loss(model)), 6)  # 0.01 * (1 + 1 + 1)
+        0.03
+    """
+    return tf.add_n([tf.zeros([]), *(tf.cast(loss, tf.float32) for loss in model.losses)])
+
+
+def _mixed(dtype: Any) -> bool:
+    if dtype != "mixed":
+        with contextlib.suppress(TypeError):
+            dtype = tf.as_dtype(dtype).name
+    return bool(checks.choice("optimize_loss", "dtype", dtype, DTYPES) == "mixed")
+
+
+def _scaler(loss_scaling: Any, params: Mapping[str, Any] | None) -> Any:
+    if isinstance(loss_scaling, str):
+        return AutomaticLossScaler(loss_scaling, params)
+    if params:
+        raise ValueError(
+            f"optimize_loss(loss_scaling={loss_scaling!r}, loss_scaling_params={params}): only "
+            "'Backoff' and 'LogMax' take parameters."
+        )
+    return loss_scaling
+
+
+def _common(clip_gradients: float | None, iter_size: int) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    name = "clip_gradients"
+    if clip_gradients is not None:
+        norm = checks.number("optimize_loss", name, clip_gradients, 0, open_low=True)
+        given["global_clipnorm"] = norm
+    if checks.integer("optimize_loss", "iter_size", iter_size, 1) != 1:
+        given["gradient_accumulation_steps"] = iter_size
+    return given
+
+
+def _optimizer(
+    optimizer: Any,
+    params: Mapping[str, Any] | None,
+    decay: Any,
+    common: dict[str, Any],
+    larc_params: Mapping[str, Any] | None,
+    scaler: Any,
+) -> Any:
+    """The optimizer, in LARC, in MixedPrecision, as far as wanted."""
+    larc = None if larc_params is None else _larc(larc_params)
+    given = isinstance(optimizer, keras.optimizers.Optimizer)
+    if given and isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        raise TypeError(
+            f"optimize_loss(optimizer={type(optimizer).__name__}(...)): what scales the loss comes "
+            "from loss_scaling, with dtype='mixed'; give the optimizer in it."
+        )
+    inner_takes = {} if larc is not None else common
+    made = openseq2seq_names.build(optimizer, params, decay, inner_takes)
+    if larc is not None:
+        made = registry.get({"name": "larc", "optimizer": made, **larc, **common})
+    elif given and common and scaler is None:
+        return MixedPrecision(made, 1.0, **common)  # which takes over what it has of its own
+    if scaler is None:
+        return made
+    return MixedPrecision(made, scaler, **(common if given and larc is None else {}))
+
+
+def _larc(params: Mapping[str, Any]) -> dict[str, Any]:
+    """LARC's arguments, checked as OpenSeq2Seq checked them."""
+    call = "optimize_loss(larc_params=...): "
+    if "larc_eta" not in params:
+        raise ValueError(f"{call}larc_eta parameter has to be specified")
+    for key, value in params.items():
+        if key not in LARC:
+            raise ValueError(f"{call}Unknown parameter: {key}; there are {', '.join(LARC)}.")
+        kind = LARC[key][1]
+        if key == "larc_mode" and value not in ("clip", "scale"):
+            raise ValueError(f"{call}larc_mode has to be one of ['clip', 'scale'], not {value!r}.")
+        if not isinstance(value, kind):
+            raise ValueError(f"{call}{key} has to be of type {kind}, not {value!r}.")
+    return {LARC[key][0]: value for key, value in params.items()}
+
+
+def _variables(given: Any, freeze: str | None) -> list[Any]:
+    variables = list(given.trainable_variables if isinstance(given, keras.Model) else given)
+    if freeze is not None:
+        checks.patterns("optimize_loss", "freeze_variables_regex", [freeze])
+        named = zip(paths(variables), variables, strict=True)
+        variables = [variable for path, variable in named if not re.match(freeze, path)]
+    if not variables:
+        raise ValueError("optimize_loss: no variable is left to train.")
+    return variables

@@ -1,0 +1,101 @@
+"""A compiled training step: loss, gradients, update, metrics."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_graft.core import numerics, replicas
+from tf_graft.core.optimizer import Optimizer
+from tf_graft.core.parameters import paths
+from tf_graft.training import summaries
+
+
+class TrainStep:
+    """Minimizes a loss by one step for each call. `optimize_loss` makes it.
+
+    Attributes:
+        optimizer: which has been built; its state is what is to be saved.
+        variables: what it trains.
+    """
+
+    def __init__(
+        self,
+        loss: Callable[..., Any],
+        variables: Sequence[Any],
+        optimizer: Optimizer,
+        names: Sequence[str],
+        aggregate: Callable[[list[Any]], list[Any]] | None,
+    ):
+        self.optimizer = optimizer
+        self.variables = list(variables)
+        self._loss, self._aggregate = loss, aggregate
+        self._strategy = replicas.strategy_of(self.variables)
+        optimizer.build(self.variables)
+        by_path = dict(zip(paths(self.variables), self.variables, strict=True))
+        self._summaries = summaries.Summaries(names, optimizer, by_path, _larc(optimizer))
+        self._compiled = tf.function(self._everywhere)
+
+    def __call__(self, *batch: Any) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        """Takes a step on a batch.
+
+        Returns:
+            The loss before the update, a float32 or float64 scalar, averaged over replicas, and the
+            metrics by name: scalars, and for `gradients/...` and `variables/...` the tensors. What
+            is of gradients is of the last update.
+
+        Raises:
+            ValueError: the loss is not a scalar, or depends on none of the variables.
+        """
+        loss, metrics, step, made = self._compiled(*batch)
+        summaries.write(loss, metrics, step, made)
+        return loss, metrics
+
+    def _everywhere(self, *batch: Any) -> Any:
+        step = tf.convert_to_tensor(replicas.local(self.optimizer.iterations))
+        metrics = self._summaries.before()
+        if replicas.outside(self._strategy):
+            losses = self._strategy.run(self._replica_step, args=batch)
+            loss = self._strategy.reduce(tf.distribute.ReduceOp.MEAN, losses, axis=None)
+        else:
+            loss = self._replica_step(*batch)
+        every = self.optimizer.gradient_accumulation_steps or 1
+        taken = tf.convert_to_tensor(replicas.local(self.optimizer.micro_steps))
+        return loss, metrics | self._summaries.after(), step, tf.equal(taken % every, 0)
+
+    # Not excluded from autograph, which is to convert the loss.
+    def _replica_step(self, *batch: Any) -> tf.Tensor:
+        raw = [v.value if isinstance(v, keras.Variable) else v for v in self.variables]
+        with tf.GradientTape() as tape:
+            loss = tf.convert_to_tensor(self._loss(*batch))
+            if loss.shape.rank:
+                raise ValueError(
+                    f"optimize_loss: the loss has shape {tuple(loss.shape)}; it must be a scalar."
+                )
+            loss = tf.cast(loss, numerics.compute_dtype(loss.dtype))
+            count = self._strategy.num_replicas_in_sync  # whose gradients the optimizer sums
+            scaled = self.optimizer.scale_loss(loss / count if count > 1 else loss)
+        self._apply(tape.gradient(scaled, raw))
+        return loss
+
+    @tf.autograph.experimental.do_not_convert
+    def _apply(self, gradients: list[Any]) -> None:
+        gradients = [None if g is None else _precise(g) for g in gradients]
+        if self._aggregate is not None:
+            gradients = self._aggregate(gradients)
+        pairs = list(zip(gradients, self.variables, strict=True))
+        present = [(g, v) for g, v in pairs if g is not None] or pairs
+        self.optimizer.apply(*zip(*present, strict=True))
+
+
+def _precise(gradient: Any) -> Any:
+    """In the precision of the update, in which it is summed over replicas."""
+    return numerics.cast(gradient, numerics.compute_dtype(numerics.values(gradient).dtype))
+
+
+def _larc(optimizer: Any) -> Any:
+    """The LARC that an optimizer is, or has in it."""
+    while optimizer is not None and type(optimizer).__name__ != "LARC":
+        optimizer = getattr(optimizer, "optimizer", None)
+    return optimizer
