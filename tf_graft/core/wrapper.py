@@ -164,9 +164,8 @@ class Around(Wrapper):
             yield d, under("optimizer", slots)
 
     def get_config(self) -> dict[str, Any]:
-        config = super().get_config()
-        del config["learning_rate"]  # it is in the optimizer's
-        return config
+        rate = self.optimizer.get_config()["learning_rate"]
+        return super().get_config() | {"learning_rate": rate}
 
 
 def _child(owner: str, argument: str, given: Any) -> Optimizer:
