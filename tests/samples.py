@@ -553,7 +553,7 @@ SAMPLES = (
         rates=2,
         spans=True,
         grows=False,  # its children's rates fall
-        tiny=3e-4,
+        tiny=8e-4,
     ),
     _graft(
         "graft_decays_diagnostic",

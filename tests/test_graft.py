@@ -1,4 +1,4 @@
-"""AdaGraft: G03 and G04 for every pair, lingvo's recordings, children, and what holds around them."""
+"""AdaGraft: G03 and G04 for every pair, lingvo's recordings, children, and all around them."""
 
 import copy
 import itertools
@@ -52,7 +52,9 @@ class Run:
         optimizer.build(list(model.values()))
         state = {k: tf.constant(v) for k, v in state_of(optimizer).items()}
         self.shared = {role: state[role] for role in optimizer.shared_slots()}
-        slots = {path: {r: state[f"{path}/{r}"] for r in optimizer.slots_for(path)} for path in model}
+        slots = {
+            path: {r: state[f"{path}/{r}"] for r in optimizer.slots_for(path)} for path in model
+        }
         self.states, self.steps, self.after = [], [], []
         for number in range(steps):
             rates = {"learning_rate": tf.constant(RATE)}
@@ -105,7 +107,9 @@ def assert_is_the_graft(magnitude, direction, number, **options):
     for group in groups:
         expected = length(m[path] for path in group)
         unit = length(d[path] for path in group)
-        np.testing.assert_allclose(length(proposed[p][0].numpy() for p in group), 0.5 * expected, 2e-6)
+        np.testing.assert_allclose(
+            length(proposed[p][0].numpy() for p in group), 0.5 * expected, 2e-6
+        )
         for path in group:
             along = proposed[path][0].numpy() / (0.5 * expected)
             np.testing.assert_allclose(along, d[path] / unit, rtol=2e-6, atol=1e-9, err_msg=path)
@@ -173,9 +177,9 @@ def assert_same_steps(graft, alone, steps=4, rounding=2e-6):
 
 # What lingvo's did: `goldens/adagraft.json`.
 
-CASES = json.loads(
-    (pathlib.Path(__file__).parent / "goldens" / "adagraft.json").read_text()
-)["cases"]
+CASES = json.loads((pathlib.Path(__file__).parent / "goldens" / "adagraft.json").read_text())[
+    "cases"
+]
 REPRODUCED = [
     "float64_core",
     "global_norm",
@@ -223,7 +227,8 @@ def options_of(case):
 
 def graft_of(case, **more):
     children = {
-        name: child_of(case["config"][name]) for name in ("magnitude_optimizer", "direction_optimizer")
+        name: child_of(case["config"][name])
+        for name in ("magnitude_optimizer", "direction_optimizer")
     }
     return tf_graft.AdaGraft(**children, **options_of(case) | more)
 
@@ -569,9 +574,7 @@ def test_the_norms_are_kept_where_asked():
 
 def everything():
     """A graft of which every part differs from its default."""
-    schedule = tf_graft.schedules.Warmup(
-        keras.optimizers.schedules.CosineDecay(0.1, 100), steps=5
-    )
+    schedule = tf_graft.schedules.Warmup(keras.optimizers.schedules.CosineDecay(0.1, 100), steps=5)
     inner = tf_graft.AdaGraft(
         keras.optimizers.Nadam(0.01, beta_1=0.8), tf_graft.Adagrad(schedule), name="inner"
     )

@@ -147,7 +147,9 @@ def test_float64_model(sample):
         keras.config.set_dtype_policy(before[1])
     assert {v.dtype for v in model.trainable_variables} == {"float64"}
     state = samples.state_of(model.optimizer)
-    assert {state[f"hidden/kernel/{role}"].dtype for role in sample.roles(2)} <= {np.dtype("float64")}
+    assert {state[f"hidden/kernel/{role}"].dtype for role in sample.roles(2)} <= {
+        np.dtype("float64")
+    }
     assert history["loss"][1] < history["loss"][0]
 
 

@@ -187,7 +187,9 @@ def decayed(optimizer):
     model = keras.Sequential([keras.Input([2]), keras.layers.Dense(2, name="dense")], name="net")
     for variable in model.trainable_variables:
         variable.assign(tf.ones(variable.shape))
-    optimizer.apply([tf.zeros(v.shape) for v in model.trainable_variables], model.trainable_variables)
+    optimizer.apply(
+        [tf.zeros(v.shape) for v in model.trainable_variables], model.trainable_variables
+    )
     return [bool((v.numpy() != 1).any()) for v in model.trainable_variables], model
 
 
@@ -252,7 +254,9 @@ class Custom(keras.optimizers.Optimizer):
         self.by_key = {self._var_key(v): tf.Variable(tf.zeros_like(v)) for v in var_list}
         self.scalars = [self.add_variable((), initializer="ones", name="scalar") for _ in var_list]
         self.halves = [
-            self.add_variable_from_reference(v, "half", initializer=keras.initializers.Constant(0.5))
+            self.add_variable_from_reference(
+                v, "half", initializer=keras.initializers.Constant(0.5)
+            )
             for v in var_list
         ]
         self.starts = [self.add_variable_from_reference(v, "start") for v in var_list]
@@ -370,7 +374,7 @@ class RemembersInPython(keras.optimizers.SGD):
 
 
 REFUSED = {
-    Captures: "its update uses a variable that is neither its own state nor the variable it is given",
+    Captures: "its update uses a variable that is neither its own state nor the variable it is",
     KeepsTheModel: "its update of 'a' touches 'b' too",
     CountsTogether: "its 'total' is changed by the updates of several variables",
     Applies: "it has a method 'apply' of its own, which would be passed over",
@@ -429,7 +433,9 @@ def test_ours_are_returned_as_they_are():
     message = r"^wrap\(Adam, clipnorm, sparse=\.\.\.\): it is an optimizer of tf_graft; give the"
     with pytest.raises(ValueError, match=message):
         wrap(tf_graft.Adam(0.5), clipnorm=1.0, sparse="exact")
-    with pytest.raises(TypeError, match=r"^Wrapped\(Adam\): it is an optimizer of tf_graft already"):
+    with pytest.raises(
+        TypeError, match=r"^Wrapped\(Adam\): it is an optimizer of tf_graft already"
+    ):
         Wrapped(tf_graft.Adam(0.5))
 
 

@@ -61,6 +61,24 @@ def train(config: Config, overrides: Overrides = None) -> None:
     _say(f"Done: {shown}. See {parsed.run.dir}/plot.png and {parsed.run.dir}/summary.json.")
 
 
+@app.command()
+def launch(
+    config: Config,
+    overrides: Overrides = None,
+    workers: Annotated[int, typer.Option(min=1, help="How many workers.")] = 2,
+    ps: Annotated[int, typer.Option(min=0, help="How many parameter servers.")] = 0,
+) -> None:
+    """Trains with several processes on this machine, for a config with such a strategy."""
+    with _errors():
+        from tf_graft.training import config as configs
+        from tf_graft.training import launch as launcher
+
+        parsed, source = configs.load(config, overrides or [])
+        command = launcher.command_of(config, overrides or [])
+        code = launcher.launch(parsed, source, command, {"worker": workers, "ps": ps}, _say)
+    raise typer.Exit(code)
+
+
 @app.command("list")
 def list_() -> None:
     """Shows the optimizers, schedules, data sets and models a config can name."""
@@ -177,6 +195,7 @@ def _errors() -> Iterator[None]:
         from tf_graft.core.checks import CheckpointError
         from tf_graft.report import ReportError
         from tf_graft.training.errors import ConfigError
+        from tf_graft.training.launch import LaunchError
         from tf_graft.training.loop import Stopped
     except ModuleNotFoundError:
         raise SystemExit(NEEDS_EXTRAS) from None
@@ -188,7 +207,7 @@ def _errors() -> Iterator[None]:
         raise SystemExit(NEEDS_EXTRAS) from None
     except (ConfigError, ReportError) as error:
         _fail(str(error), 2)
-    except CheckpointError as error:
+    except (CheckpointError, LaunchError) as error:
         _fail(str(error), 1)
     except Stopped as stopped:
         name = "Ctrl-C" if stopped.signum == 2 else "SIGTERM"

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from tf_graft.training.schema import MODELS, RunConfig, Section
+from tf_graft.training.schema import MODELS, STRATEGIES, Mesh, RunConfig, Section
 
 Key = tuple[str | int, ...]
 
@@ -84,10 +84,11 @@ def _sentence(error: ErrorDetails, key: Key) -> str:
 
 def _known_keys(error: ErrorDetails) -> list[str]:
     section: type[Section] = RunConfig
+    named = {**MODELS, **STRATEGIES, "mesh": Mesh}
     for part in error["loc"][:-1]:
-        if part in MODELS:
-            section = MODELS[str(part)]
-        elif part != "model":
+        if part in named:
+            section = named[str(part)]
+        elif part not in ("model", "strategy"):
             section = section.model_fields[str(part)].annotation  # type: ignore[assignment]
     return list(section.model_fields)
 

@@ -41,7 +41,7 @@ def launch(
     """
     tasks = _tasks(config, source, tasks)
     with StopRequest().listening() as stop, Cluster(command, tasks) as cluster:
-        listed = ", ".join(f"{n} {kind}{'s' * (n > 1)}" for kind, n in tasks.items() if n)
+        listed = ", ".join(f"{kind} {i}" for kind, i in cluster.tasks)
         say(f"Started {listed} on this machine.")
         return _watched(cluster, "ps" in cluster.spec, stop, say)
 

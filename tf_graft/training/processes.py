@@ -4,6 +4,7 @@ Every process leads a group of its own, which ends as a whole. What they inherit
 standard input: when it closes, because we are gone in whatever way, they go too.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -140,7 +141,5 @@ class Cluster:
 
 
 def _signal_group(process: subprocess.Popen[bytes], signum: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signum)
-    except (ProcessLookupError, PermissionError):
-        pass

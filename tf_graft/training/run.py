@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,9 +12,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_graft import dtensor
 from tf_graft.report import GraftRecorder
+from tf_graft.training import cluster, models, optimizer, plots, servers
 from tf_graft.training import data as data_sets
-from tf_graft.training import models, optimizer, plots
 from tf_graft.training.checkpoints import Checkpoints
 from tf_graft.training.errors import Source
 from tf_graft.training.folder import Log, RunFolder, read, write
@@ -47,11 +49,18 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
         CheckpointError: no saved state of the run can be read.
         Stopped: a signal ended the run, whose state is saved.
     """
-    with _environment(config), StopRequest().listening() as stop:
+    place = cluster.enter(config, source)
+    with (
+        _environment(config),
+        StopRequest().listening() as stop,
+        tempfile.TemporaryDirectory(prefix="tf_graft_") as own,
+    ):
         data = data_sets.load(config.data, config.run.steps_per_execution, source)
-        model = _compile(config, data, source)
+        model = _compile(config, data, source, place)
+        data = place.distributed(data)
         folder = RunFolder(config.run.dir or "runs/run")
-        folder.check(config, source)
+        if place.chief:
+            folder.check(config, source)
         total = config.run.epochs * data.steps_per_epoch
         summary = None if config.run.fresh else folder.finished()
         if summary and summary["steps"] >= total:
@@ -60,39 +69,50 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
                 "run.fresh=true starts afresh."
             )
             return summary
-        folder.open(config)
-        checkpoints = Checkpoints(folder.checkpoints, model, config.run.keep_checkpoints)
-        start = checkpoints.restore(say)
+        remote = servers.Remote(config, data, model, place, source) if place.servers else None
+        if place.chief:
+            folder.open(config)
+        saved, keep = remote.saved() if remote else model, config.run.keep_checkpoints
+        checkpoints = Checkpoints(folder.checkpoints, saved, keep)
+        start = checkpoints.restore(say) if place.chief or not config.run.fresh else 0
         say(_announce(folder, model, data, start, total))
+        if not place.chief:  # all workers must take part, and one may write
+            folder = RunFolder(own)
+            checkpoints = Checkpoints(folder.checkpoints, saved, keep)
         began = time.monotonic()
-        _fit(config, data, model, folder, checkpoints, start, stop)
+        if remote:
+            servers.fit(config, data, remote, folder, checkpoints, start, stop)
+        else:
+            _fit(config, data, model, folder, checkpoints, start, stop, place)
         return _finish(config, data, model, folder, time.monotonic() - began)
 
 
-def _compile(config: RunConfig, data: data_sets.Batches, source: Source) -> RecordedModel:
+def _compile(
+    config: RunConfig, data: data_sets.Batches, source: Source, place: cluster.Place
+) -> RecordedModel:
     # After the data, whose preparation may draw random numbers, and not 0: beside a global seed
     # of 0, tf.data takes no seed that is a tensor.
     keras.utils.set_random_seed(config.run.seed + 1)
-    plain = models.build(config.model, data, source)
-    model = RecordedModel(plain.input, plain.output, name=plain.name)
-    model.compile(
-        optimizer=optimizer.build(config, data.steps_per_epoch, source),
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=models.metrics(data),
-        jit_compile=config.run.jit_compile,
-        steps_per_execution=config.run.steps_per_execution,
-    )
-    model.record(config.run.steps_per_execution)
+    with place.layer_scope():
+        plain = models.build(config.model, data, source)
+    with place.model_scope():
+        model = RecordedModel(plain.input, plain.output, name=plain.name)
+    with place.layer_scope():
+        model.compile(
+            optimizer=optimizer.build(config, data.steps_per_epoch, source),
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=models.metrics(data),
+            jit_compile=config.run.jit_compile,
+            steps_per_execution=config.run.steps_per_execution,
+        )
     # Everything that is saved must exist: slots, and metrics, which are made on first use.
     try:
         model.optimizer.build(model.trainable_variables)
     except (ValueError, TypeError) as error:
         raise optimizer.located(error, config, source) from None
-    x, y = tf.nest.map_structure(
-        lambda spec: tf.zeros([1, *spec.shape[1:]], spec.dtype), data.test.element_spec
-    )
-    model.evaluate(x, y, verbose=0)
-    model.reset_metrics()
+    place.settle(model, data)
+    with place.layer_scope():
+        model.record(config.run.steps_per_execution)
     return model
 
 
@@ -104,6 +124,7 @@ def _fit(
     checkpoints: Checkpoints,
     start: int,
     stop: StopRequest,
+    place: cluster.Place,
 ) -> None:
     epoch, used = divmod(start, data.steps_per_epoch)
     writers = _writers(config, folder)
@@ -112,7 +133,7 @@ def _fit(
         contextlib.closing(Log(folder.metrics, metric_columns(model), start)) as metrics,
     ):
         model.fit(
-            data.stream(config.run.seed, start),
+            place.divided(data.stream(config.run.seed, start)),
             epochs=config.run.epochs,
             initial_epoch=epoch,
             steps_per_epoch=data.steps_per_epoch,
@@ -130,6 +151,7 @@ def _fit(
                     every=config.run.checkpoint_every,
                     step=start,
                     writers=writers,
+                    agreed=place.agreed(),
                 ),
                 EpochBar(epoch, used),
             ],
@@ -145,6 +167,8 @@ def _finish(
 ) -> dict[str, Any]:
     """Evaluates the model as it is saved (with averaged weights, it is another than before)."""
     tests = model.evaluate(data.test, verbose=0, return_dict=True)
+    if dtensor.layout_map_of(model) is not None:
+        dtensor.collect(model)
     plain = keras.Model(model.input, model.output, name=model.name)
     plain.compile(model.optimizer, model.loss, metrics=models.metrics(data))
     part = folder.model.with_name("part.keras")
