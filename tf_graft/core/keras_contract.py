@@ -257,7 +257,7 @@ class ScalesLoss(keras.optimizers.LossScaleOptimizer):
     __init__ = keras.optimizers.Optimizer.__init__
     variables = keras.optimizers.Optimizer.variables
     get_config = keras.optimizers.Optimizer.get_config
-    from_config = classmethod(keras.optimizers.Optimizer.from_config.__func__)
+    from_config: Any = classmethod(keras.optimizers.Optimizer.from_config.__func__)
 
 
 def rehome(variable: keras.Variable, source: keras.Variable) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from tf_graft.training.schema import MODELS, RunConfig, Section
+from tf_graft.training.schema import MODELS, OpenSeq2Seq, RunConfig, Section
 
 Key = tuple[str | int, ...]
 
@@ -84,8 +84,12 @@ def _sentence(error: ErrorDetails, key: Key) -> str:
 
 def _known_keys(error: ErrorDetails) -> list[str]:
     section: type[Section] = RunConfig
+    if len(error["loc"]) == 1:
+        return [*RunConfig.model_fields, "openseq2seq"]
     for part in error["loc"][:-1]:
-        if part in MODELS:
+        if part == "openseq2seq":
+            section = OpenSeq2Seq
+        elif part in MODELS:
             section = MODELS[str(part)]
         elif part != "model":
             section = section.model_fields[str(part)].annotation  # type: ignore[assignment]

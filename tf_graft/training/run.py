@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_graft.scaling import LossScaleLogger, MixedPrecision
 from tf_graft.training import data as data_sets
 from tf_graft.training import models, optimizer, plots
 from tf_graft.training.checkpoints import Checkpoints
@@ -112,6 +113,7 @@ def _fit(
             validation_data=data.test,
             verbose=_verbosity(config.run.progress),
             callbacks=[
+                *([LossScaleLogger()] if isinstance(model.optimizer, MixedPrecision) else []),
                 Bookkeeping(
                     checkpoints=checkpoints,
                     steps_log=steps,
