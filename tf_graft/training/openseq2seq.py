@@ -110,6 +110,7 @@ def _note_places(source: Source, optimizer: dict[str, Any]) -> None:
         "global_clipnorm": ("max_grad_norm",),
         "gradient_accumulation_steps": ("iter_size",),
         "loss_scale": ("loss_scaling",),
+        "name": ("optimizer",),
         "optimizer": ("optimizer_params",),
     }
     for name in ("", *optimizer):
