@@ -11,6 +11,7 @@ import keras
 from tf_graft.schedules.exp_decay import ExpDecay
 from tf_graft.schedules.fixed_lr import FixedLR
 from tf_graft.schedules.inv_poly_decay import InvPolyDecay
+from tf_graft.schedules.lr_policy import LrPolicy
 from tf_graft.schedules.piecewise_constant import PiecewiseConstant
 from tf_graft.schedules.poly_decay import PolyDecay
 from tf_graft.schedules.transformer import TransformerSchedule
@@ -28,6 +29,7 @@ _OURS = (
     ExpDecay,
     PolyDecay,
     InvPolyDecay,
+    LrPolicy,
     PiecewiseConstant,
     TransformerSchedule,
     Warmup,

@@ -14,8 +14,9 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
+from tf_graft.training import openseq2seq
 from tf_graft.training.errors import ConfigError, Key, Source, explain, last_name
-from tf_graft.training.schema import RunConfig
+from tf_graft.training.schema import OpenSeq2Seq, RunConfig
 
 MAX_BYTES = 64 * 1024
 MAX_DEPTH = 16
@@ -63,6 +64,14 @@ def parse(
     for override in overrides:
         values = _override(values, override, source)
     _check_values(values, source)
+    try:
+        if openseq2seq.SECTION in values:
+            section = OpenSeq2Seq.model_validate(values[openseq2seq.SECTION])
+            values = openseq2seq.translate(values, section, source)
+    except ValidationError as error:
+        first = error.errors()[0]
+        first["loc"] = (openseq2seq.SECTION, *first["loc"])
+        raise explain(first, values, source) from None
     try:
         return RunConfig.model_validate(values), source
     except ValidationError as error:

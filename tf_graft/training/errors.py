@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from tf_graft.training.schema import MODELS, STRATEGIES, Mesh, RunConfig, Section
+from tf_graft.training.schema import MODELS, STRATEGIES, Mesh, OpenSeq2Seq, RunConfig, Section
 
 Key = tuple[str | int, ...]
 
@@ -84,7 +84,14 @@ def _sentence(error: ErrorDetails, key: Key) -> str:
 
 def _known_keys(error: ErrorDetails) -> list[str]:
     section: type[Section] = RunConfig
-    named = {**MODELS, **STRATEGIES, "mesh": Mesh}
+    if len(error["loc"]) == 1:
+        return [*RunConfig.model_fields, "openseq2seq"]
+    named: dict[str, type[Section]] = {
+        **MODELS,
+        **STRATEGIES,
+        "mesh": Mesh,
+        "openseq2seq": OpenSeq2Seq,
+    }
     for part in error["loc"][:-1]:
         if part in named:
             section = named[str(part)]

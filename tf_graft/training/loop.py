@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from tf_graft import dtensor
+from tf_graft.scaling import MixedPrecision
 from tf_graft.training.checkpoints import Checkpoints
 from tf_graft.training.folder import Log
 
@@ -197,6 +198,8 @@ def metric_columns(model: keras.Model) -> list[str]:
     """The columns of the metrics log."""
     names = list(model.get_metrics_result())
     tests = [f"test_{name}" for name in names]
+    if isinstance(model.optimizer, MixedPrecision):
+        names += ["loss_scale", "skipped_steps"]
     return ["epoch", "step", *(f"train_{name}" for name in names), *tests, "learning_rate"]
 
 

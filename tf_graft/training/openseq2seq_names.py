@@ -10,10 +10,10 @@ import keras
 import tensorflow as tf
 
 from tf_graft.core import registry
+from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.wrapped import wrap
 from tf_graft.optimizers import SGD, Adagrad, Adam, AdamW, Momentum, NovoGrad, RMSprop
 
-Optimizer = keras.optimizers.Optimizer
 _ADAM_NAMES = {"beta1": "beta_1", "beta2": "beta_2"}
 # As TensorFlow 1, whose Adam moved all rows of a table.
 _ADAM_DEFAULTS = {"epsilon": 1e-8, "sparse": "exact"}
@@ -107,7 +107,7 @@ def build(
         TypeError: no optimizer; no rate.
         ValueError: an unknown name; a bad argument; arguments for an instance.
     """
-    if isinstance(optimizer, Optimizer):
+    if isinstance(optimizer, keras.optimizers.Optimizer):
         return _instance(optimizer, params, decay)
     given = dict(params or {})
     if isinstance(optimizer, str):
@@ -117,14 +117,15 @@ def build(
                 raise ValueError(f"optimize_loss(optimizer='{optimizer}'): it needs '{name}'.")
         given = named.defaults | {named.names.get(k, k): value for k, value in given.items()}
         optimizer = named.make
-    if not inspect.isclass(optimizer) or not issubclass(optimizer, Optimizer):
+    if not inspect.isclass(optimizer) or not issubclass(optimizer, keras.optimizers.Optimizer):
         raise TypeError(
             f"optimize_loss(optimizer={optimizer!r}): a name, a class or an optimizer is wanted."
         )
-    return wrap(optimizer(learning_rate=rate_of(decay), **given, **common))
+    cls: Any = optimizer
+    return wrap(cls(learning_rate=rate_of(decay), **given, **common))
 
 
-def _instance(optimizer: Optimizer, params: Mapping[str, Any] | None, decay: Any) -> Optimizer:
+def _instance(optimizer: Any, params: Mapping[str, Any] | None, decay: Any) -> Optimizer:
     if params:
         raise ValueError(
             f"optimize_loss(optimizer={type(optimizer).__name__}(...), optimizer_params={params}): "

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tf_graft import dtensor
 from tf_graft.report import GraftRecorder
+from tf_graft.scaling import LossScaleLogger, MixedPrecision
 from tf_graft.training import cluster, models, optimizer, plots, servers
 from tf_graft.training import data as data_sets
 from tf_graft.training.checkpoints import Checkpoints
@@ -142,6 +143,7 @@ def _fit(
             verbose=_verbosity(config.run.progress),
             callbacks=[
                 *_recorders(model, folder, config.run.epochs * data.steps_per_epoch, writers),
+                *([LossScaleLogger()] if isinstance(model.optimizer, MixedPrecision) else []),
                 Bookkeeping(
                     checkpoints=checkpoints,
                     steps_log=steps,

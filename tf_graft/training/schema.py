@@ -116,10 +116,25 @@ class Optimizer(Section):
     learning_rate: float | dict[str, Any] | None = None
 
 
+class OpenSeq2Seq(Section):
+    """An optimizer in the words of OpenSeq2Seq's configs, which is translated into `optimizer`."""
+
+    optimizer: str
+    optimizer_params: dict[str, Any] = {}
+    lr_policy: str
+    lr_policy_params: dict[str, Any] = {}
+    larc_params: dict[str, Any] | None = None
+    loss_scaling: float | str = 1.0
+    loss_scaling_params: dict[str, Any] | None = None
+    iter_size: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    max_grad_norm: Annotated[float, Field(gt=0)] | None = None
+    dtype: Literal["mixed", "float32"] = "float32"
+
+
 class Precision(Section):
     """What the layers compute in."""
 
-    policy: Literal["float32", "mixed_bfloat16", "mixed_float16", "bfloat16"] = "float32"
+    policy: Literal["float32", "mixed_bfloat16", "mixed_float16", "float16", "bfloat16"] = "float32"
 
 
 class Mirrored(Section):

@@ -129,11 +129,11 @@ class Summaries:
                 finite = tf.where(tf.math.is_finite(dense), dense, tf.zeros_like(dense))
                 self._keep(f"gradients/{path}", finite)
             if self._larc is not None:
-                self._keep_larc(path, values, parameter.read(Whole()))
+                self._keep_larc(self._larc, path, values, parameter.read(Whole()))
 
-    def _keep_larc(self, path: str, g: tf.Tensor, w: tf.Tensor) -> None:
+    def _keep_larc(self, larc: Any, path: str, g: tf.Tensor, w: tf.Tensor) -> None:
         """What LARC makes of a gradient; its docstring has the equations."""
-        larc, lr = self._larc, tf.cast(self._optimizer.learning_rate, g.dtype)
+        lr = tf.cast(self._optimizer.learning_rate, g.dtype)
         w_norm = numerics.length(w)
         local = numerics.quotient(larc.eta * w_norm, numerics.length(g) + larc.epsilon)
         on = tf.zeros_like(local)

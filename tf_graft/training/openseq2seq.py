@@ -1,0 +1,125 @@
+"""Configs in OpenSeq2Seq's words, in the runner's own."""
+
+import inspect
+from typing import Any
+
+from tf_graft.core.registry import snake_case
+from tf_graft.schedules.lr_policy import POLICIES
+from tf_graft.training.errors import Key, Source
+from tf_graft.training.openseq2seq_names import NAMES
+from tf_graft.training.optimize_loss import LARC
+from tf_graft.training.schema import OpenSeq2Seq
+
+SECTION = "openseq2seq"
+
+
+def translate(values: dict[str, Any], section: OpenSeq2Seq, source: Source) -> dict[str, Any]:
+    """A config whose section `openseq2seq` has become `optimizer` and `precision`.
+
+    The wiring of the learning rate is that of OpenSeq2Seq's models: a decay that is not given its
+    `decay_steps` begins after the warm-up and lasts to the end of the run, and boundaries of
+    `piecewise_constant` are in epochs.
+
+    Args:
+        values: the config as it was read; left unchanged.
+        section: the section, checked.
+        source: gets the places of what is new.
+
+    Raises:
+        ConfigError: what excludes one another; a name that there is not.
+    """
+    if "optimizer" in values:
+        raise source.error(("optimizer",), f"'optimizer' and '{SECTION}' exclude one another.")
+    if section.max_grad_norm is not None and section.larc_params is not None:
+        message = "LARC and gradient norm clipping should not be used together."
+        raise source.error((SECTION, "max_grad_norm"), message)
+    result = {name: value for name, value in values.items() if name != SECTION}
+    result["optimizer"] = _optimizer(section, source)
+    if "precision" not in result:
+        policy = "mixed_float16" if section.dtype == "mixed" else section.dtype
+        result["precision"] = {"policy": policy}
+    _note_places(source, result["optimizer"])
+    return result
+
+
+def _optimizer(section: OpenSeq2Seq, source: Source) -> dict[str, Any]:
+    optimizer = _named(section, source)
+    if section.larc_params is not None:
+        optimizer = {"name": "larc", "optimizer": optimizer, **_larc(section.larc_params, source)}
+    if section.dtype == "mixed":
+        scale: Any = section.loss_scaling
+        if isinstance(scale, str):
+            scale = {"name": scale.strip().lower(), **(section.loss_scaling_params or {})}
+        elif section.loss_scaling_params:
+            message = "only 'Backoff' and 'LogMax' take parameters."
+            raise source.error((SECTION, "loss_scaling_params"), message)
+        optimizer = {"name": "mixed_precision", "optimizer": optimizer, "loss_scale": scale}
+    optimizer["learning_rate"] = _rate(section, source)
+    if section.max_grad_norm is not None:
+        optimizer["global_clipnorm"] = section.max_grad_norm
+    if section.iter_size > 1:
+        optimizer["gradient_accumulation_steps"] = section.iter_size
+    return optimizer
+
+
+def _named(section: OpenSeq2Seq, source: Source) -> dict[str, Any]:
+    """The optimizer of a name, with TensorFlow 1's defaults; another name is one of ours."""
+    named = NAMES.get(section.optimizer)
+    if named is None:
+        return {"name": section.optimizer, **section.optimizer_params}
+    for name in named.required:
+        if name not in section.optimizer_params:
+            message = f"{section.optimizer} needs '{name}'."
+            raise source.error((SECTION, "optimizer_params"), message)
+    params = {named.names.get(k, k): value for k, value in section.optimizer_params.items()}
+    flat = {"name": snake_case(named.make.__name__), **named.defaults, **params}
+    is_ours = named.make.__module__.startswith("tf_graft.")
+    return flat if is_ours else {"name": "wrapped", "optimizer": flat}
+
+
+def _larc(params: dict[str, Any], source: Source) -> dict[str, Any]:
+    for name in params:
+        if name not in LARC:
+            message = f"unknown parameter '{name}'; there are {', '.join(LARC)}."
+            raise source.error((SECTION, "larc_params", name), message)
+    if "larc_eta" not in params:
+        raise source.error((SECTION, "larc_params"), "larc_eta parameter has to be specified.")
+    return {LARC[name][0]: value for name, value in params.items()}
+
+
+def _rate(section: OpenSeq2Seq, source: Source) -> dict[str, Any]:
+    if section.lr_policy not in POLICIES:
+        message = f"no policy '{section.lr_policy}'; there are {', '.join(POLICIES)}."
+        raise source.error((SECTION, "lr_policy"), message)
+    params = dict(section.lr_policy_params)
+    known = inspect.signature(POLICIES[section.lr_policy]).parameters
+    if "decay_steps" in known and "decay_steps" not in params:
+        if "begin_decay_at" in known and "warmup_steps" in known:
+            begins = [params.get(name) or 0 for name in ("begin_decay_at", "warmup_steps")]
+            params["begin_decay_at"] = max(begins)
+        params["decay_steps"] = "total"  # from there on
+    if "steps_per_epoch" in known and "steps_per_epoch" not in params:
+        params["steps_per_epoch"] = "epoch"
+    return {"name": "lr_policy", "policy": section.lr_policy, "params": params}
+
+
+def _note_places(source: Source, optimizer: dict[str, Any]) -> None:
+    """What the optimizer objects to is to be found where the section says it."""
+    origins: dict[str, Key] = {
+        "learning_rate": ("lr_policy_params",),
+        "global_clipnorm": ("max_grad_norm",),
+        "gradient_accumulation_steps": ("iter_size",),
+        "loss_scale": ("loss_scaling",),
+        "name": ("optimizer",),
+        "optimizer": ("optimizer_params",),
+    }
+    for name in ("", *optimizer):
+        origin = (SECTION, *origins.get(name, () if not name else ("optimizer_params", name)))
+        target: Key = ("optimizer", name) if name else ("optimizer",)
+        for end in range(len(origin), 0, -1):
+            if origin[:end] in source.overrides:
+                source.overrides[target] = source.overrides[origin[:end]]
+                break
+            if origin[:end] in source.lines:
+                source.lines[target] = source.lines[origin[:end]]
+                break
