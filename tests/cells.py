@@ -220,6 +220,9 @@ class Problem(NamedTuple):
     shards: int = 1
 
 
+USUAL = Problem()
+
+
 class Expected(NamedTuple):
     """What is right: weights, averages, what each may be off, and the two counters."""
 
@@ -258,7 +261,7 @@ class Found(NamedTuple):
     skipped: int
 
 
-def judged(sample, option, found: Found, problem: Problem = Problem(), only: str = "") -> Cell:
+def judged(sample, option, found: Found, problem: Problem = USUAL, only: str = "") -> Cell:
     """The cell of what was found; of the variables whose path begins with `only`."""
     right = expected(sample, option, problem)
     if (found.iterations, found.skipped) != (right.iterations, right.skipped):
@@ -285,4 +288,5 @@ def left_by(optimizer, model, read=lambda variable: variable.numpy()) -> Found:
     if optimizer.use_ema:
         read_averages = [read(v) for v in optimizer.synchronized_averages()]
         averages = dict(zip(model, read_averages, strict=True))
-    return Found(found, averages, *(int(read(v)) for v in (optimizer.iterations, optimizer.skipped_steps)))
+    iterations, skipped = (int(read(v)) for v in (optimizer.iterations, optimizer.skipped_steps))
+    return Found(found, averages, iterations, skipped)

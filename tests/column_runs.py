@@ -18,6 +18,7 @@ ROOT = pathlib.Path(tf_graft.__file__).parents[1]
 # The tasks of a column that runs as a cluster.
 TASKS = {
     "2_workers": {"worker": 2},
+    "2_workers_function": {"worker": 2},
     "parameter_server": {"chief": 1, "worker": 2, "ps": 1},
     "shards": {"chief": 1, "worker": 2, "ps": 2},
 }
@@ -32,7 +33,7 @@ def run(column, names=None, options=None, seconds=300, program="strategy_cases.p
         environment = {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
         if column in TASKS:
             with Cluster(command, TASKS[column], environment) as cluster:
-                until = cluster.tasks if column == "2_workers" else [cluster.chief]
+                until = [cluster.chief] if "ps" in cluster.spec else cluster.tasks
                 in_time = cluster.wait(until, seconds)
                 codes = {task: cluster.ended().get(task) for task in until}
                 said = "\n".join(cluster.output(task) for task in cluster.tasks)

@@ -26,7 +26,7 @@ LAYOUTS = {
 class OneDevice:
     """Variables and steps of all options of a sample, in one device."""
 
-    problem = cells.Problem()
+    problem = cells.USUAL
     replicas = 1
 
     def __init__(self, wrap=lambda step: step):
@@ -164,12 +164,15 @@ class Servers(OneDevice):
 
 
 class Mesh(OneDevice):
-    """Variables in four layouts on a 2 x 2 mesh, a cell for each layout."""
+    """Variables in four layouts on a 2 x 2 mesh, a cell for each layout.
+
+    Eager, as the layout of a whole function takes a minute; functions: `mesh_cases.py`.
+    """
 
     problem = cells.Problem(shapes=cells.ON_MESH)
 
-    def __init__(self, wrap=tf.function):
-        super().__init__(wrap)
+    def __init__(self):
+        super().__init__()
         self.mesh = meshes.create_mesh({"x": 2, "y": 2})
 
     def layout(self, path, rank):

@@ -18,6 +18,7 @@ import tensorflow as tf
 from strategy_cases import parameter_servers
 
 import tf_graft as tg
+from tf_graft.training.processes import end_with_launcher
 
 STEPS = 300
 
@@ -111,6 +112,7 @@ CASES = {"counted": counted, "refused": refused, "killed": killed}
 
 
 def main():
+    end_with_launcher()
     arguments = argparse.ArgumentParser()
     arguments.add_argument("case", choices=CASES)
     arguments.add_argument("--out", type=pathlib.Path, required=True)

@@ -21,6 +21,7 @@ import tensorflow as tf
 from column_runs import TASKS
 
 from tf_graft import dtensor as meshes
+from tf_graft.training.processes import end_with_launcher
 
 DEVICES = 4
 COLUMNS = (
@@ -37,7 +38,7 @@ def strategy_of(column):
         return tf.distribute.OneDeviceStrategy("CPU:1")
     if "replicas" in column:
         return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(int(column[0]))])
-    if column == "2_workers":
+    if column.startswith("2_workers"):
         return tf.distribute.MultiWorkerMirroredStrategy()
     if column in TASKS:
         return parameter_servers(2 if column == "shards" else 1)
@@ -65,7 +66,7 @@ def place_of(column, strategy):
     if column in ("parameter_server", "shards"):
         return columns.Servers(strategy, 2 if column == "shards" else 1)
     if strategy is not None:
-        graph = "replicas" not in column or column.endswith("function")
+        graph = column == "one_device" or column.endswith("function")
         return columns.Replicas(strategy, *([tf.function] if graph else []))
     if column == "mesh":
         return columns.Mesh()
@@ -74,6 +75,7 @@ def place_of(column, strategy):
 
 
 def main():
+    end_with_launcher()
     arguments = argparse.ArgumentParser()
     arguments.add_argument("column", choices=COLUMNS)
     arguments.add_argument("--samples")

@@ -5,8 +5,6 @@ import dataclasses
 import json
 import os
 import signal
-import sys
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +15,7 @@ from tf_graft import dtensor
 from tf_graft.training import workers
 from tf_graft.training.data import Batches
 from tf_graft.training.errors import Source
-from tf_graft.training.processes import LAUNCHED
+from tf_graft.training.processes import end_with_launcher
 from tf_graft.training.schema import Mesh, Mirrored, ParameterServer, RunConfig
 
 
@@ -116,8 +114,7 @@ def enter(config: RunConfig, source: Source) -> Place:
     Raises:
         ConfigError: what the config asks for cannot be had here.
     """
-    if os.environ.get(LAUNCHED):
-        threading.Thread(target=_end_with_launcher, daemon=True).start()
+    end_with_launcher()
     section = config.strategy
     if section is not None and config.mesh is not None:
         raise source.error(("mesh",), "mesh: a run has a strategy or a mesh, not both.")
@@ -217,10 +214,3 @@ def _devices(count: int, key: tuple[str, ...], source: Source) -> None:
         dtensor.logical_cpus(count)
     except RuntimeError as error:
         raise source.error(key, str(error)) from None
-
-
-def _end_with_launcher() -> None:
-    """Waits for the launcher to go, however it goes; then this process goes too."""
-    while os.read(sys.stdin.fileno(), 1):
-        pass
-    os._exit(1)

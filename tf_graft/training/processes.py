@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,18 @@ LAUNCHED = "TF_GRAFT_LAUNCHED"  # tells a process to end when its standard input
 SHOWN = 15  # lines of a task's output that are worth showing
 
 Task = tuple[str, int]
+
+
+def end_with_launcher() -> None:
+    """Has this process end when what launched it does, in whatever way; not launched, it stays."""
+    if os.environ.get(LAUNCHED):
+        threading.Thread(target=_wait_for_end, daemon=True).start()
+
+
+def _wait_for_end() -> None:
+    while os.read(0, 1):
+        pass
+    os._exit(1)
 
 
 def free_ports(count: int) -> list[int]:
