@@ -15,8 +15,12 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 import tf_graft
+from tf_graft import scaling
 
-SIX = ("sgd_momentum", "adagrad", "adadelta", "rmsprop_centered_momentum", "adam_amsgrad", "adamw")
+NAMES = (
+    *("sgd_momentum", "adagrad", "adadelta", "rmsprop_centered_momentum", "adam_amsgrad", "adamw"),
+    *("graft_schedules_global", "graft_decays_diagnostic", "wrapped_nadam", "wrapped_lamb"),
+)
 STEPS = 3
 SHAPES = {"rows": (4, 6), "columns": (4, 6), "both": (4, 6), "replicated": (4, 6), "bias": (6,)}
 SPECS = {
@@ -104,6 +108,9 @@ QUICK = {
     ("adam_amsgrad", "ema", False),
     ("adamw", "ema_overwrite", False),
     ("adamw", "weight_decay", True),
+    ("graft_schedules_global", "plain", True),
+    ("graft_decays_diagnostic", "ema", False),
+    ("wrapped_nadam", "plain", False),
 }
 
 
@@ -111,7 +118,7 @@ QUICK = {
     ("name", "option", "graph"),
     [
         case if case in QUICK else pytest.param(*case, marks=pytest.mark.slow)
-        for case in itertools.product(SIX, OPTIONS, (False, True))
+        for case in itertools.product(NAMES, OPTIONS, (False, True))
     ],
 )
 def test_steps_on_a_mesh_equal_one_device(name, option, graph):
@@ -129,6 +136,12 @@ def test_steps_on_a_mesh_equal_one_device(name, option, graph):
     assert int(whole(optimizer.iterations)) == STEPS // every
     for path, variable in variables.items():
         assert variable.layout.sharding_specs == SPECS[path]
+
+
+@pytest.mark.parametrize("graph", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["lars", "lamb", "larc_clip"])
+def test_norms_on_a_mesh_are_of_the_whole_variable(name, graph):
+    test_steps_on_a_mesh_equal_one_device(name, "plain", graph)
 
 
 def test_the_comparison_notices_one_shard():
@@ -169,7 +182,7 @@ def test_state_is_laid_out_as_its_variable(name, option):
         assert layout.sharding_specs == SPECS[path][:rank], variable.path
         if rank == len(SHAPES[path]):
             assert layout == variables[path].layout
-    assert roles >= set(sample.slots)
+    assert roles >= set(sample.roles(2))
     counters = {v.path for v in optimizer.variables if v.path.count("/") == 1}
     assert len(counters) == 4  # the rate too
 
@@ -323,3 +336,21 @@ def test_checkpoint_on_a_mesh(tmp_path):
     fresh.build(list(on_mesh().values()))
     tf.train.Checkpoint(optimizer=fresh).read(path).assert_existing_objects_matched()
     samples.assert_same_state(state_on_mesh(fresh, []), state_on_mesh(optimizer, []))
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("name", ["fixed", "backoff", "logmax"])
+def test_loss_scalers_on_a_mesh_equal_one_device(name, graph):
+    scaler = scaling.get(name)
+    update = tf.function(scaler.update) if graph else scaler.update
+    alone = {role: tf.constant(slot.fill, slot.dtype) for role, slot in scaler.slots().items()}
+    on_devices = {role: laid_out(value, []) for role, value in alone.items()}
+    for finite, amax in [(True, 4.0), (False, 0.0), (True, 0.5), (True, 0.0), (True, 64.0)]:
+        amax = np.float32(amax)
+        alone = scaler.update(alone, tf.constant(finite), tf.constant(amax))
+        on_devices = update(on_devices, laid_out(finite, []), laid_out(amax, []))
+        assert on_devices.keys() == alone.keys()
+        for role, value in alone.items():
+            assert dtensor.fetch_layout(on_devices[role]) == dtensor.Layout.replicated(mesh(), 0)
+            np.testing.assert_allclose(whole(on_devices[role]), value, rtol=1e-6)
+        assert float(whole(scaler.scale(on_devices))) == float(scaler.scale(alone))

@@ -50,6 +50,157 @@ def adam(g, w, s, lr, t, beta_1=0.9, beta_2=0.999, epsilon=1e-7, amsgrad=False):
     return -alpha * s["m"] / (np.sqrt(v) + epsilon)
 
 
+def lars(
+    g,
+    w,
+    s,
+    lr,
+    t,
+    momentum=0.9,
+    weight_decay_rate=0.0,
+    eeta=0.001,
+    nesterov=False,
+    classic_momentum=True,
+    sum_of_norms=False,
+    epsilon=0.0,
+    adapts=True,
+):
+    def rate(x, more=0.0):
+        w_norm, x_norm = np.linalg.norm(w), np.linalg.norm(x)
+        if not (adapts and w_norm and x_norm):
+            return lr
+        return lr * eeta * w_norm / (x_norm + more * w_norm + epsilon)
+
+    decayed = g + weight_decay_rate * w
+    if classic_momentum:
+        local = rate(g, weight_decay_rate) if sum_of_norms else rate(decayed)
+        decayed = local * decayed
+    v = s["v"] = momentum * s.get("v", 0.0) + decayed
+    u = momentum * v + decayed if nesterov else v
+    return -u if classic_momentum else -rate(u) * u
+
+
+def lamb(
+    g,
+    w,
+    s,
+    lr,
+    t,
+    beta_1=0.9,
+    beta_2=0.999,
+    epsilon=1e-6,
+    weight_decay_rate=0.0,
+    adapts=True,
+):
+    m = s["m"] = beta_1 * s.get("m", 0.0) + (1 - beta_1) * g
+    v = s["v"] = beta_2 * s.get("v", 0.0) + (1 - beta_2) * g**2
+    u = m / (1 - beta_1**t) / (np.sqrt(v / (1 - beta_2**t)) + epsilon) + weight_decay_rate * w
+    w_norm, u_norm = np.linalg.norm(w), np.linalg.norm(u)
+    return -lr * (w_norm / u_norm if adapts and w_norm and u_norm else 1.0) * u
+
+
+def larc(
+    g,
+    w,
+    s,
+    lr,
+    t,
+    child,
+    eta=0.02,
+    mode="clip",
+    min_update=1e-7,
+    epsilon=1e-7,
+    adapts=True,
+    **hyperparameters,
+):
+    """`child` is one of the functions above, with its hyperparameters."""
+    w_norm, g_norm = np.linalg.norm(w), np.linalg.norm(g)
+    ratio = 1.0
+    if adapts and w_norm:
+        local = eta * w_norm / (g_norm + epsilon)
+        if mode == "scale":
+            ratio = max(local, min_update)
+        elif lr:
+            ratio = min(max(local / lr, min_update), 1.0)
+    return child(ratio * g, w, s, lr, t, **hyperparameters)
+
+
+def momentum_with_the_rate_outside(g, w, s, lr, t, momentum=0.9):
+    """TensorFlow 1's."""
+    s["a"] = momentum * s.get("a", 0.0) + g
+    return -lr * s["a"]
+
+
+LAYERWISE = (lars, lamb)
+
+
+def own_of(path, hyperparameters, undecayed):
+    """The hyperparameters of LARS or LAMB for one variable, with what the lists say of it."""
+    own = dict(hyperparameters)
+    unadapted = own.pop("exclude_from_layer_adaptation", None)
+    if any(re.search(pattern, path) for pattern in undecayed):
+        own["weight_decay_rate"] = 0.0
+    layers = undecayed if unadapted is None else unadapted
+    return own | {"adapts": not any(re.search(pattern, path) for pattern in layers)}
+
+
+def steps_of_all(algorithm, g, w, s, lr, t, **hyperparameters):
+    """The steps of several variables, where `g`, `w` and `s` are dicts of them by path."""
+    if algorithm is adagraft:
+        return adagraft(g, w, s, lr, t, **hyperparameters)
+    if algorithm in LAYERWISE:
+        undecayed = hyperparameters.pop("undecayed", ())
+        return {
+            p: algorithm(g[p], w[p], s[p], lr, t, **own_of(p, hyperparameters, undecayed))
+            for p in g
+        }
+    return {p: algorithm(g[p], w[p], s[p], lr, t, **hyperparameters) for p in g}
+
+
+class Child:
+    """One of the optimizers that another one is made of.
+
+    Args:
+        algorithm: a function as above.
+        lr: its own rate: a number, or a function of the number of updates made so far.
+        hyperparameters: the algorithm's own; `weight_decay` and `exclude` are decoupled decay.
+    """
+
+    def __init__(self, algorithm, lr, weight_decay=0.0, exclude="^$", **hyperparameters):
+        self.algorithm, self.hyperparameters = algorithm, hyperparameters
+        self.lr = lr if callable(lr) else lambda count: lr
+        self.weight_decay, self.exclude = weight_decay, exclude
+
+    def steps(self, g, w, s, t):
+        lr = self.lr(t - 1)
+        steps = steps_of_all(self.algorithm, g, w, s, lr, t, **self.hyperparameters)
+        for path in g:
+            if not re.search(self.exclude, path):
+                steps[path] = steps[path] - lr * self.weight_decay * w[path]
+        return steps
+
+
+def adagraft(g, w, s, lr, t, magnitude, direction, use_global_norm=False, diagnostic=False):
+    """Of all variables: `g`, `w` and `s` are dicts by path."""
+    m, d = (
+        child.steps(g, w, {path: s[path].setdefault(role, {}) for path in g}, t)
+        for role, child in (("magnitude", magnitude), ("direction", direction))
+    )
+
+    def norms(steps):
+        each = {path: np.sqrt((step**2).sum()) for path, step in steps.items()}
+        total = np.sqrt(sum(norm**2 for norm in each.values()))
+        return dict.fromkeys(each, total) if use_global_norm else each
+
+    m_norms, d_norms = norms(m), norms(d)
+    return {
+        path: lr * m_norms[path] / max(d_norms[path], 1e-30) * d[path]
+        if d_norms[path] > 0
+        else 0 * d[path]
+        for path in g
+    }
+
+
 class Oracle:
     """All of `apply` in float64: unscale, judge, accumulate, clip, step and decay, average, count.
 
@@ -119,11 +270,14 @@ class Oracle:
 
     def _update(self, gradients):
         lr = self.lr(self.count)
-        for path, g in gradients.items():
+        own = self.hyperparameters
+        if self.algorithm in LAYERWISE:
+            own = own | {"undecayed": self._option("exclude_from_weight_decay") or ()}
+        steps = steps_of_all(
+            self.algorithm, gradients, self.w, self.slots, lr, self.count + 1, **own
+        )
+        for path, step in steps.items():
             w = self.w[path]
-            step = self.algorithm(
-                g, w, self.slots[path], lr, self.count + 1, **self.hyperparameters
-            )
             self.w[path] = w + step - lr * self._decay(path) * w
         self.count += 1
         if self._option("use_ema"):

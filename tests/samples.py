@@ -4,6 +4,8 @@ A guarantee loops over `SAMPLES`; where an optimizer is an exception, that is da
 the reason beside it.
 """
 
+import functools
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -15,6 +17,7 @@ import pytest
 import tensorflow as tf
 
 import tf_graft
+from tf_graft.core.wrapped import Wrapped
 
 RATE = 0.1
 
@@ -37,11 +40,25 @@ class Sample:
         kwargs: what is given beside the learning rate and the common options.
         idle: declared: a zero gradient changes neither slots nor weights.
         rowwise: declared: each row is updated from that row alone.
-        stock: Keras' optimizer with the same arguments.
-        oracle: its update rule in float64 NumPy.
-        slots: the roles it remembers for each variable.
+        whole: a row-sparse gradient acts as the equal dense one, whatever `sparse` says.
+        stock: Keras' optimizer with the same arguments; None where there is none.
+        oracle: its update rule in float64 NumPy; None where Keras' optimizer is what is right.
+        hyperparameters: what the oracle or Keras' optimizer takes, where it is not `kwargs`.
+        slots: the roles it remembers for each variable; or those by the variable's rank.
+        shared: the roles of the state that is not of one variable.
+        rates: how many learning rates it keeps, its children's included.
+        spoils: what a NaN that is applied as told spoils: its "entry", "all" of the variable, or
+            "nothing".
+        slow: whether every test of it is slow.
+        spans: a step depends on all variables of the call, so that their order shows in its last
+            bit.
+        remembers_rates: a step depends on the rates of earlier ones.
+        grows: a step at three times the rate is longer, whatever came before.
+        tiny: a rate with which a step is about 1e-4, and 200 of them are above 1e-2.
         rtol: float32 against float64, relative to the largest step.
         stock_rtol: against Keras in float32, relative to the learning rate.
+        graph_ulps: how far `tf.function` may lie from eager, in the units of `xla_ulps`: TensorFlow
+            regroups products in a graph, and only our own arithmetic is written so that it cannot.
         xla_ulps: how far the sum of a few steps compiled by XLA, or done by a kernel, may lie from
             the same uncompiled, and so may each slot: in units in the last place of the largest
             entry of the variable.
@@ -52,29 +69,48 @@ class Sample:
     cls: type[tf_graft.Optimizer]
     kwargs: dict[str, Any]
     idle: bool
-    stock: type[keras.optimizers.Optimizer]
-    oracle: Callable[..., Any]
-    slots: tuple[str, ...] = ()
+    stock: Callable[..., keras.optimizers.Optimizer] | None
+    oracle: Callable[..., Any] | None
+    hyperparameters: dict[str, Any] | None = None
+    slots: tuple[str, ...] | dict[int, tuple[str, ...]] = ()
+    shared: tuple[str, ...] = ()
+    rates: int = 1
     rowwise: bool = True
+    whole: bool = False
+    spoils: str = "entry"
+    slow: bool = False
+    spans: bool = False
+    remembers_rates: bool = False
+    grows: bool = True
+    tiny: float = 2e-4
     rtol: float = 2e-6
     stock_rtol: float = 2e-6
+    graph_ulps: int = 0
     xla_ulps: int = 4
     refuses: tuple[Refusal, ...] = field(default=(), repr=False)
 
     def make(self, learning_rate: Any = RATE, **options: Any) -> tf_graft.Optimizer:
         """A new optimizer, with common options or other arguments."""
-        return self.cls(learning_rate, **(self.kwargs | options))
+        return self.cls(learning_rate=learning_rate, **(self.kwargs | options))
 
     def make_stock(self, learning_rate: Any = RATE, **options: Any) -> keras.optimizers.Optimizer:
         """Keras' counterpart."""
-        return self.stock(learning_rate, **(self.kwargs | options))
+        return self.stock(learning_rate, **(self.own() | options))
 
     def make_oracle(self, weights: dict[str, Any], learning_rate: Any = RATE, **options: Any):
         """The whole pipeline in float64, from the same arguments."""
-        everything = self.kwargs | options
+        everything = self.own() | options
         own = {k: v for k, v in everything.items() if k not in COMMON_NAMES}
         common = {k: v for k, v in everything.items() if k in COMMON_NAMES}
         return oracles.Oracle(self.oracle, weights, learning_rate, own, **common)
+
+    def roles(self, rank: int) -> tuple[str, ...]:
+        """What it remembers for a variable of that rank."""
+        return self.slots[rank] if isinstance(self.slots, dict) else self.slots
+
+    def own(self) -> dict[str, Any]:
+        """The arguments of the algorithm itself, for the oracle and for Keras' optimizer."""
+        return self.kwargs if self.hyperparameters is None else self.hyperparameters
 
 
 # Written out here, so that an argument that appears in the package and not in the tests is noticed.
@@ -152,6 +188,125 @@ def _adam(owner: str) -> tuple[Refusal, ...]:
     )
 
 
+def _patterns(owner: str, name: str) -> tuple[Refusal, ...]:
+    return (
+        Refusal(
+            {name: "bias"}, TypeError, f"{owner}({name}='bias'): {name} must be a list of patterns."
+        ),
+        Refusal({name: [3]}, TypeError, f"{owner}({name}=[3]): 3 is not a pattern (a string)."),
+    )
+
+
+_LARS = (
+    *_number("LARS", "momentum", -0.1, 1.1, must=_UNIT),
+    *_number("LARS", "weight_decay_rate", -0.1, must=_NOT_NEGATIVE),
+    *_number("LARS", "eeta", 0, -0.1, must=_POSITIVE),
+    *_number("LARS", "epsilon", -0.1, must=_NOT_NEGATIVE),
+    *_boolean("LARS", "nesterov"),
+    *_boolean("LARS", "classic_momentum"),
+    *_boolean("LARS", "sum_of_norms"),
+    *_patterns("LARS", "exclude_from_weight_decay"),
+    *_patterns("LARS", "exclude_from_layer_adaptation"),
+    Refusal(
+        {"sum_of_norms": True, "classic_momentum": False},
+        ValueError,
+        "LARS(sum_of_norms=True, classic_momentum=False): the paper's sum of norms is of "
+        "gradients, not of momentum; give one of the two.",
+    ),
+)
+_LAMB = (
+    *_number("LAMB", "beta_1", -0.1, 1, 1.5, must=_BETA),
+    *_number("LAMB", "beta_2", -0.1, 1, 1.5, must=_BETA),
+    *_number("LAMB", "epsilon", 0, -1.0, must=_POSITIVE),
+    *_number("LAMB", "weight_decay_rate", -0.1, must=_NOT_NEGATIVE),
+    *_patterns("LAMB", "exclude_from_weight_decay"),
+    *_patterns("LAMB", "exclude_from_layer_adaptation"),
+)
+_LARC = (
+    *_number("LARC", "eta", 0, -0.1, must=_POSITIVE),
+    *_number("LARC", "min_update", -0.1, 1.1, must=_UNIT),
+    *_number("LARC", "epsilon", -0.1, must=_NOT_NEGATIVE),
+    *_patterns("LARC", "exclude_from_layer_adaptation"),
+    *(
+        Refusal(
+            {"mode": mode}, ValueError, f"LARC(mode={mode!r}): mode must be one of 'clip', 'scale'."
+        )
+        for mode in ("foo", None, 1)
+    ),
+)
+
+
+def _no_optimizer(name: str) -> tuple[Refusal, ...]:
+    message = "get(3): an optimizer, a name, or a dict with 'name' or 'class_name' is wanted."
+    return (Refusal({name: 3}, TypeError, message),)
+
+
+# Children come as configs, so that each optimizer has its own. All rates are exact in float32.
+_HALVES = keras.saving.serialize_keras_object(
+    keras.optimizers.schedules.PiecewiseConstantDecay([0, 2], [0.5, 0.25, 0.125])
+)
+
+
+def _halves(count: int) -> float:
+    return 0.5 if count <= 0 else 0.25 if count <= 2 else 0.125
+
+
+_SGD_CHILD = {"name": "sgd", "learning_rate": 0.5}
+_ADAM_CHILD = {"name": "adam", "learning_rate": 0.25}
+_MOMENTUM_CHILD = {"name": "sgd", "learning_rate": 0.125, "momentum": 0.9}
+_GRAFT_CHILD = tf_graft.serialize(
+    tf_graft.AdaGraft(
+        tf_graft.SGD(0.5, name="inner_sgd"), _ADAM_CHILD, learning_rate=0.5, name="inner"
+    )
+)
+_SGD_ORACLE = oracles.Child(oracles.sgd, 0.5)
+_ADAM_ORACLE = oracles.Child(oracles.adam, 0.25)
+_MOMENTUM_ORACLE = oracles.Child(oracles.sgd, 0.125, momentum=0.9)
+_GRAFT_ORACLE = oracles.Child(oracles.adagraft, 0.5, magnitude=_SGD_ORACLE, direction=_ADAM_ORACLE)
+
+
+def _graft(
+    name: str, magnitude: tuple[Any, Any, Any], direction: tuple[Any, Any, Any], **more: Any
+) -> Sample:
+    """A graft of two children, each a config, its oracle, and the roles it remembers."""
+    options = {k: more.pop(k) for k in ("use_global_norm", "diagnostic") if k in more}
+    norms = ("magnitude_norm", "direction_norm") if "diagnostic" in options else ()
+    roles = [
+        f"{role}/{slot}"
+        for role, (_, _, slots) in (("magnitude", magnitude), ("direction", direction))
+        for slot in slots
+    ]
+    return Sample(
+        name=name,
+        cls=tf_graft.AdaGraft,
+        kwargs={"magnitude_optimizer": magnitude[0], "direction_optimizer": direction[0]} | options,
+        idle=False,
+        stock=None,
+        oracle=oracles.adagraft,
+        hyperparameters={"magnitude": magnitude[1], "direction": direction[1]} | options,
+        slots=(*roles, *norms),
+        rowwise=False,
+        spoils="nothing",
+        **({"rates": 3, "tiny": 2e-4, "slow": True, "rtol": 1e-5, "xla_ulps": 16} | more),
+    )
+
+
+def _wrapped(stock: Callable[..., Any], name: str, /, **more: Any) -> Sample:
+    """Keras' optimizer, wrapped; what is right is what Keras' own does."""
+    arguments = more.pop("arguments", {})
+    config = keras.saving.serialize_keras_object(stock(**arguments))
+    return Sample(
+        name=f"wrapped_{name}",
+        cls=Wrapped,
+        kwargs={"optimizer": config},
+        idle=False,
+        stock=stock,
+        oracle=None,
+        hyperparameters=arguments,
+        **({"slow": True, "graph_ulps": 4, "xla_ulps": 16} | more),
+    )
+
+
 SAMPLES = (
     Sample(
         name="sgd",
@@ -170,6 +325,8 @@ SAMPLES = (
         stock=keras.optimizers.SGD,
         oracle=oracles.sgd,
         slots=("momentum",),
+        remembers_rates=True,
+        tiny=4e-5,  # momentum makes ten steps of one
     ),
     Sample(
         name="sgd_nesterov",
@@ -179,6 +336,8 @@ SAMPLES = (
         stock=keras.optimizers.SGD,
         oracle=oracles.sgd,
         slots=("momentum",),
+        remembers_rates=True,
+        tiny=4e-5,  # momentum makes ten steps of one
     ),
     Sample(
         name="adagrad",
@@ -188,6 +347,7 @@ SAMPLES = (
         stock=keras.optimizers.Adagrad,
         oracle=oracles.adagrad,
         slots=("accumulator",),
+        tiny=1e-3,
         refuses=_ADAGRAD,
     ),
     Sample(
@@ -198,6 +358,7 @@ SAMPLES = (
         stock=keras.optimizers.Adadelta,
         oracle=oracles.adadelta,
         slots=("accumulated_gradient", "accumulated_delta"),
+        tiny=0.5,
         xla_ulps=16,  # a product of two roots, which XLA rounds otherwise, feeds the next step's
         refuses=_ADADELTA,
     ),
@@ -219,6 +380,8 @@ SAMPLES = (
         stock=keras.optimizers.RMSprop,
         oracle=oracles.rmsprop,
         slots=("velocity", "momentum"),
+        remembers_rates=True,
+        tiny=4e-5,
     ),
     Sample(
         name="rmsprop_centered_momentum",
@@ -228,6 +391,8 @@ SAMPLES = (
         stock=keras.optimizers.RMSprop,
         oracle=oracles.rmsprop,
         slots=("velocity", "momentum", "average_gradient"),
+        remembers_rates=True,
+        tiny=4e-5,
     ),
     Sample(
         name="adam",
@@ -264,8 +429,231 @@ SAMPLES = (
             *_number("AdamW", "weight_decay", -0.1, must=_NOT_NEGATIVE),
         ),
     ),
+    Sample(
+        name="lars",
+        cls=tf_graft.LARS,
+        kwargs={"eeta": 0.5, "weight_decay_rate": 0.1},
+        idle=False,
+        stock=None,
+        oracle=oracles.lars,
+        slots=("momentum",),
+        rowwise=False,
+        remembers_rates=True,
+        tiny=4e-5,
+        refuses=_LARS,
+    ),
+    Sample(
+        name="lars_popular_nesterov",
+        cls=tf_graft.LARS,
+        kwargs={
+            "eeta": 0.5,
+            "weight_decay_rate": 0.1,
+            "classic_momentum": False,
+            "nesterov": True,
+            "exclude_from_layer_adaptation": ["scale$"],
+        },
+        idle=False,
+        stock=None,
+        oracle=oracles.lars,
+        slots=("momentum",),
+        rowwise=False,
+        slow=True,
+    ),
+    Sample(
+        name="lars_sum_of_norms",
+        cls=tf_graft.LARS,
+        kwargs={"eeta": 0.5, "weight_decay_rate": 0.1, "momentum": 0.0, "sum_of_norms": True},
+        idle=False,
+        stock=None,
+        oracle=oracles.lars,
+        rowwise=False,
+        slow=True,
+    ),
+    Sample(
+        name="lamb",
+        cls=tf_graft.LAMB,
+        kwargs={"weight_decay_rate": 0.1},
+        idle=False,
+        stock=None,
+        oracle=oracles.lamb,
+        slots=("momentum", "velocity"),
+        rowwise=False,
+        refuses=_LAMB,
+    ),
+    Sample(
+        name="lamb_as_keras",
+        cls=tf_graft.LAMB,
+        kwargs={"epsilon": 1e-6},
+        idle=False,
+        stock=keras.optimizers.Lamb,
+        oracle=oracles.lamb,
+        slots=("momentum", "velocity"),
+        rowwise=False,
+        slow=True,
+        stock_rtol=_ADAM_STOCK_RTOL,
+    ),
+    Sample(
+        name="larc_clip",
+        cls=tf_graft.LARC,
+        kwargs={"optimizer": _MOMENTUM_CHILD, "eta": 0.08},  # some are clipped, others are not
+        idle=False,
+        stock=None,
+        oracle=oracles.larc,
+        hyperparameters={"child": oracles.sgd, "momentum": 0.9, "eta": 0.08},
+        slots=("optimizer/momentum",),
+        rowwise=False,
+        remembers_rates=True,
+        tiny=4e-5,
+        refuses=(*_LARC, *_no_optimizer("optimizer")),
+    ),
+    Sample(
+        name="larc_scale",
+        cls=tf_graft.LARC,
+        kwargs={"optimizer": _SGD_CHILD, "eta": 0.5, "mode": "scale"},
+        idle=True,
+        stock=None,
+        oracle=oracles.larc,
+        hyperparameters={"child": oracles.sgd, "eta": 0.5, "mode": "scale"},
+        rowwise=False,
+        slow=True,
+    ),
+    Sample(
+        name="larc_adam",
+        cls=tf_graft.LARC,
+        kwargs={"optimizer": _ADAM_CHILD},
+        idle=False,
+        stock=None,
+        oracle=oracles.larc,
+        hyperparameters={"child": oracles.adam},
+        slots=("optimizer/momentum", "optimizer/velocity"),
+        rowwise=False,
+        slow=True,
+    ),
+    _graft(
+        "graft_sgd_adam",
+        (_SGD_CHILD, _SGD_ORACLE, ()),
+        (_ADAM_CHILD, _ADAM_ORACLE, ("momentum", "velocity")),
+        slow=False,
+        refuses=(
+            *_no_optimizer("magnitude_optimizer"),
+            *_no_optimizer("direction_optimizer"),
+            *_boolean("AdaGraft", "use_global_norm"),
+            *_boolean("AdaGraft", "diagnostic"),
+        ),
+    ),
+    _graft(
+        "graft_schedules_global",
+        (
+            {"name": "rmsprop", "learning_rate": _HALVES},
+            oracles.Child(oracles.rmsprop, _halves),
+            ("velocity",),
+        ),
+        (_MOMENTUM_CHILD, _MOMENTUM_ORACLE, ("momentum",)),
+        use_global_norm=True,
+        rates=2,
+        spans=True,
+        grows=False,  # its children's rates fall
+        tiny=8e-4,
+    ),
+    _graft(
+        "graft_decays_diagnostic",
+        (
+            {"name": "adamw", "learning_rate": 0.25, "weight_decay": 0.25},
+            oracles.Child(oracles.adam, 0.25, weight_decay=0.25),
+            ("momentum", "velocity"),
+        ),
+        (
+            {**_SGD_CHILD, "weight_decay": 0.125, "exclude_from_weight_decay": ["bias$"]},
+            oracles.Child(oracles.sgd, 0.5, weight_decay=0.125, exclude="bias$"),
+            (),
+        ),
+        diagnostic=True,
+    ),
+    _graft(
+        "graft_nested",
+        (_MOMENTUM_CHILD, _MOMENTUM_ORACLE, ("momentum",)),
+        (_GRAFT_CHILD, _GRAFT_ORACLE, ("direction/momentum", "direction/velocity")),
+        rates=5,
+    ),
+    _wrapped(
+        keras.optimizers.Nadam,
+        "nadam",
+        slots=("momentum", "velocity"),
+        shared=("u_product",),
+        slow=False,
+        refuses=_no_optimizer("optimizer"),
+    ),
+    _wrapped(
+        keras.optimizers.SGD,
+        "sgd_momentum",
+        arguments={"momentum": 0.9, "nesterov": True},
+        slots=("momentum",),
+        remembers_rates=True,
+        tiny=4e-5,
+    ),
+    _wrapped(keras.optimizers.Adam, "adam", slots=("momentum", "velocity")),
+    _wrapped(keras.optimizers.Lion, "lion", slots=("momentum",)),
+    _wrapped(
+        keras.optimizers.Lamb,
+        "lamb",
+        slots=("momentum", "velocity"),
+        whole=True,
+        grows=False,  # but with the weights
+    ),
+    _wrapped(
+        keras.optimizers.Adafactor,
+        "adafactor",
+        slots={0: ("velocity",), 1: ("velocity",), 2: ("r", "c", "velocity")},
+        whole=True,
+        spoils="all",
+    ),
 )
+if hasattr(keras.optimizers, "ScheduleFreeAdamW"):  # from Keras 3.15 on; 3.12's Muon is broken
+    SAMPLES += (
+        _wrapped(
+            keras.optimizers.Muon,
+            "muon",
+            arguments={"weight_decay": None, "adam_weight_decay": None},  # options of the loops
+            slots={0: ("momentum", "velocity"), 1: ("momentum", "velocity"), 2: ("momentum",)},
+            whole=True,
+            spoils="all",
+        ),
+        _wrapped(
+            keras.optimizers.ScheduleFreeAdamW,
+            "schedule_free",
+            slots=("momentum", "velocity"),
+            remembers_rates=True,
+            grows=False,
+        ),
+    )
 BY_NAME = {sample.name: sample for sample in SAMPLES}
+
+# Keras' own optimizers, in every kind of their arithmetic: functions of the rate.
+BUILT_IN: dict[str, Callable[..., keras.optimizers.Optimizer]] = {
+    "sgd": keras.optimizers.SGD,
+    "sgd_momentum": functools.partial(keras.optimizers.SGD, momentum=0.9),
+    "sgd_nesterov": functools.partial(keras.optimizers.SGD, momentum=0.9, nesterov=True),
+    "rmsprop": keras.optimizers.RMSprop,
+    "rmsprop_centered": functools.partial(keras.optimizers.RMSprop, momentum=0.5, centered=True),
+    "adam": keras.optimizers.Adam,
+    "adam_amsgrad": functools.partial(keras.optimizers.Adam, amsgrad=True),
+    "adamw": functools.partial(keras.optimizers.AdamW, weight_decay=0.25),
+    "adagrad": keras.optimizers.Adagrad,
+    "adadelta": keras.optimizers.Adadelta,
+    "adamax": keras.optimizers.Adamax,
+    "nadam": keras.optimizers.Nadam,
+    "ftrl": functools.partial(
+        keras.optimizers.Ftrl, l1_regularization_strength=0.01, l2_regularization_strength=0.01
+    ),
+    "lion": keras.optimizers.Lion,
+    "lamb": keras.optimizers.Lamb,
+    "adafactor": keras.optimizers.Adafactor,
+}
+if hasattr(keras.optimizers, "ScheduleFreeAdamW"):  # from Keras 3.15 on; 3.12's Muon is broken
+    BUILT_IN |= {
+        "muon": keras.optimizers.Muon,
+        "schedule_free": keras.optimizers.ScheduleFreeAdamW,
+    }
 
 # The common options, each alone; numbers chosen so that each bites on the problem below.
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -296,17 +684,29 @@ SHAPES = {"kernel": (4, 3), "bias": (3,), "scale": ()}
 
 def each(samples=SAMPLES, argument: str = "sample", quick: Sequence[str] | None = None):
     """Parametrizes a test by sample; all but those named in `quick` are slow then."""
+
+    def marks(sample: Sample) -> list[Any]:
+        slow = sample.slow if quick is None else sample.name not in quick
+        return [pytest.mark.slow] if slow else []
+
     return pytest.mark.parametrize(
-        argument,
-        [
-            pytest.param(
-                sample,
-                id=sample.name,
-                marks=[pytest.mark.slow] if quick and sample.name not in quick else [],
-            )
-            for sample in samples
-        ],
+        argument, [pytest.param(sample, id=sample.name, marks=marks(sample)) for sample in samples]
     )
+
+
+def having(attribute: str) -> list[Sample]:
+    """The samples of which that attribute says something."""
+    return [sample for sample in SAMPLES if getattr(sample, attribute)]
+
+
+def needed_by(sample: Sample) -> dict[str, Any]:
+    """The arguments without which its class cannot be made."""
+    parameters = inspect.signature(sample.cls).parameters
+    return {
+        name: value
+        for name, value in sample.kwargs.items()
+        if name in parameters and parameters[name].default is inspect.Parameter.empty
+    }
 
 
 def each_option(*left_out: str, argument: str = "option"):

@@ -7,6 +7,7 @@ from samples import (
     BY_NAME,
     OPTIONS,
     RATE,
+    SAMPLES,
     assert_same_state,
     each,
     state_of,
@@ -40,7 +41,11 @@ def steps(count=STEPS, seed=4):
 COMPILED = each(quick=("adagrad", "adadelta", "rmsprop_centered_momentum", "adamw"))
 
 
-def run(optimizer, wrap=lambda step: step, sparse=True, start=None):
+def _as_is(step):
+    return step
+
+
+def run(optimizer, wrap=_as_is, sparse=True, start=None):
     """All variables after a few steps; the table's gradient is row-sparse, the others' dense."""
     values = weights(SHAPES) if start is None else start
     model = list(variables(values).values())[0 if sparse else 1 :]
@@ -84,13 +89,21 @@ def zeros():
 
 @each()
 def test_graph_equals_eager_bit_for_bit(sample):
-    assert_same_state(run(sample.make(), tf.function), run(sample.make()))
+    assert_graph_equals_eager(sample, OPTIONS["plain"])
 
 
 @each(quick=("sgd", "adagrad", "adadelta", "rmsprop_centered_momentum", "adamw"))
 def test_graph_equals_eager_bit_for_bit_with_all(sample):
-    options = OPTIONS["together"]
-    assert_same_state(run(sample.make(**options), tf.function), run(sample.make(**options)))
+    assert_graph_equals_eager(sample, OPTIONS["together"])
+
+
+def assert_graph_equals_eager(sample, options):
+    start = zeros() if sample.graph_ulps else None
+    graph, eager = (run(sample.make(**options), how, start=start) for how in (tf.function, _as_is))
+    if sample.graph_ulps:
+        assert_within_ulps(graph, eager, sample.graph_ulps)
+    else:
+        assert_same_state(graph, eager)
 
 
 @pytest.mark.parametrize("name", ["sgd", "rmsprop"])  # with and without a kernel
@@ -151,7 +164,7 @@ def test_own_xla_inside_a_function_and_with_rows():
         )
 
 
-@each()
+@each([sample for sample in SAMPLES if sample.cls.kernel])
 def test_kernels_equal_the_pure_step(sample):
     class Pure(sample.cls):
         kernel = None
@@ -166,10 +179,12 @@ def test_kernels_equal_the_pure_step(sample):
 
 @each()
 def test_a_rate_set_between_calls_is_used(sample):
-    """In a traced function; the steps of all six are in proportion to the rate."""
+    """In a traced function; steps are mostly in proportion to the rate."""
 
     def lengths(wrap):
-        optimizer, w = sample.make(RATE, weight_decay=0.0), tf.Variable([0.0, 0.0])
+        # from zero, layer-wise rates make another first step
+        start = [0.0, 0.0] if sample.rowwise else [2.0, -1.0]
+        optimizer, w = sample.make(RATE, weight_decay=0.0), tf.Variable(start)
         optimizer.build([w])
         apply = wrap(lambda: optimizer.apply([tf.constant([0.5, -1.0])], [w]))
         before = []
@@ -181,9 +196,9 @@ def test_a_rate_set_between_calls_is_used(sample):
 
     eager = lengths(lambda step: step)
     np.testing.assert_allclose(lengths(tf.function), eager, rtol=2e-6, atol=1e-8)
-    if not sample.kwargs.get("momentum"):  # momentum remembers earlier rates
+    if not sample.remembers_rates:
         np.testing.assert_array_equal(eager[1], 0.0)
-    assert (np.abs(eager[2]) > 1.2 * np.abs(eager[0])).all()
+    assert (np.abs(eager[2]) > (1.2 if sample.grows else 1e-3) * np.abs(eager[0])).all()
 
 
 def test_a_name_with_an_underscore_first():
@@ -217,7 +232,7 @@ def count_traces(optimizer, change=lambda step: None):
     return first, len(traces)
 
 
-@pytest.mark.parametrize("name", ["adagrad", "rmsprop"])
+@pytest.mark.parametrize("name", ["adagrad", "rmsprop", "graft_sgd_adam", "wrapped_nadam"])
 def test_no_retracing(name):
     """Once for the first shape, once for any number of rows. The same rows: `run`."""
     optimizer = BY_NAME[name].make(**OPTIONS["together"])

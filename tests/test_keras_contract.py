@@ -17,19 +17,21 @@ from samples import each, gradients, variables, weights
 import tf_graft
 from tf_graft.core import keras_contract
 from tf_graft.core.keras_contract import (
+    MODEL_NAMES,
     MODULE_NAMES,
     OPTIMIZER_NAMES,
     PROVIDED_NAMES,
     VARIABLE_NAMES,
 )
 
-LISTED = {**OPTIMIZER_NAMES, **PROVIDED_NAMES, **VARIABLE_NAMES}
+LISTED = {**OPTIMIZER_NAMES, **PROVIDED_NAMES, **VARIABLE_NAMES, **MODEL_NAMES}
 SOURCE = Path(keras_contract.__file__).read_text("utf-8")
 
 
 def stock():
     """A built optimizer of Keras' own, with averages."""
     optimizer = keras.optimizers.Adam(0.1, use_ema=True)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
     model = list(variables(weights()).values())
     optimizer.build(model)
     return optimizer, model
@@ -57,6 +59,12 @@ def test_keras_looks_for(name):
 def test_keras_variables_have(name):
     variable = keras.Variable(np.ones(2, "float32"))
     assert hasattr(variable, name), f"Keras dropped {name}: {VARIABLE_NAMES[name]}"
+
+
+@pytest.mark.parametrize("name", MODEL_NAMES)
+def test_keras_models_have(name):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    assert hasattr(model, name), f"Keras dropped {name}: {MODEL_NAMES[name]}"
 
 
 @pytest.mark.parametrize("name", MODULE_NAMES)
@@ -93,11 +101,14 @@ def private_names_used(text):
     }
     used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     used |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-    # names in a tuple: attributes looked up by their names
+    # names in a tuple or given to `getattr`: attributes looked up by their names
     for node in ast.walk(tree):
-        if isinstance(node, ast.Tuple):
-            used |= {item.value for item in node.elts if isinstance(item, ast.Constant)}
-    return {n for n in used - defined if n.startswith("_") and not n.startswith("__")}
+        items = node.elts if isinstance(node, ast.Tuple) else []
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "getattr":
+            items = node.args
+        used |= {item.value for item in items if isinstance(item, ast.Constant)}
+    names = {n for n in used - defined if isinstance(n, str)}
+    return {n for n in names if n.startswith("_") and not n.startswith("__")}
 
 
 def own_attributes(text):
@@ -133,7 +144,8 @@ def test_every_listed_name_is_used():
 
 
 def test_notices_a_name_that_is_not_listed():
-    assert private_names_used("def f(o):\n    return o._secret") == {"_secret"}
+    for text in ("o._secret", 'getattr(o, "_secret")', '[getattr(o, n) for n in ("_secret", "b")]'):
+        assert private_names_used(f"def f(o):\n    return {text}") == {"_secret"}
 
 
 # What the names are for.
@@ -158,8 +170,9 @@ def test_optimizer_variables_are_its_own(sample):
     optimizer.apply(list(gradients(1)[0].values()), model)
     of_model = {id(v) for v in model}
     assert not [v.path for v in optimizer.variables if id(v) in of_model]
-    counters = 4  # iteration, learning_rate, skipped_steps, micro_steps
-    assert len(optimizer.variables) == counters + len(model) * len(sample.slots)
+    counters = 3  # iteration, skipped_steps, micro_steps
+    shared = counters + sample.rates + len(sample.shared)
+    assert len(optimizer.variables) == shared + sum(len(sample.roles(v.ndim)) for v in model)
 
 
 def test_the_key_is_the_same_for_a_variable_and_what_is_behind_it():

@@ -101,9 +101,11 @@ def test_fit_equals_stock_keras(sample):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", tf_graft.list_optimizers())
-def test_by_name(name):
-    model, _ = fitted(tf_graft.get(name))
+@pytest.mark.parametrize("cls", dict.fromkeys(s.cls for s in samples.SAMPLES if not s.slow))
+def test_by_name(cls):
+    name = cls.__name__.lower()
+    needed = samples.needed_by(next(s for s in samples.SAMPLES if s.cls is cls))
+    model, _ = fitted(tf_graft.get({"name": name, **needed}))
     assert int(model.optimizer.iterations.numpy()) == 6
 
 
@@ -145,7 +147,9 @@ def test_float64_model(sample):
         keras.config.set_dtype_policy(before[1])
     assert {v.dtype for v in model.trainable_variables} == {"float64"}
     state = samples.state_of(model.optimizer)
-    assert {state[f"hidden/kernel/{role}"].dtype for role in sample.slots} <= {np.dtype("float64")}
+    assert {state[f"hidden/kernel/{role}"].dtype for role in sample.roles(2)} <= {
+        np.dtype("float64")
+    }
     assert history["loss"][1] < history["loss"][0]
 
 

@@ -51,16 +51,9 @@ def assert_follows(actual, expected, dtype):
     assert (error <= bound).all(), f"{(error / bound).max():.2f} roundings off"
 
 
-def tiny(sample):
-    """A rate with which one step is about 1e-4 and `STEPS` of them are above 1e-2."""
-    if "momentum" in sample.kwargs:
-        return 4e-5  # momentum makes ten steps of one
-    return {"adadelta": 0.5, "adagrad": 1e-3}.get(sample.name, 2e-4)
-
-
 @each()
 def test_follows_float32(sample):
-    once, after = drifted(sample.make(tiny(sample)))
+    once, after = drifted(sample.make(sample.tiny))
     for (form, dtype), weights in after.items():
         expected = after[form, "float32"]
         if dtype in HALF:
@@ -95,7 +88,7 @@ def test_state_is_float32(sample, dtype):
     w = tf.Variable(tf.cast(START, dtype), name="w")
     optimizer.build([w])
     dtypes = {name: value.dtype.name for name, value in state_of(optimizer).items()}
-    roles = {*sample.slots, "master", "average", "gradient_accumulator"}
+    roles = {*sample.roles(1), "master", "average", "gradient_accumulator"}
     assert {f"w/{role}" for role in roles} <= set(dtypes)
     assert {dtypes[f"w/{role}"] for role in roles} == {"float32"}
 
@@ -167,7 +160,7 @@ class WithoutMasters(tf_graft.SGD):
 
 @pytest.mark.parametrize("dtype", HALF)
 def test_notices_lost_steps(dtype):
-    rate = tiny(BY_NAME["sgd"])
+    rate = BY_NAME["sgd"].tiny
     _, expected = drifted(tf_graft.SGD(rate))
     _, actual = drifted(WithoutMasters(rate))
     with pytest.raises(AssertionError, match="roundings off"):

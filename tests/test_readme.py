@@ -1,6 +1,9 @@
 """What README shows is run: its Python as it stands, and its commands by .ci/run."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import keras
@@ -11,6 +14,12 @@ import tensorflow as tf
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.S)
+ON_MESH = [block for block in BLOCKS if "logical_cpus" in block]  # before any tensor is made
+READER = """
+import keras, numpy as np
+import tf_graft as tg
+x = np.random.default_rng(0).normal(size=(96, 4)).astype("float32")
+"""
 
 
 @pytest.fixture
@@ -24,13 +33,28 @@ def names():
 
 
 def test_its_python_runs(names):
-    assert len(BLOCKS) == 3
-    for block in BLOCKS:
+    blocks = [block for block in BLOCKS if block not in ON_MESH]
+    assert len(blocks) == 4
+    for block in blocks:
         exec(block, names)
-    assert int(names["model"].optimizer.iterations) == 30
+        if block is blocks[0]:
+            assert int(names["model"].optimizer.iterations) == 30
+    names["model"].fit(names["x"], names["y"], verbose=0)
+    assert names["model"].optimizer.direction_optimizer.optimizer.name == "lion"
     w, g = tf.Variable([1.0]), [tf.constant([0.3])]
     names["Adagrad"](0.5).apply(g, [w])
     np.testing.assert_allclose(w.numpy(), 1 - 0.5 * 0.3 / np.sqrt(0.1 + 0.09), rtol=1e-6)
+
+
+def test_its_python_on_a_mesh_runs():
+    (block,) = ON_MESH
+    check = "assert int(model.optimizer.iterations) == 3"
+    subprocess.run(
+        [sys.executable, "-c", f"{READER}\n{block}\n{check}"],
+        check=True,
+        timeout=180,
+        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"},
+    )
 
 
 def test_its_configs_are_the_configs_there_are():

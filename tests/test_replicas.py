@@ -22,7 +22,10 @@ import tf_graft
 
 REPLICAS = 2
 STEPS = 4
-SIX = ("sgd_momentum", "adagrad", "adadelta", "rmsprop", "adam", "adamw")
+NAMES = (
+    *("sgd_momentum", "adagrad", "adadelta", "rmsprop", "adam", "adamw"),
+    *("graft_schedules_global", "wrapped_nadam"),
+)
 FORMS = ("dense", "rows")
 IN_A_FUNCTION = pytest.param(True, marks=pytest.mark.slow)
 OPTIONS = {
@@ -191,12 +194,14 @@ QUICK = {
     ("adam", "not_finite_on_1", "rows"),
     ("adamw", "plain", "rows"),
     ("adamw", "weight_decay", "dense"),
+    ("graft_schedules_global", "global_clipnorm", "rows"),
+    ("wrapped_nadam", "accumulation", "rows"),
 }
 QUICK_IN_A_FUNCTION = {
     ("adamw", "together", "rows"),
     ("adagrad", "clipnorm", "dense"),
 }
-ALL = [(name, option, form) for name in SIX for option in OPTIONS for form in FORMS]
+ALL = [(name, option, form) for name in NAMES for option in OPTIONS for form in FORMS]
 
 
 def every_case(quick):
@@ -215,9 +220,17 @@ def test_two_replicas_equal_one_eagerly(name, option, form):
     check(name, option, form, graph=False)
 
 
+@pytest.mark.parametrize("graph", [False, IN_A_FUNCTION])
+@pytest.mark.parametrize(
+    ("name", "form"), [("lars", "dense"), ("lamb", "rows"), ("larc_clip", "rows")]
+)
+def test_norms_on_two_replicas_are_of_the_sum(name, form, graph):
+    check(name, "plain", form, graph)
+
+
 def test_quick_cases_cover_every_optimizer_and_option():
     assert set(ALL) >= QUICK | QUICK_IN_A_FUNCTION
-    assert {name for name, _, _ in QUICK} == set(SIX)
+    assert {name for name, _, _ in QUICK} == set(NAMES)
     assert {option for _, option, _ in QUICK | QUICK_IN_A_FUNCTION} == set(OPTIONS)
 
 

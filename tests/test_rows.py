@@ -14,6 +14,7 @@ from samples import (
     each,
     each_option,
     gradients,
+    having,
     slices,
     state_of,
     variables,
@@ -24,7 +25,8 @@ import tf_graft
 
 ROWS, WIDTH = 7, 3
 SHAPES = {"table": (ROWS, WIDTH), "bias": (WIDTH,)}
-IDLE = [sample for sample in SAMPLES if sample.idle]
+IDLE = [sample for sample in having("idle") if sample.rowwise]
+LAZY = [sample for sample in SAMPLES if not sample.whole]
 
 # ids of each step: repeated rows, an untouched row (6), a row that is idle until late (5), no ids
 SOME_ROWS = [[1, 1, 2], [0, 3, 0, 0], [], [4, 1], [5, 5, 3], [0]]
@@ -140,7 +142,7 @@ def test_exact_equals_dense_with(name, option):
     compare(sample.make(sparse="exact", **options), sample.make(**options), sparse_steps(SOME_ROWS))
 
 
-@each()
+@each([sample for sample in having("oracle") if sample.rowwise])  # grafts: `test_graft.py`
 def test_lazy_is_the_equations_row_by_row(sample):
     """Each row is a variable of its own that takes part in the steps that touch it."""
     optimizer = sample.make(weight_decay=0.2)
@@ -159,7 +161,13 @@ def test_lazy_is_the_equations_row_by_row(sample):
     np.testing.assert_array_equal(table.numpy()[6], start[6])
 
 
-@each()
+@each(having("whole"))
+@pytest.mark.parametrize("sparse", ["lazy", "exact"])
+def test_where_rows_do_not_serve_the_gradient_acts_dense(sample, sparse):
+    compare(sample.make(sparse=sparse), sample.make(), sparse_steps(SOME_ROWS))
+
+
+@each(LAZY)
 def test_untouched_rows_keep_their_state(sample):
     options = {"use_ema": True, "gradient_accumulation_steps": 2, "weight_decay": 0.2}
     optimizer = sample.make(**options)
@@ -170,7 +178,8 @@ def test_untouched_rows_keep_their_state(sample):
         optimizer.apply([slices(ids, values)], [table])
     after = state_of(optimizer, table)
     of_rows = [name for name, value in after.items() if value.shape[:1] == (ROWS,)]
-    assert len(of_rows) >= 5 + len(sample.slots)
+    scalars = [role for role in sample.roles(2) if role.endswith("_norm")]
+    assert len(of_rows) >= 5 + len(sample.roles(2)) - len(scalars)
     for name in of_rows:
         np.testing.assert_array_equal(after[name][[0, 3, 5, 6]], before[name][[0, 3, 5, 6]], name)
     assert (after["model 0"][[1, 2, 4]] != before["model 0"][[1, 2, 4]]).all()
@@ -257,7 +266,7 @@ def test_any_rows_in_any_order_equal_dense(ids, dense, choice, clip, period, ave
 # G21
 
 
-@each()
+@each(LAZY)
 @pytest.mark.parametrize("option", ["plain", "clipnorm", "together"])
 def test_empty_slices_change_nothing_but_the_count(sample, option):
     optimizer = sample.make(**OPTIONS[option])
@@ -271,7 +280,8 @@ def test_empty_slices_change_nothing_but_the_count(sample, option):
     assert after.pop("iteration") == before.pop("iteration") + 2 // period
     if period > 1:
         assert after.pop("micro_steps") == before.pop("micro_steps") + 2
-    for name in [name for name in after if "average" in name]:  # synchronized when read
+    # averages are synchronized when they are read; shared state goes with the count
+    for name in [name for name in after if "average" in name or name in sample.shared]:
         after.pop(name), before.pop(name)
     assert_same_state(after, before)
 

@@ -19,7 +19,10 @@ import tf_graft
 # What Keras' own saving of model weights warns of, with NumPy 2.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
-SIX = ("sgd_momentum", "adagrad", "adadelta", "rmsprop_centered_momentum", "adam_amsgrad", "adamw")
+NAMES = (
+    *("sgd_momentum", "adagrad", "adadelta", "rmsprop_centered_momentum", "adam_amsgrad", "adamw"),
+    "graft_decays_diagnostic",
+)
 OPTIONS = {"plain": {}, "together": samples.OPTIONS["together"]}
 BEFORE, AFTER = 3, 4  # an odd number, so that half an accumulation is carried too
 
@@ -123,6 +126,7 @@ QUICK = {
     ("adadelta", "together", weights_file),
     ("rmsprop_centered_momentum", "together", keras_file),
     ("adam_amsgrad", "plain", checkpoint),
+    ("graft_decays_diagnostic", "together", weights_file),
 }
 
 
@@ -130,7 +134,7 @@ QUICK = {
     ("name", "option", "way"),
     [
         case if case in QUICK else pytest.param(*case, marks=pytest.mark.slow)
-        for case in itertools.product(SIX, OPTIONS, WAYS)
+        for case in itertools.product(NAMES, OPTIONS, WAYS)
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )

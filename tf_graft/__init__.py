@@ -1,13 +1,16 @@
 """Optimizers for Keras 3 on TensorFlow that give the same numbers everywhere."""
 
-from tf_graft import scaling, schedules
+from tf_graft import dtensor, report, scaling, schedules
 from tf_graft.core.checks import CheckpointError
 from tf_graft.core.clipping import clip_by_global_norm
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.registry import deserialize, get, list_optimizers, serialize
+from tf_graft.core.replicas import shards
 from tf_graft.core.slots import Slot
 from tf_graft.core.wrapped import wrap
 from tf_graft.optimizers import (
+    LAMB,
+    LARS,
     SGD,
     Adadelta,
     Adagrad,
@@ -19,11 +22,14 @@ from tf_graft.optimizers import (
 )
 from tf_graft.scaling import MixedPrecision
 from tf_graft.training.optimize_loss import get_regularization_loss, optimize_loss
-from tf_graft.wrappers import AdaGraft
+from tf_graft.wrappers import LARC, AdaGraft, LayerwiseRates
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "LAMB",
+    "LARC",
+    "LARS",
     "SGD",
     "AdaGraft",
     "Adadelta",
@@ -31,6 +37,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "CheckpointError",
+    "LayerwiseRates",
     "MixedPrecision",
     "Momentum",
     "NovoGrad",
@@ -39,12 +46,15 @@ __all__ = [
     "Slot",
     "clip_by_global_norm",
     "deserialize",
+    "dtensor",
     "get",
     "get_regularization_loss",
     "list_optimizers",
     "optimize_loss",
+    "report",
     "scaling",
     "schedules",
     "serialize",
+    "shards",
     "wrap",
 ]

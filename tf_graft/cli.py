@@ -1,6 +1,7 @@
 """The command line: `tf-graft`, also `python -m tf_graft`."""
 
 import contextlib
+import enum
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,6 +24,16 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+class Kind(enum.StrEnum):
+    """What per-layer rates are made of; see `tf_graft.report.LayerwiseRates`."""
+
+    constant = "constant"
+    piecewise = "piecewise"
+    power_law = "power_law"
+    everywhere = "global"
+
 
 Config = Annotated[Path, typer.Argument(help="A config, such as configs/digits_adagrad.yaml.")]
 Overrides = Annotated[
@@ -48,6 +59,24 @@ def train(config: Config, overrides: Overrides = None) -> None:
     numbers = {name: value for name, value in summary.items() if name.startswith("test_")}
     shown = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in numbers.items())
     _say(f"Done: {shown}. See {parsed.run.dir}/plot.png and {parsed.run.dir}/summary.json.")
+
+
+@app.command()
+def launch(
+    config: Config,
+    overrides: Overrides = None,
+    workers: Annotated[int, typer.Option(min=1, help="How many workers.")] = 2,
+    ps: Annotated[int, typer.Option(min=0, help="How many parameter servers.")] = 0,
+) -> None:
+    """Trains with several processes on this machine, for a config with such a strategy."""
+    with _errors():
+        from tf_graft.training import config as configs
+        from tf_graft.training import launch as launcher
+
+        parsed, source = configs.load(config, overrides or [])
+        command = launcher.command_of(config, overrides or [])
+        code = launcher.launch(parsed, source, command, {"worker": workers, "ps": ps}, _say)
+    raise typer.Exit(code)
 
 
 @app.command("list")
@@ -88,6 +117,28 @@ def schedule(
         table.add_row(f"{step:,}", f"{rate:.3g}")
     Console().print(table)
     _say(f"Drawn in {path}.")
+
+
+@app.command()
+def report(
+    run: Annotated[Path, typer.Argument(help="The folder of a run, or a file of records.")],
+    export: Annotated[Path | None, typer.Option(help="Write per-layer rates to this file.")] = None,
+    kind: Annotated[Kind, typer.Option(help="What the rates are made of.")] = Kind.piecewise,
+) -> None:
+    """Shows what a graft measured; writes report.html; exports rates for layerwise_rates."""
+    with _errors():
+        from tf_graft.report import GraftReport, findings, page, table
+
+        of_run = GraftReport.read(run)
+        rates = of_run.rates(kind.value) if export else None
+        output = (run if run.is_dir() else run.parent) / page.FILE
+        page.write(of_run, output, run.resolve().name)
+        if export and rates:
+            rates.save(export)
+    Console().print(table.of_layers(of_run), "", table.of_kinds(of_run), "")
+    for finding in findings.findings(of_run):
+        _say(finding)
+    _say(f"Drawn in {output}." + (f" Rates ({kind.value}) are in {export}." if export else ""))
 
 
 @app.command()
@@ -142,7 +193,9 @@ def _errors() -> Iterator[None]:
     """Turns what a user can mend into one sentence and an exit code."""
     try:
         from tf_graft.core.checks import CheckpointError
+        from tf_graft.report import ReportError
         from tf_graft.training.errors import ConfigError
+        from tf_graft.training.launch import LaunchError
         from tf_graft.training.loop import Stopped
     except ModuleNotFoundError:
         raise SystemExit(NEEDS_EXTRAS) from None
@@ -152,9 +205,9 @@ def _errors() -> Iterator[None]:
         if str(missing.name).startswith("tf_graft"):
             raise
         raise SystemExit(NEEDS_EXTRAS) from None
-    except ConfigError as error:
+    except (ConfigError, ReportError) as error:
         _fail(str(error), 2)
-    except CheckpointError as error:
+    except (CheckpointError, LaunchError) as error:
         _fail(str(error), 1)
     except Stopped as stopped:
         name = "Ctrl-C" if stopped.signum == 2 else "SIGTERM"

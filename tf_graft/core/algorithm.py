@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -12,6 +13,9 @@ from tf_graft.core.lifecycle import Lifecycle
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.point import Point, Step
 from tf_graft.core.rows import Part, Rows, Whole
+
+# Variables of so many entries are gone through one by one, so that few steps are in memory at once.
+LARGE = 2**18
 
 
 class Algorithm(Lifecycle):
@@ -131,17 +135,22 @@ class Algorithm(Lifecycle):
             rates, t = scalars[parameter.dtype]
             return Point(parameter.path, g, w, slots | shared, rates, t, in_place)
 
-        # One variable after the other is read, stepped and written, so that few steps are alive.
         points, given = itertools.tee(
             point(g, p, part) for (g, p), part in zip(stepping, parts, strict=True)
         )
         dense = not any(isinstance(part, Rows) for part in parts)
         compiled = self.jit_compile is True and dense
-        steps = self._compiled_proposals(list(given)) if compiled else self.proposals(given)
-        for (_, p), part, at, (d, slots) in zip(stepping, parts, points, steps, strict=True):
-            p.move(part, at.w, d)
-            for role, value in slots.items():
-                part.write(replicas.local(p.slots[role]), value)
+        steps = iter(self._compiled_proposals(list(given)) if compiled else self.proposals(given))
+        written: list[tf.Operation] = []
+        for (_, p), part in zip(stepping, parts, strict=True):
+            large = math.prod(p.variable.shape) >= LARGE
+            with tf.control_dependencies(written if large else []):
+                at, (d, slots) = next(points), next(steps)
+                write = p.move(part, at.w, d)
+                for role, value in slots.items():
+                    part.write(replicas.local(p.slots[role]), value)
+            if large and write is not None:  # eagerly one comes after the other anyway
+                written = [write]
 
     @functools.cached_property
     def _compiled_proposals(self) -> Any:

@@ -5,11 +5,13 @@ drops one.
 """
 
 import copy
+import os
 from typing import Any
 
 import keras
 import tensorflow as tf
 from keras.src.utils.tracking import no_automatic_dependency_tracking
+from tensorflow.dtensor.python.api import _dtensor_singleton as dtensor_started
 from tensorflow.experimental import dtensor
 from tensorflow.python.ops import control_flow_util
 
@@ -33,7 +35,8 @@ OPTIMIZER_NAMES = {
     "_backend_update_step": "Nadam does there what it does once an update",
     "_backend_apply_gradients": "an optimizer with its own cannot be recorded",
     "_apply_weight_decay": "Muon decays in its own way there",
-    "_use_weight_decay": "whether a variable is excluded from decay",
+    "_exclude_from_weight_decay": "the keys of variables excluded from decay",
+    "_exclude_from_weight_decay_pattern": "what the names of such variables contain",
 }
 PROVIDED_NAMES = {
     "_model_variables_moving_average": "SwapEMAWeights swaps these with the model variables",
@@ -47,6 +50,7 @@ MODULE_NAMES = {
 }
 VARIABLE_NAMES = {
     "_initialize_with_initializer": "the one place where Keras makes the tf.Variable",
+    "_path": "where a variable says it belongs: a child's rate belongs to its parent",
     "_value": "the tf.Variable behind a keras.Variable, which a mesh replaces by a DVariable",
 }
 
@@ -95,9 +99,9 @@ class Recording(keras.optimizers.Optimizer):
     iterations = property(lambda self: self.count)
     learning_rate = property(lambda self: self.rate)
 
-    def see(self, **values: Any) -> None:
-        """Sets `count` or `rate`, which Keras is not to track."""
-        self.__dict__.update(values)
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Keras' would list variables with those of the original, whose lists these are."""
+        object.__setattr__(self, name, value)
 
     def add_variable_from_reference(
         self, reference_variable: Any, name: str | None = None, initializer: Any = "zeros"
@@ -130,7 +134,7 @@ class Recording(keras.optimizers.Optimizer):
         """Its decoupled weight decay, which comes before the update."""
         if type(self)._apply_weight_decay is not keras.optimizers.Optimizer._apply_weight_decay:
             self._apply_weight_decay([variable])
-        elif self.weight_decay is not None and self._use_weight_decay(variable):
+        elif self.weight_decay is not None:
             weights = tf.convert_to_tensor(variable)
             rate = tf.cast(self.rate, weights.dtype)
             storage(variable).assign_sub(weights * self.weight_decay * rate)
@@ -179,6 +183,13 @@ class Probe(keras.Variable):
     def path(self) -> str:
         """As the model's variable."""
         return self._given_path
+
+
+def decay_exclusions(optimizer: keras.optimizers.Optimizer) -> tuple[list[str], set[Any]]:
+    """What was excluded from its weight decay: patterns for names, and keys of variables."""
+    pattern = getattr(optimizer, "_exclude_from_weight_decay_pattern", None)
+    keys = getattr(optimizer, "_exclude_from_weight_decay", ())
+    return ([pattern.pattern] if pattern else []), set(keys)
 
 
 def rate_of(optimizer: keras.optimizers.Optimizer) -> Any:
@@ -248,6 +259,11 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         raise NotImplementedError
 
 
+def rename(variable: keras.Variable, path: str) -> None:
+    """Gives a variable another path."""
+    variable._path = path
+
+
 class ScalesLoss(keras.optimizers.LossScaleOptimizer):
     """What `compile` takes for a loss scaling optimizer, which it then does not wrap in its own.
 
@@ -270,8 +286,28 @@ def rehome(variable: keras.Variable, source: keras.Variable) -> None:
 MODEL_NAMES = {
     "_flatten_layers": "all layers of a model, nested ones too",
     "_symbolic_build": "makes the variables of compiled metrics and losses before the first step",
-    "_initialize": "gives a variable an ordinary tf.Variable again, with its aggregation",
 }
+VARIABLE_NAMES["_initialize"] = "gives a variable an ordinary tf.Variable, with its aggregation"
+MODULE_NAMES["tensorflow.dtensor.python.api._dtensor_singleton"] = (
+    "whether DTensor has started, after which it reads no environment variables"
+)
+
+# TensorFlow moves the all-reduces of a function together, and with them the assignments that wait
+# for one, without what reads the variable afterwards: a metric, an average, a clipped weight would
+# be those before the step. It reads this name once, when DTensor is first used.
+COMBINING = "DTENSOR_ENABLE_COMBINE_ALL_REDUCES_OPTIMIZATION"
+IN_ORDER = os.environ.get(COMBINING) == "0"
+os.environ.setdefault(COMBINING, "0")
+
+
+def check_order_on_mesh() -> None:
+    """Refuses a process in which functions on a mesh read variables out of order."""
+    if os.environ[COMBINING] != "0" or (dtensor_started is not None and not IN_ORDER):
+        raise RuntimeError(
+            f"A mesh needs the environment variable {COMBINING}=0 before DTensor is first used, "
+            "or TensorFlow reads variables before they are assigned: import tf_graft first, which "
+            "sets it."
+        )
 
 
 def settle(variable: keras.Variable, storage: tf.Variable) -> None:

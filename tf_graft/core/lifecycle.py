@@ -30,6 +30,10 @@ COUNTER = Slot(dtype="int64")
 class Lifecycle(keras_contract.KerasOptimizer):
     """Everything of `Optimizer` that is not the step itself."""
 
+    _shared: dict[
+        str, keras.Variable
+    ]  # made in `build` and not before: TensorFlow restores it then
+
     def __init__(self, learning_rate: Any, **common: Unpack[arguments.Common]):
         owner = type(self).__name__
         given = arguments.checked(owner, self._own_arguments(), dict(common))
@@ -42,7 +46,6 @@ class Lifecycle(keras_contract.KerasOptimizer):
         self.mesh = own["mesh"]
         self._decay_exclusions = own["exclude_from_weight_decay"]
         self._parameters = Parameters({})
-        self._shared: dict[str, keras.Variable] = {}
         self._strategy = tf.distribute.get_strategy()
         self._scalars = {self.iterations.name: self.iterations}
         self.skipped_steps = self._scalar("skipped_steps")
@@ -96,6 +99,7 @@ class Lifecycle(keras_contract.KerasOptimizer):
 
     def _check_buildable(self, variables: list[Any], keys: list[Any]) -> None:
         owner = f"{type(self).__name__}.build"
+        replicas.refuse_divided(owner, variables)
         matching.refuse_untrainable(owner, variables, keys)
         if self.built and any(self._parameters.get(key) is None for key in keys):
             raise ValueError(

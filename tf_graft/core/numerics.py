@@ -125,3 +125,8 @@ def _self_product(x: tf.Tensor) -> tf.Tensor:
     """
     flat = tf.reshape(x, [1, -1])
     return tf.reshape(tf.matmul(flat, flat, transpose_b=True), [])
+
+
+def one_minus_power(beta: float, t: tf.Tensor) -> tf.Tensor:
+    """`1 - beta^t`, which in float32 would lose half its digits at the first steps."""
+    return -tf.math.expm1(t * tf.math.log(tf.constant(beta, t.dtype)))

@@ -51,15 +51,18 @@ class Parameter:
         agrees = tf.equal(tf.saturate_cast(master, weights.dtype), weights)
         return tf.where(agrees, master, tf.cast(weights, master.dtype))
 
-    def move(self, part: Part, weights: tf.Tensor, step: tf.Tensor) -> None:
-        """Adds a step to the touched weights, whose present value is `weights`."""
+    def move(self, part: Part, weights: tf.Tensor, step: tf.Tensor) -> Any:
+        """Adds a step to the touched weights, whose present value is `weights`.
+
+        Returns:
+            The operation that does so for a whole variable; None eagerly.
+        """
         variable = replicas.local(self.variable)
         if "master" not in self.state:
-            part.add(variable, step)
-            return
+            return part.add(variable, step)
         moved = weights + step
         part.write(replicas.local(self.state["master"]), moved)
-        part.write(variable, tf.saturate_cast(moved, variable.dtype))
+        return part.write(variable, tf.saturate_cast(moved, variable.dtype))
 
     def replace(self, weights: tf.Tensor) -> None:
         """Replaces the whole variable."""

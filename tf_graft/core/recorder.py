@@ -37,6 +37,7 @@ class Recorder:
         optimizer: the optimizer, not built.
         variables: the model's variables by path.
         key: what Keras knows a variable by.
+        decays: whether the optimizer's own weight decay applies to the variable of a path.
 
     Raises:
         TypeError: the optimizer reaches past what it is given; says how.
@@ -47,9 +48,16 @@ class Recorder:
         whole: the paths whose update needs the whole variable and not some rows of it.
     """
 
-    def __init__(self, optimizer: Any, variables: dict[str, Any], key: Callable[[Any], Any]):
+    def __init__(
+        self,
+        optimizer: Any,
+        variables: dict[str, Any],
+        key: Callable[[Any], Any],
+        decays: Callable[[str], bool],
+    ):
+        self._decays = decays
         self._optimizer = keras_contract.recording(optimizer)
-        self._optimizer.see(count=tf.constant(0, tf.int64), rate=tf.constant(0.0))
+        self._optimizer.count, self._optimizer.rate = tf.constant(0, tf.int64), tf.constant(0.0)
         self._made: list[StandIn] = []
         self._probes = {path: _probe(v, path, key(v)) for path, v in variables.items()}
         with tf.variable_creator_scope(self._create):
@@ -60,6 +68,8 @@ class Recorder:
 
     def step(self, p: Point) -> Step:
         """The step of one variable, and what it remembers then."""
+        if p.w.shape.num_elements() == 0:  # `keras.ops` takes no rows for a bias
+            return tf.zeros_like(p.w), {}
         weights = storage(self._probes[p.path])
         weights.hold(p.w)
         self._hold({**self.slots[p.path], **self.shared}, p.state(), p.lr, p.t)
@@ -81,10 +91,11 @@ class Recorder:
     def _hold(self, roles: dict[str, StandIn], s: dict[str, Any], rate: Any, t: Any) -> None:
         for role, stand_in in roles.items():
             stand_in.hold(s[role])
-        self._optimizer.see(count=tf.cast(t, tf.int64) - 1, rate=rate)
+        self._optimizer.count, self._optimizer.rate = tf.cast(t, tf.int64) - 1, rate
 
     def _update(self, path: str, gradient: tf.Tensor, rate: tf.Tensor) -> None:
-        self._optimizer.decay(self._probes[path])
+        if self._decays(path):
+            self._optimizer.decay(self._probes[path])
         self._optimizer.update_step(gradient, storage(self._probes[path]), rate)
 
     def _create(self, _: Any, initial_value: Any = None, **arguments: Any) -> StandIn:
@@ -144,8 +155,9 @@ class Recorder:
         graph = self._trace(
             lambda: self._update(path, placeholder(shape), placeholder([])), {weights.shape: shape}
         )
-        strangers = [s.name for s in map(storage, self._probes.values()) if s.touched]
-        if [s for s in strangers if s != path]:
+        touched = [s.name for s in map(storage, self._probes.values()) if s.touched]
+        strangers = [name for name in touched if name != path]
+        if strangers:
             raise TypeError(f"its update of '{path}' touches '{strangers[0]}' too")
         return graph
 
@@ -158,10 +170,14 @@ class Recorder:
                 s.hold(functools.partial(tf.compat.v1.placeholder, s.dtype, shape))
             run()
 
+        before = self._attributes()
         try:
             graph = tf.function(traced, autograph=False).get_concrete_function().graph
         except Exception as error:  # whatever its code may do
             raise TypeError(f"its update cannot be traced: {error}") from error
+        for name, value in self._attributes().items():
+            if value != before.get(name):
+                raise TypeError(f"its update changes its attribute '{name}', which is no variable")
         for tensor, _ in graph.captures:
             if tensor.dtype == tf.resource:
                 raise TypeError(
@@ -169,6 +185,11 @@ class Recorder:
                     "it is given"
                 )
         return graph
+
+    def _attributes(self) -> dict[str, Any]:
+        """What Python code remembers, which a traced update would forget."""
+        kinds = (bool, int, float, str, type(None))
+        return {name: x for name, x in vars(self._optimizer).items() if isinstance(x, kinds)}
 
     def _by_role(self, stand_ins: Sequence[StandIn], path: str = "") -> dict[str, StandIn]:
         roles: dict[str, StandIn] = {}

@@ -6,7 +6,7 @@ that follows, which is what `TPUStrategy` requires and what `MirroredStrategy` c
 """
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -65,6 +65,55 @@ def beside(variable: Any) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
     raw = variable if isinstance(variable, tf.Variable) else variable.value
     return tf.distribute.get_strategy().extended.colocate_vars_with(raw)
+
+
+def shards(variables: Iterable[Any]) -> list[Any]:
+    """The variables, with the shards of one that a parameter server strategy divided in its place.
+
+    A `variable_partitioner` of `ParameterServerStrategy` divides a Keras variable into shards, each
+    a `tf.Variable` on a server of its own. Gradients are taken of the shards, and the optimizer is
+    given the shards:
+
+    ```python
+    variables = tg.shards(model.trainable_variables)
+    gradients = tape.gradient(loss, variables)  # row-sparse for the shards of an embedding
+    optimizer.apply(gradients, variables)
+    ```
+
+    A shard is a variable of its own, named `dense/kernel/part_0` and so on: `clipnorm` takes its
+    norm, and so do LARS, LAMB, LARC and AdaGraft (but for `use_global_norm=True`).
+    `global_clipnorm` is over all of them, whatever the partitioner does.
+
+    Args:
+        variables: of a model, `keras.Variable` or `tf.Variable`.
+
+    Returns:
+        A flat list; what is not divided is in it as it is.
+    """
+    return [part for variable in variables for part in _shards_of(variable) or [variable]]
+
+
+def refuse_divided(owner: str, variables: Iterable[Any]) -> None:
+    """Refuses a variable that is divided into shards.
+
+    Raises:
+        ValueError: naming it and what to give instead.
+    """
+    for variable in variables:
+        parts = _shards_of(variable)
+        if parts:
+            raise ValueError(
+                f"{owner}: '{getattr(variable, 'path', variable.name)}' is divided into "
+                f"{len(parts)} shards on parameter servers; take the gradients of "
+                "tf_graft.shards(variables), and give the optimizer those."
+            )
+
+
+def _shards_of(variable: Any) -> list[tf.Variable]:
+    raw = variable if isinstance(variable, tf.Variable) else getattr(variable, "value", variable)
+    return (
+        list(raw.variables) if isinstance(raw, tf.__internal__.distribute.ShardedVariable) else []
+    )
 
 
 def strategy_of(variables: Sequence[Any]) -> tf.distribute.Strategy:

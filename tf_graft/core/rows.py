@@ -66,13 +66,13 @@ class Whole:
         """The variable's value."""
         return tf.convert_to_tensor(variable)
 
-    def write(self, variable: tf.Variable, value: tf.Tensor) -> None:
-        """Replaces the variable's value."""
-        variable.assign(value, read_value=False)
+    def write(self, variable: tf.Variable, value: tf.Tensor) -> Any:
+        """Replaces the variable's value; returns the operation, None eagerly."""
+        return variable.assign(value, read_value=False)
 
-    def add(self, variable: tf.Variable, delta: tf.Tensor) -> None:
-        """Adds to the variable's value."""
-        variable.assign_add(delta, read_value=False)
+    def add(self, variable: tf.Variable, delta: tf.Tensor) -> Any:
+        """Adds to the variable's value; returns the operation, None eagerly."""
+        return variable.assign_add(delta, read_value=False)
 
 
 class Rows:

@@ -1,6 +1,6 @@
 """What stands for a variable in the hands of another optimizer, and writes down what it is told."""
 
-from typing import Any
+from typing import Any, Self
 
 import tensorflow as tf
 
@@ -53,21 +53,23 @@ class StandIn:
         moved = self._held - self._first
         return moved if self._added is None else moved + self._added
 
-    def assign(self, value: Any, *_: Any, **__: Any) -> None:
-        """Notes a new value."""
+    def assign(self, value: Any, *_: Any, **__: Any) -> Self:
+        """Notes a new value; returns itself, as a `tf.Variable` does."""
         value = tf.cast(value, self.dtype)
         self.touched = self.written = True
         self._held, self._added = value, None
+        return self
 
-    def assign_add(self, value: Any, *_: Any, **__: Any) -> None:
+    def assign_add(self, value: Any, *_: Any, **__: Any) -> Self:
         """Notes a sum."""
         value = tf.cast(value, self.dtype)
         self.touched = self.written = True
         self._added = value if self._added is None else self._added + value
+        return self
 
-    def assign_sub(self, value: Any, *_: Any, **__: Any) -> None:
+    def assign_sub(self, value: Any, *_: Any, **__: Any) -> Self:
         """Notes a difference."""
-        self.assign_add(-tf.cast(value, self.dtype))
+        return self.assign_add(-tf.cast(value, self.dtype))
 
     def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
         return tf.convert_to_tensor(self.read(), dtype, name=name)

@@ -6,7 +6,7 @@ from typing import Any, Unpack
 import keras
 import tensorflow as tf
 
-from tf_graft.core import keras_contract
+from tf_graft.core import checks, keras_contract
 from tf_graft.core.arguments import Common
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.point import Point, Step
@@ -34,7 +34,8 @@ class Wrapped(Optimizer):
     Repeated rows are summed first; clipping, accumulation, averaging and loss scaling act on
     gradients that are summed over replicas; non-finite gradients are skipped; half precision is
     updated in float32. The Keras optimizer's own arguments for these are taken over. Its weight
-    decay stays where it is in Keras: before its update.
+    decay stays where it is in Keras: before its update, but for the variables that either of the
+    two excludes.
 
     Args:
         optimizer: a Keras optimizer that has not been built, its name, or its config.
@@ -44,7 +45,8 @@ class Wrapped(Optimizer):
     Raises:
         TypeError: not a Keras optimizer; or one that does more than update the variable that its
             `update_step` is given (found out when it is built).
-        ValueError: the optimizer has been built already.
+        ValueError: the optimizer has been built already; or it decays weights itself and
+            `weight_decay` is given, too.
 
     Row-sparse gradients: where each entry of the update depends on that entry alone, untouched rows
     wait; otherwise (`Lamb`, `Adafactor`, `Muon`) the gradient is made dense.
@@ -57,21 +59,28 @@ class Wrapped(Optimizer):
     """
 
     def __init__(self, optimizer: Any, learning_rate: Any = None, **common: Unpack[Common]):
-        optimizer = _checked(get(optimizer))
+        optimizer = _checked(get(optimizer), **common)
         lifted: dict[str, Any] = {name: getattr(optimizer, name) for name in LIFTED}
+        lifted["exclude_from_weight_decay"], undecayed = keras_contract.decay_exclusions(optimizer)
         rate = keras_contract.rate_of(optimizer) if learning_rate is None else learning_rate
         super().__init__(rate, **{**lifted, **common})
         self.optimizer = optimizer
+        self._undecayed = undecayed
         self._recorder: Any = None
 
     def prepare(self, variables: dict[str, Any]) -> None:
         if self._recorder is not None:  # by another replica
             return
+        undecayed = [v for v in variables.values() if self._key(v) in self._undecayed]
+        self.exclude_from_weight_decay(var_list=undecayed)
         try:
-            self._recorder = Recorder(self.optimizer, variables, self._key)
+            self._recorder = Recorder(self.optimizer, variables, self._key, self._keeps_decay)
         except TypeError as error:
             name = type(self.optimizer).__name__
             raise TypeError(f"wrap({name}): the optimizer cannot be wrapped: {error}.") from error
+
+    def _keeps_decay(self, path: str) -> bool:
+        return not checks.matches(path, self._decay_exclusions)
 
     def slots_for(self, path: str) -> dict[str, Slot]:
         return _slots(self._recorder, self._recorder.slots[path])
@@ -128,10 +137,17 @@ def _slots(recorder: Recorder, stand_ins: dict[str, StandIn]) -> dict[str, Slot]
     return {role: slot(stand_in) for role, stand_in in stand_ins.items()}
 
 
-def _checked(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+def _checked(
+    optimizer: keras.optimizers.Optimizer, weight_decay: float | None = None, **_: Any
+) -> keras.optimizers.Optimizer:
     name = type(optimizer).__name__
     if isinstance(optimizer, Optimizer):
         raise TypeError(f"Wrapped({name}): it is an optimizer of tf_graft already.")
     if optimizer.built:
         raise ValueError(f"wrap({name}): it has been built; give one without state.")
+    if weight_decay and optimizer.weight_decay:
+        raise ValueError(
+            f"wrap({name}, weight_decay={weight_decay}): it decays weights itself, by "
+            f"{optimizer.weight_decay}; give weight_decay to it."
+        )
     return optimizer

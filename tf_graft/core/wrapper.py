@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Unpack
 import keras
 import tensorflow as tf
 
-from tf_graft.core import arguments, state
+from tf_graft.core import arguments, keras_contract, state
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.point import Point, Step, under, within
@@ -51,21 +51,23 @@ class Wrapper(Optimizer):
 
         Raises:
             TypeError: one that is not an optimizer, or cannot be a child.
-            ValueError: the same one twice, or one that would do what the wrapper does for all.
+            ValueError: the same one twice, one that has been built, or one that would do what the
+                wrapper does for all.
         """
         owner = type(self).__name__
+        objects = [x for x in given.values() if isinstance(x, keras.optimizers.Optimizer)]
         for argument, child in given.items():
-            if any(child is other for name, other in given.items() if name != argument):
+            if sum(child is other for other in objects) > 1:
                 raise ValueError(
                     f"{owner}({argument}=...): the same object is given twice; each child needs "
                     "a state of its own."
                 )
-        for argument, child in given.items():
-            child = _child(owner, argument, child)
+        for role, argument in self.roles.items():
+            child = _child(owner, argument, given[argument])
             _refuse_pipeline(f"{owner}({argument}={type(child).__name__}(...))", owner, child)
             setattr(self, argument, child)
-            for variable in child.rate_variables().values():
-                self._keep(variable)
+            for name, variable in under(role, child.rate_variables()).items():
+                keras_contract.rename(self._keep(variable), f"{self.name}/{name}")
 
     def slots_for(self, path: str) -> dict[str, Slot]:
         own = super().slots_for(path)
@@ -134,13 +136,14 @@ class Around(Wrapper):
     ):
         child = _child(type(self).__name__, "optimizer", optimizer)
         if learning_rate is not None:
-            child.learning_rate = learning_rate
+            child.learning_rate = arguments.rate(type(self).__name__, learning_rate)
 
         def rate() -> Any:
             return child.learning_rate
 
         super().__init__(rate, **{**_lifted(child), **common})
         self._adopt(optimizer=child)
+        self.idle, self.rowwise = child.idle, child.rowwise
 
     @property
     def learning_rate(self) -> Any:
@@ -149,6 +152,8 @@ class Around(Wrapper):
 
     @learning_rate.setter
     def learning_rate(self, value: Any) -> None:
+        if not isinstance(value, tf.Tensor | tf.Variable | keras.Variable):
+            value = arguments.rate(type(self).__name__, value)
         self.optimizer.learning_rate = value
 
     def inner(self, p: Point) -> Point:
@@ -173,21 +178,25 @@ class Around(Wrapper):
             yield d, under("optimizer", slots)
 
     def get_config(self) -> dict[str, Any]:
-        config = super().get_config()
-        del config["learning_rate"]  # it is in the optimizer's
-        return config
+        rate = self.optimizer.get_config()["learning_rate"]
+        return super().get_config() | {"learning_rate": rate}
 
 
 def _child(owner: str, argument: str, given: Any) -> Optimizer:
-    """An optimizer of this package for what was given."""
+    """An optimizer of this package for what was given, without state."""
     given = get(given)
+    name = type(given).__name__
     if isinstance(given, keras.optimizers.LossScaleOptimizer):
-        name = type(given).__name__
         raise TypeError(
             f"{owner}({argument}={name}(...)): what scales the loss must be the outermost "
             f"optimizer; put {name} around {owner}."
         )
-    return wrap(given)
+    child = wrap(given)
+    if child.built:
+        raise ValueError(
+            f"{owner}({argument}={name}(...)): it has been built; give one without state."
+        )
+    return child
 
 
 def _lifted(child: Optimizer) -> dict[str, Any]:

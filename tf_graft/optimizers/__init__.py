@@ -4,9 +4,22 @@ from tf_graft.optimizers.adadelta import Adadelta
 from tf_graft.optimizers.adagrad import Adagrad
 from tf_graft.optimizers.adam import Adam
 from tf_graft.optimizers.adamw import AdamW
+from tf_graft.optimizers.lamb import LAMB
+from tf_graft.optimizers.lars import LARS
 from tf_graft.optimizers.momentum import Momentum
 from tf_graft.optimizers.novograd import NovoGrad
 from tf_graft.optimizers.rmsprop import RMSprop
 from tf_graft.optimizers.sgd import SGD
 
-__all__ = ["SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Momentum", "NovoGrad", "RMSprop"]
+__all__ = [
+    "LAMB",
+    "LARS",
+    "SGD",
+    "Adadelta",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Momentum",
+    "NovoGrad",
+    "RMSprop",
+]

@@ -4,7 +4,7 @@ from typing import Any, Unpack
 
 import tensorflow as tf
 
-from tf_graft.core import checks
+from tf_graft.core import checks, numerics
 from tf_graft.core.algorithm import Step
 from tf_graft.core.arguments import Common
 from tf_graft.core.optimizer import Optimizer
@@ -100,9 +100,8 @@ class Adam(Optimizer):
             tf.raw_ops.ResourceApplyAdam(**operands)
 
     def _alpha(self, lr: tf.Tensor, t: tf.Tensor) -> tf.Tensor:
-        return lr * tf.sqrt(_one_minus_power(self.beta_2, t)) / _one_minus_power(self.beta_1, t)
-
-
-def _one_minus_power(beta: float, t: tf.Tensor) -> tf.Tensor:
-    """`1 - beta^t`, which in float32 would lose half its digits at the first steps."""
-    return -tf.math.expm1(t * tf.math.log(tf.constant(beta, t.dtype)))
+        return (
+            lr
+            * tf.sqrt(numerics.one_minus_power(self.beta_2, t))
+            / numerics.one_minus_power(self.beta_1, t)
+        )

@@ -60,7 +60,7 @@ class Batches:
 
         examples = tf.data.Dataset.counter(start=first).flat_map(epoch)
         prepared = examples.map(self._prepare, num_parallel_calls=tf.data.AUTOTUNE)
-        return prepared.batch(size, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+        return _for_all_workers(prepared.batch(size, drop_remainder=True))
 
 
 def list_data_sets() -> dict[str, str]:
@@ -92,7 +92,15 @@ def load(config: Data, steps_per_execution: int, source: Source) -> Batches:
         message = f"batch_size={size} times steps_per_execution={steps_per_execution} is more "
         raise source.error(("data", "batch_size"), f"{message}than the {count} examples.")
     test = test.map(prepare, num_parallel_calls=tf.data.AUTOTUNE).batch(size)
+    test = _for_all_workers(test)
     return Batches(kind, shape, vocabulary, classes, steps, test, train, prepare, config)
+
+
+def _for_all_workers(batches: Any) -> Any:
+    """Every worker of a strategy reads all batches and takes its part of each."""
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    return batches.with_options(options).prefetch(tf.data.AUTOTUNE)
 
 
 def data_dir(config: Data) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from tf_graft.training.schema import MODELS, OpenSeq2Seq, RunConfig, Section
+from tf_graft.training.schema import MODELS, STRATEGIES, Mesh, OpenSeq2Seq, RunConfig, Section
 
 Key = tuple[str | int, ...]
 
@@ -86,12 +86,16 @@ def _known_keys(error: ErrorDetails) -> list[str]:
     section: type[Section] = RunConfig
     if len(error["loc"]) == 1:
         return [*RunConfig.model_fields, "openseq2seq"]
+    named: dict[str, type[Section]] = {
+        **MODELS,
+        **STRATEGIES,
+        "mesh": Mesh,
+        "openseq2seq": OpenSeq2Seq,
+    }
     for part in error["loc"][:-1]:
-        if part == "openseq2seq":
-            section = OpenSeq2Seq
-        elif part in MODELS:
-            section = MODELS[str(part)]
-        elif part != "model":
+        if part in named:
+            section = named[str(part)]
+        elif part not in ("model", "strategy"):
             section = section.model_fields[str(part)].annotation  # type: ignore[assignment]
     return list(section.model_fields)
 

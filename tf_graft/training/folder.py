@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tf_graft.report import records
 from tf_graft.training import config as configs
 from tf_graft.training.errors import ConfigError, Source
 from tf_graft.training.schema import RunConfig
@@ -38,6 +39,7 @@ class RunFolder:
     summary.json  the final numbers; written last
     model.keras   the trained model
     checkpoints/  states to resume from
+    graft.records, report.html  what a graft measured, and `tf-graft report` on it
     tensorboard/  the metrics for TensorBoard
     """
 
@@ -54,6 +56,7 @@ class RunFolder:
                 "model.keras",
             )
         )
+        self.records, self.report = self.path / records.FILE, self.path / "report.html"
         self.checkpoints, self.tensorboard = self.path / "checkpoints", self.path / "tensorboard"
 
     def check(self, config: RunConfig, source: Source) -> None:
@@ -82,6 +85,8 @@ class RunFolder:
                 self.plot,
                 self.summary,
                 self.model,
+                self.records,
+                self.report,
                 self.config,
             ):
                 path.unlink(missing_ok=True)

@@ -2,13 +2,14 @@
 
 import contextlib
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from tf_graft import dtensor
 from tf_graft.scaling import MixedPrecision
 from tf_graft.training.checkpoints import Checkpoints
 from tf_graft.training.folder import Log
@@ -33,21 +34,39 @@ class RecordedModel(keras.Model):
     """
 
     def record(self, steps: int) -> None:
-        """Makes room for the `steps` of one execution. To be called before `fit`."""
-        self._notes = tf.Variable(tf.zeros((steps, 2)), trainable=False)
-        self._noted = tf.Variable(0, dtype=tf.int64, trainable=False)
+        """Makes room for the `steps` of one execution, where the model's variables are.
+
+        To be called before `fit`.
+        """
+        layout_map = dtensor.layout_map_of(self)
+        if layout_map is not None:
+            self._notes, self._noted = (
+                tf.experimental.dtensor.DVariable(dtensor.pack_batch(value, layout_map.mesh, None))
+                for value in (tf.zeros((steps, 2)), tf.zeros((), tf.int32))
+            )
+            return
+        on_read, how = tf.VariableSynchronization.ON_READ, tf.VariableAggregation
+        self._notes = tf.Variable(
+            tf.zeros((steps, 2)), trainable=False, synchronization=on_read, aggregation=how.MEAN
+        )
+        self._noted = tf.Variable(
+            0, trainable=False, synchronization=on_read, aggregation=how.ONLY_FIRST_REPLICA
+        )
 
     def notes(self) -> Any:
         """(loss, learning rate) of the steps of the last execution, an array of two columns."""
-        return self._notes.numpy()
+        return dtensor.from_mesh(self._notes).numpy()
 
     def compute_loss(self, *args: Any, training: bool = True, **kwargs: Any) -> Any:
         """The loss, noted down when it is a training step's."""
         loss = super().compute_loss(*args, training=training, **kwargs)
         if training:
+            # Keras gives each replica its part of the mean.
+            whole = loss * tf.distribute.get_strategy().num_replicas_in_sync
             rate = tf.cast(self.optimizer.learning_rate, tf.float32)
-            place = self._noted % self._notes.shape[0]
-            self._notes[place].assign(tf.stack([tf.cast(loss, tf.float32), rate]))
+            note = tf.stack([tf.cast(whole, tf.float32), rate])
+            here = tf.range(self._notes.shape[0]) == self._noted % self._notes.shape[0]
+            self._notes.assign(tf.where(here[:, tf.newaxis], note, self._notes))
             self._noted.assign_add(1)
         return loss
 
@@ -99,7 +118,8 @@ class Bookkeeping(keras.callbacks.Callback):
     """Logs every step, saves when it is time, and stops when asked to.
 
     `step` counts the steps of the whole run. A state is saved between two epochs only after the
-    first is evaluated and logged, so a step number alone says where a run continues.
+    first is evaluated and logged, so a step number alone says where a run continues. `agreed` makes
+    one of what several processes were asked, so that all stop after the same step.
     """
 
     checkpoints: Checkpoints
@@ -110,6 +130,7 @@ class Bookkeeping(keras.callbacks.Callback):
     every: int
     step: int
     writers: dict[str, Any]
+    agreed: Callable[[int | None], int | None] = lambda signum: signum
     _running: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -136,9 +157,10 @@ class Bookkeeping(keras.callbacks.Callback):
         if self.step % self.steps_per_epoch == 0:
             self.model.stop_training = True  # ends the epoch, also a resumed one, which is shorter
             return
-        if self.stop.signum is not None or self.step - self._saved >= self.every:
+        signum = self.agreed(self.stop.signum)
+        if signum is not None or self.step - self._saved >= self.every:
             self._save()
-        self._stop_if_asked()
+        self._stop_if_asked(signum)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Logs the epoch and saves; on to the next one."""
@@ -150,7 +172,7 @@ class Bookkeeping(keras.callbacks.Callback):
         )
         self._write_summaries({**named, "train_learning_rate": rate})
         self._save()
-        self._stop_if_asked()
+        self._stop_if_asked(self.agreed(self.stop.signum))
 
     def _save(self) -> None:
         self.steps_log.sync()
@@ -158,9 +180,9 @@ class Bookkeeping(keras.callbacks.Callback):
         self.checkpoints.save(self.step)
         self._saved = self.step
 
-    def _stop_if_asked(self) -> None:
-        if self.stop.signum is not None:
-            raise Stopped(self.stop.signum, self.step)
+    def _stop_if_asked(self, signum: int | None) -> None:
+        if signum is not None:
+            raise Stopped(signum, self.step)
 
     def _write_summaries(self, values: dict[str, float]) -> None:
         for name, value in values.items():

@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,9 +12,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_graft import dtensor
+from tf_graft.report import GraftRecorder
 from tf_graft.scaling import LossScaleLogger, MixedPrecision
+from tf_graft.training import cluster, models, optimizer, plots, servers
 from tf_graft.training import data as data_sets
-from tf_graft.training import models, optimizer, plots
 from tf_graft.training.checkpoints import Checkpoints
 from tf_graft.training.errors import Source
 from tf_graft.training.folder import Log, RunFolder, read, write
@@ -26,6 +29,9 @@ from tf_graft.training.loop import (
     metric_columns,
 )
 from tf_graft.training.schema import RunConfig
+from tf_graft.wrappers import AdaGraft
+
+RECORDS = 200  # of a graft in a run, at most: a small model must not wait for them
 
 
 def train(config: RunConfig, source: Source, say: Callable[[str], None] = print) -> dict[str, Any]:
@@ -44,11 +50,18 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
         CheckpointError: no saved state of the run can be read.
         Stopped: a signal ended the run, whose state is saved.
     """
-    with _environment(config), StopRequest().listening() as stop:
+    place = cluster.enter(config, source)
+    with (
+        _environment(config),
+        StopRequest().listening() as stop,
+        tempfile.TemporaryDirectory(prefix="tf_graft_") as own,
+    ):
         data = data_sets.load(config.data, config.run.steps_per_execution, source)
-        model = _compile(config, data, source)
+        model = _compile(config, data, source, place)
+        data = place.distributed(data)
         folder = RunFolder(config.run.dir or "runs/run")
-        folder.check(config, source)
+        if place.chief:
+            folder.check(config, source)
         total = config.run.epochs * data.steps_per_epoch
         summary = None if config.run.fresh else folder.finished()
         if summary and summary["steps"] >= total:
@@ -57,36 +70,50 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
                 "run.fresh=true starts afresh."
             )
             return summary
-        folder.open(config)
-        checkpoints = Checkpoints(folder.checkpoints, model, config.run.keep_checkpoints)
-        start = checkpoints.restore(say)
+        remote = servers.Remote(config, data, model, place, source) if place.servers else None
+        if place.chief:
+            folder.open(config)
+        saved, keep = remote.saved() if remote else model, config.run.keep_checkpoints
+        checkpoints = Checkpoints(folder.checkpoints, saved, keep)
+        start = checkpoints.restore(say) if place.chief or not config.run.fresh else 0
         say(_announce(folder, model, data, start, total))
+        if not place.chief:  # all workers must take part, and one may write
+            folder = RunFolder(own)
+            checkpoints = Checkpoints(folder.checkpoints, saved, keep)
         began = time.monotonic()
-        _fit(config, data, model, folder, checkpoints, start, stop)
+        if remote:
+            servers.fit(config, data, remote, folder, checkpoints, start, stop)
+        else:
+            _fit(config, data, model, folder, checkpoints, start, stop, place)
         return _finish(config, data, model, folder, time.monotonic() - began)
 
 
-def _compile(config: RunConfig, data: data_sets.Batches, source: Source) -> RecordedModel:
+def _compile(
+    config: RunConfig, data: data_sets.Batches, source: Source, place: cluster.Place
+) -> RecordedModel:
     # After the data, whose preparation may draw random numbers, and not 0: beside a global seed
     # of 0, tf.data takes no seed that is a tensor.
     keras.utils.set_random_seed(config.run.seed + 1)
-    plain = models.build(config.model, data, source)
-    model = RecordedModel(plain.input, plain.output, name=plain.name)
-    model.compile(
-        optimizer=optimizer.build(config, data.steps_per_epoch, source),
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=models.metrics(data),
-        jit_compile=config.run.jit_compile,
-        steps_per_execution=config.run.steps_per_execution,
-    )
-    model.record(config.run.steps_per_execution)
+    with place.layer_scope():
+        plain = models.build(config.model, data, source)
+    with place.model_scope():
+        model = RecordedModel(plain.input, plain.output, name=plain.name)
+    with place.layer_scope():
+        model.compile(
+            optimizer=optimizer.build(config, data.steps_per_epoch, source),
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=models.metrics(data),
+            jit_compile=config.run.jit_compile,
+            steps_per_execution=config.run.steps_per_execution,
+        )
     # Everything that is saved must exist: slots, and metrics, which are made on first use.
-    model.optimizer.build(model.trainable_variables)
-    x, y = tf.nest.map_structure(
-        lambda spec: tf.zeros([1, *spec.shape[1:]], spec.dtype), data.test.element_spec
-    )
-    model.evaluate(x, y, verbose=0)
-    model.reset_metrics()
+    try:
+        model.optimizer.build(model.trainable_variables)
+    except (ValueError, TypeError) as error:
+        raise optimizer.located(error, config, source) from None
+    place.settle(model, data)
+    with place.layer_scope():
+        model.record(config.run.steps_per_execution)
     return model
 
 
@@ -98,14 +125,16 @@ def _fit(
     checkpoints: Checkpoints,
     start: int,
     stop: StopRequest,
+    place: cluster.Place,
 ) -> None:
     epoch, used = divmod(start, data.steps_per_epoch)
+    writers = _writers(config, folder)
     with (
         contextlib.closing(Log(folder.steps, STEP_COLUMNS, start)) as steps,
         contextlib.closing(Log(folder.metrics, metric_columns(model), start)) as metrics,
     ):
         model.fit(
-            data.stream(config.run.seed, start),
+            place.divided(data.stream(config.run.seed, start)),
             epochs=config.run.epochs,
             initial_epoch=epoch,
             steps_per_epoch=data.steps_per_epoch,
@@ -113,6 +142,7 @@ def _fit(
             validation_data=data.test,
             verbose=_verbosity(config.run.progress),
             callbacks=[
+                *_recorders(model, folder, config.run.epochs * data.steps_per_epoch, writers),
                 *([LossScaleLogger()] if isinstance(model.optimizer, MixedPrecision) else []),
                 Bookkeeping(
                     checkpoints=checkpoints,
@@ -122,7 +152,8 @@ def _fit(
                     steps_per_epoch=data.steps_per_epoch,
                     every=config.run.checkpoint_every,
                     step=start,
-                    writers=_writers(config, folder),
+                    writers=writers,
+                    agreed=place.agreed(),
                 ),
                 EpochBar(epoch, used),
             ],
@@ -138,6 +169,8 @@ def _finish(
 ) -> dict[str, Any]:
     """Evaluates the model as it is saved (with averaged weights, it is another than before)."""
     tests = model.evaluate(data.test, verbose=0, return_dict=True)
+    if dtensor.layout_map_of(model) is not None:
+        dtensor.collect(model)
     plain = keras.Model(model.input, model.output, name=model.name)
     plain.compile(model.optimizer, model.loss, metrics=models.metrics(data))
     part = folder.model.with_name("part.keras")
@@ -180,6 +213,17 @@ def _writers(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
         split: tf.summary.create_file_writer(str(folder.tensorboard / split))
         for split in ("train", "test")
     }
+
+
+def _recorders(
+    model: RecordedModel, folder: RunFolder, total: int, writers: dict[str, Any]
+) -> list[GraftRecorder]:
+    """What writes down the norms of a graft, before a state is saved that comes after them."""
+    chosen = model.optimizer
+    if not (isinstance(chosen, AdaGraft) and chosen.diagnostic):
+        return []
+    every = -(-total // RECORDS)
+    return [GraftRecorder(folder.records, every, writer=writers.get("train"))]
 
 
 def _verbosity(progress: str) -> int:

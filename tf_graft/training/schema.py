@@ -137,6 +137,41 @@ class Precision(Section):
     policy: Literal["float32", "mixed_bfloat16", "mixed_float16", "float16", "bfloat16"] = "float32"
 
 
+class Mirrored(Section):
+    """One process, a copy of the model on each of its devices: GPUs, else parts of the CPU."""
+
+    name: Literal["mirrored"]
+    devices: Annotated[int, Field(ge=1, le=256)] | None = None
+
+
+class MultiWorker(Section):
+    """Several processes, a copy of the model in each; `TF_CONFIG` says who they are."""
+
+    name: Literal["multi_worker"]
+
+
+class ParameterServer(Section):
+    """A chief that hands steps to workers, which change variables on servers, by `TF_CONFIG`."""
+
+    name: Literal["parameter_server"]
+    shards: Annotated[int, Field(ge=1, le=1_024)] = 1
+
+
+STRATEGIES: dict[str, type[Section]] = {
+    "mirrored": Mirrored,
+    "multi_worker": MultiWorker,
+    "parameter_server": ParameterServer,
+}
+
+
+class Mesh(Section):
+    """A grid of devices: batches are divided over one dimension, weights over the other."""
+
+    batch: Annotated[int, Field(ge=1, le=65_536)] = 1
+    model: Annotated[int, Field(ge=1, le=65_536)] = 1
+    layouts: dict[str, list[Literal["batch", "model"] | None]] = {}
+
+
 class Run(Section):
     """How long the run is, what it keeps, and where."""
 
@@ -160,4 +195,8 @@ class RunConfig(Section):
     model: Model
     optimizer: Optimizer
     precision: Precision = Precision()
+    strategy: Annotated[
+        Mirrored | MultiWorker | ParameterServer | None, Field(discriminator="name")
+    ] = None
+    mesh: Mesh | None = None
     run: Run

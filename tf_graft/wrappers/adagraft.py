@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar, NamedTuple, Unpack
 
 import tensorflow as tf
 
@@ -15,6 +15,20 @@ from tf_graft.core.wrapper import Wrapper
 
 SMALLEST_NORM = 1e-30
 NORMS = ("magnitude_norm", "direction_norm")
+
+
+class Norms(NamedTuple):
+    """What a graft measured in its last step of a variable.
+
+    Args:
+        variable: the model variable.
+        magnitude: the norm of the magnitude optimizer's step, a variable.
+        direction: the norm of the direction optimizer's, likewise.
+    """
+
+    variable: Any
+    magnitude: Any
+    direction: Any
 
 
 @register
@@ -88,6 +102,19 @@ class AdaGraft(Wrapper):
     def slots(self) -> dict[str, Slot]:
         return {norm: Slot(shape="scalar") for norm in NORMS} if self.diagnostic else {}
 
+    def norms(self) -> dict[str, Norms]:
+        """By path, the norms of each variable's last step. They are kept with `diagnostic=True`.
+
+        Raises:
+            ValueError: `diagnostic` is False, or the optimizer has not been built.
+        """
+        if not (self.diagnostic and self.built):
+            what = "built first" if self.diagnostic else "made with diagnostic=True"
+            raise ValueError(f"AdaGraft.norms: the optimizer must be {what}.")
+        return {
+            p.path: Norms(p.variable, *(p.slots[norm] for norm in NORMS)) for p in self._parameters
+        }
+
     def propose(self, points: Iterable[Point]) -> Iterator[Step]:
         points, of_magnitude, of_direction = itertools.tee(points, 3)
         magnitudes = self.magnitude_optimizer.proposals(p.within("magnitude") for p in of_magnitude)
@@ -95,12 +122,13 @@ class AdaGraft(Wrapper):
         grafts = map(self._measured, points, magnitudes, directions)
         for lr, d, m_norm, d_norm, slots in _together(grafts) if self.use_global_norm else grafts:
             ratio = numerics.quotient(m_norm, tf.maximum(d_norm, SMALLEST_NORM))
-            moves = (d_norm > 0) & tf.math.is_finite(ratio)
-            yield tf.where(moves, lr * ratio * d, tf.zeros_like(d)), slots
+            moves = (d_norm > 0) & tf.math.is_finite(d_norm) & tf.math.is_finite(ratio)
+            factor = tf.where(moves, lr * ratio, 0)
+            yield tf.math.multiply_no_nan(d, factor), slots  # zero times infinity is zero here
 
     def _measured(self, p: Point, magnitude: Step, direction: Step) -> tuple[Any, ...]:
         (m, m_slots), (d, d_slots) = magnitude, direction
-        m_norm, d_norm = numerics.norm([m]), numerics.norm([d])
+        m_norm, d_norm = numerics.length(m), numerics.length(d)
         slots = under("magnitude", m_slots) | under("direction", d_slots)
         if self.diagnostic:
             slots |= dict(zip(NORMS, (m_norm, d_norm), strict=True))
@@ -112,7 +140,7 @@ def _together(grafts: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
     grafts = list(grafts)
     total = max((d.dtype for _, d, *_ in grafts), key=lambda dtype: dtype.size)
     m_norm, d_norm = (
-        numerics.norm([tf.stack([tf.cast(graft[i], total) for graft in grafts])]) for i in (2, 3)
+        numerics.length(tf.stack([tf.cast(graft[i], total) for graft in grafts])) for i in (2, 3)
     )
     for lr, d, _, _, slots in grafts:
         yield lr, d, tf.cast(m_norm, d.dtype), tf.cast(d_norm, d.dtype), slots

@@ -1,0 +1,288 @@
+"""One optimizer with one option in one execution, held against the float64 oracle.
+
+A cell makes its variables where the execution has them, applies a few gradients there and reads
+the weights back. The gradients of a step come in four parts, which N replicas share among
+themselves, so what is right is the same for every execution. Each part is a multiple of 1/64: sums
+are exact in any order. The table's are row-sparse, with rows that repeat within a part and between
+parts; every row is touched in every step, so that `sparse="lazy"` has to equal the dense gradient.
+"""
+
+import functools
+import re
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import oracles
+import samples
+import tensorflow as tf
+
+SHAPES = {"table": (4, 4), "kernel": (4, 4), "bias": (4,), "scale": ()}
+# On a mesh: a model with variables in four layouts. TensorFlow does not gather from rows.
+ON_MESH = {
+    "replicated/table": (4, 4),
+    "columns/table": (4, 4),
+    **{f"{layout}/kernel": (4, 4) for layout in ("replicated", "rows", "columns", "both")},
+    **{f"{layout}/bias": (4,) for layout in ("replicated", "rows")},
+    "replicated/scale": (),
+}
+STEPS = 4
+PARTS = 4
+IDS = ([0, 3], [1, 1], [2, 3], [0, 2])  # of each part's slices
+RATE = float(np.float32(samples.RATE))
+# A non-finite number in one part: only the last replica sees it.
+OPTIONS = samples.OPTIONS | {"not_finite": {}}
+# What is allowed beside the rounding of the weights, relative to the largest step, where it is not
+# the sample's `rtol`: for Keras' optimizers in float32 against the same in float64.
+RTOL = {
+    "wrapped_muon": 2e-5,  # five products of matrices one after the other
+}
+
+
+class Cell(NamedTuple):
+    """What is in one place of the matrix.
+
+    Attributes:
+        error: the largest error, as a share of what is allowed; None where it was refused.
+        refusal: the reason, where it was.
+    """
+
+    sample: str
+    option: str
+    error: float | None
+    refusal: str = ""
+
+
+def row_sparse(path: str) -> bool:
+    """Whether the gradient of that variable is given as slices."""
+    return path.endswith("table")
+
+
+def rtol(sample) -> float:
+    """What a cell may be off, relative to the largest step, for each step."""
+    return RTOL.get(sample.name, sample.rtol)
+
+
+def weights(shapes=None) -> dict[str, np.ndarray]:
+    return samples.weights(SHAPES if shapes is None else shapes)
+
+
+@functools.cache
+def _parts(shapes) -> list[list[dict[str, np.ndarray]]]:
+    """For each step, for each part, the values of the gradients by path."""
+    random = np.random.default_rng(7)
+
+    def drawn(path, shape):
+        shape = (2, *shape[1:]) if row_sparse(path) else shape
+        return (np.round(random.normal(size=shape) * 64) / 64).astype("float32")
+
+    return [
+        [{path: drawn(path, shape) for path, shape in shapes} for _ in range(PARTS)]
+        for _ in range(STEPS)
+    ]
+
+
+def parts(option, shapes=None) -> list[list[dict[str, np.ndarray]]]:
+    """For each step, for each of the four parts, the values by path."""
+    shapes = SHAPES if shapes is None else shapes
+    steps = [[dict(part) for part in step] for step in _parts(tuple(shapes.items()))]
+    if option == "not_finite":
+        path = next(path for path in reversed(shapes) if not row_sparse(path))
+        steps[1][-1][path] = np.full_like(steps[1][-1][path], np.inf)
+    return steps
+
+
+def dense(part, number, shapes) -> dict[str, np.ndarray]:
+    """A part with the slices as the dense gradient."""
+    result = {path: value.astype("float64") for path, value in part.items()}
+    for path in result:
+        if row_sparse(path):
+            result[path] = np.zeros(shapes[path])
+            np.add.at(result[path], IDS[number], part[path].astype("float64"))
+    return result
+
+
+def sums(option, shapes=None) -> list[dict[str, np.ndarray]]:
+    """The whole gradient of each step, dense, in float64."""
+    shapes = SHAPES if shapes is None else shapes
+    return [
+        {
+            path: sum(dense(part, number, shapes)[path] for number, part in enumerate(step))
+            for path in shapes
+        }
+        for step in parts(option, shapes)
+    ]
+
+
+def split(values: dict[str, np.ndarray], shards: int) -> dict[str, np.ndarray]:
+    """Values by path, divided by rows among so many servers; a scalar stays whole."""
+    if shards == 1:
+        return values
+    return {
+        f"part_{number}/{path}" if np.ndim(value) else path: part
+        for path, value in values.items()
+        for number, part in enumerate(np.split(value, shards) if np.ndim(value) else [value])
+    }
+
+
+def shares(option, replicas: int, shapes=None) -> list[list[list[np.ndarray]]]:
+    """For each step, for each variable (its slices one after the other), each replica's values."""
+    shapes = SHAPES if shapes is None else shapes
+    each = PARTS // replicas
+    result = []
+    for step in parts(option, shapes):
+        groups = [step[i * each : (i + 1) * each] for i in range(replicas)]
+        result.append(
+            [
+                [
+                    np.concatenate([p[path] for p in group])
+                    if row_sparse(path)
+                    else sum(p[path] for p in group)
+                    for group in groups
+                ]
+                for path in shapes
+            ]
+        )
+    return result
+
+
+def ids(replicas: int) -> list[np.ndarray]:
+    """The rows of each replica's slices, in the order of `shares`."""
+    each = PARTS // replicas
+    return [
+        np.concatenate(IDS[i * each : (i + 1) * each]).astype(np.int64) for i in range(replicas)
+    ]
+
+
+def as_gradients(values, rows, shapes=None) -> list:
+    """The values of one replica as it would get them from a tape."""
+    shapes = SHAPES if shapes is None else shapes
+    return [
+        tf.IndexedSlices(value, rows) if row_sparse(path) else value
+        for path, value in zip(shapes, values, strict=True)
+    ]
+
+
+def muon(g, w, s, lr, t):
+    """Keras' own cannot do float64. Matrices by Newton and Schulz, the others by Adam."""
+    if g.ndim != 2:
+        return oracles.adam(g, w, s, lr, t)
+    m = s["m"] = s.get("m", 0.0) * 0.95 + g
+    x = g + 0.95 * m
+    x = x / (np.linalg.norm(x) + 1e-7)
+    for _ in range(5):
+        a = x @ x.T
+        x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
+    return -lr * x * np.sqrt(max(x.shape)) * 0.2
+
+
+ALGORITHMS = {"wrapped_muon": muon}
+
+# Why an option may be refused: what every refusal in the matrix has to match.
+REFUSALS = (r"it decays weights itself, by [\d.]+; give weight_decay to it\.",)
+
+
+def known_refusal(reason: str) -> bool:
+    return any(re.search(pattern, reason) for pattern in REFUSALS)
+
+
+class KerasAlgorithm:
+    """A stock optimizer in float64 as an oracle's algorithm, for what is made of Keras' own."""
+
+    def __init__(self, make):
+        self.make = make
+
+    def __call__(self, g, w, s, lr, t):
+        if "optimizer" not in s:
+            s["w"] = keras.Variable(w, dtype="float64")
+            s["optimizer"] = self.make(lr)
+            s["optimizer"].build([s["w"]])
+        s["w"].assign(w)
+        s["optimizer"].apply([tf.constant(g)], [s["w"]])
+        return s["w"].numpy() - w
+
+
+def oracle_of(sample, option, start):
+    """The whole pipeline in float64 for a cell, before its first step."""
+    options = OPTIONS[option]
+    if sample.oracle is not None:
+        return sample.make_oracle(start, RATE, **options)
+    algorithm = ALGORITHMS.get(sample.name) or KerasAlgorithm(
+        lambda rate: sample.stock(rate, **sample.own())
+    )
+    return oracles.Oracle(algorithm, start, RATE, {}, **options)
+
+
+class Problem(NamedTuple):
+    """Where a cell starts and which gradients it gets, from which follows what is right."""
+
+    shapes: dict[str, tuple[int, ...]] = SHAPES
+    shards: int = 1
+
+
+class Expected(NamedTuple):
+    """What is right: weights, averages, what each may be off, and the two counters."""
+
+    weights: dict[str, np.ndarray]
+    averages: dict[str, np.ndarray] | None
+    allowed: dict[str, np.ndarray]
+    iterations: int
+    skipped: int
+
+
+def expected(sample, option, problem: Problem) -> Expected:
+    """What the oracle says, and what is allowed: for each step one rounding of the weights and
+    `rtol` of the largest step.
+    """
+    oracle = oracle_of(sample, option, split(weights(problem.shapes), problem.shards))
+    largest = dict.fromkeys(oracle.w, 0.0)
+    for gradient in sums(option, problem.shapes):
+        before = dict(oracle.w)
+        oracle.apply(split(gradient, problem.shards))
+        for path, w in oracle.w.items():
+            largest[path] = max(largest[path], np.abs(w - before[path]).max(initial=0.0))
+    allowed = {
+        path: STEPS * (np.finfo("float32").eps * np.abs(w).max() + rtol(sample) * largest[path])
+        for path, w in oracle.w.items()
+    }
+    averages = dict(oracle.averages) if oracle.options.get("use_ema") else None
+    return Expected(oracle.w, averages, allowed, oracle.count, oracle.skipped)
+
+
+class Found(NamedTuple):
+    """What an execution left: weights and averages by path, and the two counters."""
+
+    weights: dict[str, np.ndarray]
+    averages: dict[str, np.ndarray] | None
+    iterations: int
+    skipped: int
+
+
+def judged(sample, option, found: Found, problem: Problem = Problem(), only: str = "") -> Cell:
+    """The cell of what was found; of the variables whose path begins with `only`."""
+    right = expected(sample, option, problem)
+    if (found.iterations, found.skipped) != (right.iterations, right.skipped):
+        counted = f"{found.iterations} updates and {found.skipped} skipped"
+        raise AssertionError(
+            f"{sample.name}, {option}: it counts {counted}, right are {right.iterations} and "
+            f"{right.skipped}"
+        )
+    assert (found.averages is None) == (right.averages is None)
+    error = 0.0
+    for values, truths in ((found.weights, right.weights), (found.averages, right.averages)):
+        assert (values or {}).keys() == (truths or {}).keys()
+        for path in values or ():
+            if path.startswith(only):
+                off = np.abs(values[path].astype("float64") - truths[path])
+                error = max(error, float(np.max(off / right.allowed[path])))
+    return Cell(sample.name, option, error)
+
+
+def left_by(optimizer, model, read=lambda variable: variable.numpy()) -> Found:
+    """What an optimizer has left of its variables, which are given by path."""
+    found = {path: read(variable) for path, variable in model.items()}
+    averages = None
+    if optimizer.use_ema:
+        read_averages = [read(v) for v in optimizer.synchronized_averages()]
+        averages = dict(zip(model, read_averages, strict=True))
+    return Found(found, averages, *(int(read(v)) for v in (optimizer.iterations, optimizer.skipped_steps)))

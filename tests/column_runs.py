@@ -1,0 +1,81 @@
+"""Runs `strategy_cases.py` in processes of its own, with a time limit."""
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import tf_graft
+from tf_graft.training.processes import Cluster
+
+TESTS = pathlib.Path(__file__).parent
+ROOT = pathlib.Path(tf_graft.__file__).parents[1]
+# The tasks of a column that runs as a cluster.
+TASKS = {
+    "2_workers": {"worker": 2},
+    "parameter_server": {"chief": 1, "worker": 2, "ps": 1},
+    "shards": {"chief": 1, "worker": 2, "ps": 2},
+}
+
+
+def run(column, names=None, options=None, seconds=300, program="strategy_cases.py"):
+    """The lines a column writes, of the samples and options given; of all where None."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, str(TESTS / program), column, "--out", folder]
+        for flag, chosen in (("--samples", names), ("--options", options)):
+            command += [flag, ",".join(chosen)] if chosen else []
+        environment = {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
+        if column in TASKS:
+            with Cluster(command, TASKS[column], environment) as cluster:
+                until = cluster.tasks if column == "2_workers" else [cluster.chief]
+                in_time = cluster.wait(until, seconds)
+                codes = {task: cluster.ended().get(task) for task in until}
+                said = "\n".join(cluster.output(task) for task in cluster.tasks)
+            assert in_time, f"{column}: {codes} after {seconds} s\n{said}"
+            assert not any(codes.values()), f"{column}: {codes}\n{said}"
+        else:
+            run_alone(command, environment, seconds)
+        return read(pathlib.Path(folder))
+
+
+def run_alone(command, environment, seconds):
+    """One process that is killed with all it started when it takes too long."""
+    process = subprocess.Popen(
+        command,
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        said, _ = process.communicate(timeout=seconds)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, said[-5000:]
+    return said
+
+
+def read(folder):
+    """The chief's lines; every other worker computed the same bit for bit."""
+    logs = {
+        file.stem: [json.loads(line) for line in file.read_text().splitlines()]
+        for file in sorted(folder.glob("*.jsonl"))
+    }
+    lines = logs.pop("chief_0" if "chief_0" in logs else "worker_0")
+    for other, its in logs.items():
+        assert its == lines, f"{other} computed something else"
+    return lines
+
+
+if __name__ == "__main__":
+    began = time.monotonic()
+    for line in run(sys.argv[1], *(a.split(",") for a in sys.argv[2:])):
+        print(line)
+    print(f"{time.monotonic() - began:.0f} s")

@@ -1,0 +1,865 @@
+"""Grafting's second half: what a graft measured, on disk, in a report, and as per-layer rates."""
+
+import dataclasses
+import itertools
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from typer.testing import CliRunner
+
+import tf_graft
+from tf_graft import cli, report
+from tf_graft.report import findings, fits, rates, records, variance
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+PATHS = ["a/kernel", "a/bias", "b/kernel"]
+SHAPES = [[3, 2], [2], [2, 4]]
+HEADER = records.Header(PATHS, SHAPES, "Adam", "SGD", False, 2 * 4 * 16, 4 * 16)
+
+
+def recorded(ratio, *, steps=None, direction=None, rate=1.0, header=HEADER):
+    """Records in which the ratio, a row a step and a column a variable, is as given."""
+    ratio = np.asarray(ratio, float)
+    direction = np.full(ratio.shape, 2.0) if direction is None else direction
+    steps = np.arange(1, len(ratio) + 1) if steps is None else steps
+    rate = np.broadcast_to(np.asarray(rate, float), len(ratio))
+    weight = np.full(ratio.shape, 5.0)
+    return records.Records(header, steps, rate, ratio * direction, direction, weight)
+
+
+def random_logs(seed, steps=40, layers=3):
+    return np.random.default_rng(seed).normal(size=(steps, layers)) @ np.diag(range(1, layers + 1))
+
+
+# The variance.
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_shares_are_those_of_a_least_squares_fit(seed):
+    x = random_logs(seed) + np.arange(40)[:, np.newaxis] / 10
+    steps, layers = x.shape
+    t, l = (i.ravel() for i in np.indices(x.shape))
+    by = {"shared": np.eye(steps)[t], "layer": np.eye(layers)[l]}
+    y = x.ravel() - x.mean()
+
+    def explained(matrix):
+        return np.var(matrix @ np.linalg.lstsq(matrix, y, rcond=None)[0]) / np.var(y)
+
+    shares = variance.decomposed(x)
+    np.testing.assert_allclose(shares.total, np.var(x))
+    np.testing.assert_allclose(shares.shared, explained(by["shared"]))
+    np.testing.assert_allclose(shares.layer, explained(by["layer"]))
+    np.testing.assert_allclose(shares.own, 1 - explained(np.hstack(list(by.values()))))
+    np.testing.assert_allclose(sum(shares[1:]), 1)
+
+
+@pytest.mark.parametrize(
+    ("x", "expected"),
+    [
+        ([[1.0, 3.0], [1.0, 3.0]], (1, 0, 1, 0)),
+        ([[1.0, 1.0], [3.0, 3.0]], (1, 1, 0, 0)),
+        ([[1.0, 3.0], [3.0, 1.0]], (1, 0, 0, 1)),
+        ([[0.1, 0.1], [0.1, 0.1]], (0, 0, 0, 0)),
+    ],
+)
+def test_pure_cases_have_one_share(x, expected):
+    np.testing.assert_allclose(variance.decomposed(np.array(x)), expected, atol=1e-15)
+
+
+# Rates from records.
+
+
+FACTORS = np.array([0.5, 2.0, 0.03])
+
+
+def test_a_constant_ratio_gives_its_layers_rates():
+    of_run = report.GraftReport(recorded(np.tile(FACTORS, (10, 1)), rate=0.1))
+    expected = dict(zip(PATHS, 0.1 * FACTORS, strict=True))
+    for kind in ("constant", "piecewise", "power_law"):
+        found = of_run.rates(kind)
+        assert found.rates == pytest.approx(expected)
+        course = found.course(tf.constant([1.0, 5.0, 100.0], tf.float64))
+        assert course is None or course.numpy() == pytest.approx([1, 1, 1])
+    total = np.sqrt((FACTORS**2).sum() / 3)
+    assert of_run.rates("global").rate == pytest.approx(0.1 * total)
+    misses = of_run.misses()
+    assert misses["constant"] == pytest.approx(0, abs=1e-12)
+    assert misses["free"] > 0.5
+    assert findings.earned(of_run)
+    assert "Per-layer rates earned something" in findings.verdict(of_run)
+
+
+def test_one_ratio_for_all_layers_earns_nothing():
+    course = np.linspace(1, 3, 50)[:, np.newaxis]
+    of_run = report.GraftReport(recorded(course * np.ones(3)))
+    assert of_run.misses()["free"] == pytest.approx(0, abs=1e-7)
+    assert of_run.shares.shared == pytest.approx(1)
+    assert "Per-layer rates earned nothing" in findings.verdict(of_run)
+
+
+def test_a_power_of_the_step_is_found():
+    steps = np.arange(10, 2_000, 10)
+    of_run = report.GraftReport(recorded(FACTORS * steps[:, np.newaxis] ** -0.7, steps=steps))
+    found = of_run.rates("power_law")
+    assert found.exponent == pytest.approx(-0.7)
+    for t in (10.0, 77.0, 5_000.0):
+        course = float(found.course(tf.constant(t, tf.float64)))
+        made = [found.rates[path] * course for path in PATHS]
+        np.testing.assert_allclose(made, FACTORS * t**-0.7)
+    assert of_run.misses()["power_law"] == pytest.approx(0, abs=1e-9)
+
+
+def test_a_shared_curve_goes_through_the_means_of_its_stretches():
+    steps = np.arange(1, 2 * fits.KNOTS + 1)
+    curve = np.exp(np.sin(steps / 9))
+    of_run = report.GraftReport(recorded(FACTORS * curve[:, np.newaxis]))
+    found = of_run.rates("piecewise")
+    pairs = curve.reshape(-1, 2).prod(axis=1) ** 0.5
+    at = np.concatenate([[0.0], steps.reshape(-1, 2).mean(axis=1), [9e9]])
+    expected = np.concatenate([pairs[:1], pairs, pairs[-1:]])
+    made = found.rates["b/kernel"] * found.course(tf.constant(at)).numpy()
+    np.testing.assert_allclose(made, 0.03 * expected)
+    between = found.course(tf.constant([(at[1] + 3 * at[2]) / 4])).numpy()
+    logs = np.log(pairs[:2]) @ [0.25, 0.75]
+    np.testing.assert_allclose(found.rates["b/kernel"] * between, 0.03 * np.exp(logs))
+
+
+def test_steps_without_a_ratio_are_bridged():
+    ratio = np.tile(FACTORS, (9, 1))
+    direction = np.full((9, 3), 2.0)
+    direction[4, 1] = 0
+    of_run = report.GraftReport(recorded(ratio, direction=direction))
+    assert np.isnan(of_run.ratio[4, 1])
+    assert of_run.rates("constant").rates["a/bias"] == pytest.approx(2.0)
+
+
+def test_a_gradient_of_zero_is_flagged_and_its_rate_is_bounded():
+    direction = np.full((9, 3), 2.0)
+    direction[:, 1] = 1e-9
+    ratio = np.tile([0.5, 1e6, 0.03], (9, 1))
+    of_run = report.GraftReport(recorded(ratio, direction=direction))
+    assert list(of_run.silent) == ["a/bias"]
+    assert "SGD" in of_run.silent["a/bias"]
+    assert of_run.shares.total == pytest.approx(np.var(np.log([0.5, 0.03])))
+    found = of_run.rates("constant").rates
+    assert list(found) == PATHS
+    assert found == pytest.approx({"a/kernel": 0.5, "a/bias": 0.5, "b/kernel": 0.03})
+    assert of_run.layers()[-1].silent
+    assert "a/bias" in findings.silent(of_run)
+    direction[:, 1] = 0
+    of_run = report.GraftReport(recorded(ratio, direction=direction))
+    assert "no step" in of_run.silent["a/bias"]
+    assert of_run.rates("constant").rates["a/bias"] == pytest.approx((0.5 * 0.03) ** 0.5)
+
+
+def test_layers_are_ranked_by_their_distance_from_the_common_ratio():
+    layers = report.GraftReport(recorded(np.tile([1.0, 4.0, 0.5], (5, 1)))).layers()
+    assert [layer.path for layer in layers] == ["a/bias", "b/kernel", "a/kernel"]
+    assert layers[0].of_common == pytest.approx(4 / 2 ** (1 / 3))
+    assert layers[0].spread == pytest.approx(1)
+
+
+def test_the_savings_are_the_magnitude_optimizers_slots():
+    text = findings.savings(report.GraftReport(recorded(np.ones((3, 3)))))
+    assert "from 192 bytes to 64 bytes: 128 bytes (67%) less" in text
+
+
+def test_what_is_no_report_is_refused(tmp_path):
+    with pytest.raises(report.ReportError, match="no records yet"):
+        report.GraftReport(recorded(np.ones((0, 3))))
+    with pytest.raises(report.ReportError, match="no variable has a ratio"):
+        report.GraftReport(recorded(np.ones((4, 3)), direction=np.zeros((4, 3))))
+    with pytest.raises(ValueError, match=r"kind='linear'.*must be one of constant, piecewise"):
+        report.GraftReport(recorded(np.ones((4, 3)))).rates("linear")
+    with pytest.raises(report.ReportError, match=r"no such file.*diagnostic: true"):
+        report.GraftReport.read(tmp_path)
+
+
+# Records on disk.
+
+
+def rows(first, last):
+    return [(t, 0.5, np.arange(9.0).reshape(3, 3) + t) for t in range(first, last + 1)]
+
+
+def write_rows(path, first, last, step=0, header=HEADER):
+    file = records.RecordFile(path, header, step)
+    for row in rows(first, last):
+        file.append(*row)
+
+
+def test_records_read_back(tmp_path):
+    write_rows(tmp_path / records.FILE, 1, 4)
+    found = records.read(tmp_path)
+    assert found.header == HEADER
+    assert found.steps.tolist() == [1, 2, 3, 4]
+    assert found.learning_rate.tolist() == [0.5] * 4
+    expected = np.stack([row[2] for row in rows(1, 4)])
+    for i, column in enumerate((found.magnitude, found.direction, found.weight)):
+        np.testing.assert_array_equal(column, expected[:, :, i])
+
+
+def test_a_file_cut_anywhere_keeps_its_whole_rows_and_goes_on(tmp_path):
+    path = tmp_path / "r"
+    write_rows(path, 1, 3)
+    content, size = path.read_bytes(), HEADER.row.itemsize
+    for lost in range(2 * size + 1):
+        path.write_bytes(content[: len(content) - lost])
+        whole = 3 - -(-lost // size)
+        assert len(records.read(path).steps) == whole
+        write_rows(path, whole + 1, 3, step=whole)
+        assert path.read_bytes() == content
+
+
+def test_zeros_of_a_lost_page_are_no_records(tmp_path):
+    path = tmp_path / "r"
+    write_rows(path, 1, 3)
+    content = path.read_bytes()
+    path.write_bytes(content + bytes(2 * HEADER.row.itemsize))
+    assert records.read(path).steps.tolist() == [1, 2, 3]
+    records.RecordFile(path, HEADER, 3)
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("step", [0, 2, 5, 9])
+def test_going_on_drops_the_rows_of_later_steps(step, tmp_path):
+    path = tmp_path / "r"
+    write_rows(path, 1, 5)
+    renumbered = HEADER._replace(paths=["a_4/kernel", "a_4/bias", "b_1/kernel"])
+    write_rows(path, step + 1, 7, step=step, header=renumbered)
+    expected = [t for t in range(1, 6) if t <= step] + list(range(step + 1, 8))
+    assert records.read(path).steps.tolist() == expected
+
+
+OTHERS = {
+    "other names": (HEADER._replace(paths=["a/kernel", "a/bias", "c/kernel"]), "no 'c/kernel'"),
+    "other shapes": (HEADER._replace(shapes=[[3, 3], [2], [2, 4]]), "shapes of the variables"),
+    "fewer": (HEADER._replace(paths=PATHS[:2], shapes=SHAPES[:2]), "'b/kernel' is no variable"),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_the_records_of_another_model_are_left_alone(case, tmp_path):
+    path = tmp_path / "r"
+    write_rows(path, 1, 5)
+    before = path.read_bytes()
+    header, message = OTHERS[case]
+    with pytest.raises(report.ReportError, match=message):
+        records.RecordFile(path, header, 5)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"all of my thesis",
+        b"[1]\n",
+        b"{}\n",
+        b"[" * 100_000 + b"\n",
+        HEADER._replace(paths=["a", "a", "b"]).line(),
+        HEADER._replace(shapes=[[3, "x"], [2], [2, 4]]).line(),
+        HEADER._replace(shapes=3).line(),
+        HEADER._replace(paths=[1, 2, 3]).line(),
+        HEADER._replace(paths=[], shapes=[]).line(),
+        HEADER.line().replace(b"records 1", b"records 2"),
+        HEADER.line().replace(b'"magnitude":', b'"extra": 1, "magnitude":'),
+    ],
+)
+def test_other_files_are_no_records_and_left_alone(content, tmp_path):
+    path = tmp_path / "r"
+    path.write_bytes(content)
+    for use in (report.GraftReport.read, lambda p: records.RecordFile(p, HEADER, 0)):
+        with pytest.raises(report.ReportError, match="not a file of a graft's records"):
+            use(path)
+    assert path.read_bytes() == content
+
+
+@pytest.mark.slow
+def test_a_killed_process_loses_nothing_that_was_recorded(tmp_path):
+    script = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import test_report
+file = test_report.records.RecordFile({str(tmp_path / "r")!r}, test_report.HEADER, 0)
+for step in range(1, 10**9):
+    file.append(step, 0.5, 1.0)
+    print(step, flush=True)
+"""
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        said = list(itertools.islice(filter(str.isdigit, map(str.strip, process.stdout)), 500))
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+    steps = records.read(tmp_path / "r").steps
+    assert len(steps) >= int(said[-1]) >= 500
+    assert steps.tolist() == list(range(1, len(steps) + 1))
+
+
+# The recorder.
+
+
+def small_model():
+    x = keras.Input((4,))
+    y = keras.layers.Dense(3, activation="tanh", name="one")(x)
+    return keras.Model(x, keras.layers.Dense(1, name="two")(y))
+
+
+def graft(**arguments):
+    adam, sgd = tf_graft.Adam(0.01), tf_graft.SGD(1.0, momentum=0.9)
+    return tf_graft.AdaGraft(adam, sgd, diagnostic=True, **arguments)
+
+
+DATA = np.random.default_rng(3).normal(size=(40, 4)).astype("float32")
+
+
+def fit(optimizer, recorder, **arguments):
+    keras.utils.set_random_seed(5)
+    model = small_model()
+    model.compile(optimizer=optimizer, loss="mse")
+    model.fit(
+        DATA,
+        DATA[:, :1],
+        batch_size=8,
+        shuffle=False,
+        verbose=0,
+        callbacks=[recorder],
+        **arguments,
+    )
+    return model
+
+
+def norm_of(x):
+    return np.linalg.norm(np.asarray(x, np.float64).ravel())
+
+
+def test_what_is_recorded_is_what_the_optimizers_propose(tmp_path):
+    schedule = tf_graft.schedules.PolyDecay(0.5, decay_steps=10)
+    optimizer, adam = graft(learning_rate=schedule), tf_graft.Adam(0.01)
+    w, v = tf.Variable(DATA[:3], name="w"), tf.Variable(DATA[:3], name="w")
+    recorder = report.GraftRecorder(tmp_path / "r", optimizer=optimizer)
+    momentum, expected = 0, []
+    for t in range(4):
+        g, before, w_before = DATA[t : t + 3], v.numpy(), w.numpy()
+        optimizer.apply([tf.constant(g)], [w])
+        recorder.record()
+        recorder.record()  # nothing new
+        adam.apply([tf.constant(g)], [v])
+        momentum = 0.9 * momentum - g
+        m, d = norm_of(v.numpy() - before), norm_of(momentum)
+        expected.append((float(schedule(t)), m, d, norm_of(w.numpy())))
+        np.testing.assert_allclose(norm_of(w.numpy() - w_before), float(schedule(t)) * m, rtol=1e-4)
+    found = records.read(tmp_path / "r")
+    assert found.header.paths == ["w"]
+    assert found.header.magnitude_bytes == 2 * found.header.direction_bytes == 2 * 4 * 12
+    columns = (found.learning_rate, found.magnitude, found.direction, found.weight)
+    np.testing.assert_allclose(
+        np.stack([column.ravel() for column in columns], axis=1), expected, rtol=1e-4
+    )
+
+
+def test_it_records_in_fit_every_so_many_updates(tmp_path):
+    recorder = report.GraftRecorder(tmp_path / "r", every=2)
+    model = fit(graft(), recorder, epochs=2)
+    found = records.read(tmp_path / "r")
+    assert found.steps.tolist() == [2, 4, 6, 8, 10]
+    assert found.header.paths == ["one/kernel", "one/bias", "two/kernel", "two/bias"]
+    last = [norm_of(variable.numpy()) for variable in model.trainable_variables]
+    np.testing.assert_allclose(found.weight[-1], last, rtol=1e-6)
+
+
+def test_accumulation_records_updates_and_loss_scaling_is_seen_through(tmp_path):
+    fit(graft(gradient_accumulation_steps=2), report.GraftRecorder(tmp_path / "a"), epochs=2)
+    assert records.read(tmp_path / "a").steps.tolist() == [1, 2, 3, 4, 5]
+    scaled = keras.optimizers.LossScaleOptimizer(graft())
+    fit(scaled, report.GraftRecorder(tmp_path / "b"))
+    assert records.read(tmp_path / "b").steps.tolist() == [1, 2, 3, 4, 5]
+
+
+def test_replicas_record_what_one_device_records(tmp_path):
+    fit(graft(), report.GraftRecorder(tmp_path / "one"))
+    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+        fit(graft(), report.GraftRecorder(tmp_path / "two"))
+    one, two = (records.read(tmp_path / name) for name in ("one", "two"))
+    for a, b in zip(one[1:], two[1:], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3)
+
+
+def test_tensorboard_gets_the_ratios(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    writer = tf.summary.create_file_writer(str(tmp_path / "board"))
+    fit(graft(), report.GraftRecorder(tmp_path / "r", writer=writer), epochs=4)
+    writer.close()
+    events = EventAccumulator(str(tmp_path / "board")).Reload()
+    assert "graft_ratio/one/kernel" in events.Tags()["scalars"]
+    [event] = events.Scalars("graft_ratio/one/kernel")
+    found = records.read(tmp_path / "r")
+    assert event.step == 20
+    assert event.value == pytest.approx(found.magnitude[19, 0] / found.direction[19, 0])
+
+
+def test_what_measures_nothing_is_refused(tmp_path):
+    silent = tf_graft.AdaGraft("adam", "sgd")
+    for optimizer, error in ((tf_graft.SGD(0.1), TypeError), (silent, ValueError)):
+        with pytest.raises(error, match="diagnostic"):
+            fit(optimizer, report.GraftRecorder(tmp_path / "r"))
+    with pytest.raises(ValueError, match=r"norms: .*diagnostic=True"):
+        silent.norms()
+    with pytest.raises(ValueError, match=r"norms: .*built"):
+        graft().norms()
+    with pytest.raises(ValueError, match=r"every=0"):
+        report.GraftRecorder(tmp_path / "r", every=0)
+    assert not list(tmp_path.iterdir())
+
+
+# Rates as data.
+
+GOOD = {
+    "constant": rates.LayerwiseRates("constant", {"a/w": 0.5, "a/b": 2.0}),
+    "piecewise": rates.LayerwiseRates(
+        "piecewise", {"a/w": 0.5, "a/b": 2.0}, steps=(1.0, 3.0, 9.0), curve=(1.0, 4.0, 2.0)
+    ),
+    "power_law": rates.LayerwiseRates(
+        "power_law", {"a/w": 0.5, "a/b": 2.0}, reference_step=2.0, exponent=-0.5
+    ),
+    "global": rates.LayerwiseRates("global", rate=0.3),
+}
+
+
+@pytest.mark.parametrize("kind", GOOD)
+def test_rates_are_saved_and_loaded(kind, tmp_path):
+    GOOD[kind].save(tmp_path / "r.json")
+    assert rates.LayerwiseRates.load(tmp_path / "r.json") == GOOD[kind]
+
+
+def edited(of="piecewise", **changes):
+    values = GOOD[of].to_dict() | changes
+    return json.dumps({key: value for key, value in values.items() if value is not None})
+
+
+BAD = {
+    "empty": ("", r"r\.json:1: it is not JSON"),
+    "a list": ("[]", "'format'"),
+    "deep": ("[" * 100_000, "it is not JSON"),
+    "pickle": ("\x80\x04cos\nsystem\n", "it is not JSON"),
+    "code": (edited(rates={"a/w": "__import__('os')"}), "rate of 'a/w' is .*; it must be a number"),
+    "object": ('{"class_name": "X", "module": "os"}', "'format'"),
+    "other format": (edited(format="x"), "'format'"),
+    "other kind": (edited(kind="cubic"), "kind is 'cubic'"),
+    "kind of no text": (edited(kind=[1]), "kind is"),
+    "unknown key": (edited(module="os"), "'module' is unknown for kind 'piecewise'"),
+    "missing key": (edited(curve=None), "'curve' is missing for kind 'piecewise'"),
+    "twice": (edited().replace('"a/b"', '"a/w"'), "'a/w' stands there twice"),
+    "NaN": (edited(rates={"a/w": float("nan")}), "must be finite"),
+    "infinite": (edited("global").replace("0.3", "1e999"), "must be finite"),
+    "beyond float32": (edited("global").replace("0.3", "1e39"), "must be finite"),
+    "negative": (edited("global", rate=-0.1), r"rate is -0\.1; it must be at least 0"),
+    "true": (edited("global", rate=True), "must be a number"),
+    "no rates": (edited(rates={}), "a number for each variable"),
+    "rates of no names": (edited(rates=[1.0]), "a number for each variable"),
+    "falling steps": (edited(steps=[1, 3, 3]), "steps must rise"),
+    "too few values": (edited(curve=[1, 2]), "a value for each"),
+    "a curve of zero": (edited(curve=[1, 0, 1]), "above 0"),
+    "a curve of no numbers": (edited(curve="123"), "list of numbers"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_rates_file_is_refused_in_one_sentence(case, tmp_path):
+    text, message = BAD[case]
+    path = tmp_path / "r.json"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(report.ReportError, match=message) as caught:
+        rates.LayerwiseRates.load(path)
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_rates_file_that_is_not_there_or_huge_is_refused(tmp_path, monkeypatch):
+    with pytest.raises(report.ReportError, match="no such file"):
+        rates.LayerwiseRates.load(tmp_path / "r.json")
+    monkeypatch.setattr(rates, "MAX_BYTES", 10)
+    GOOD["global"].save(tmp_path / "r.json")
+    with pytest.raises(report.ReportError, match="at most"):
+        rates.LayerwiseRates.load(tmp_path / "r.json")
+
+
+# Rates as an optimizer.
+
+
+def course_at(kind, t):
+    """The oracle: what the rates of `GOOD` are multiplied with."""
+    if kind == "piecewise":
+        return np.exp(np.interp(t, [1, 3, 9], np.log([1, 4, 2])))
+    return (t / 2.0) ** -0.5 if kind == "power_law" else 1.0
+
+
+def variables():
+    w = tf.Variable(DATA[:5].astype("float64"), name="a/w")
+    return [w, tf.Variable(DATA[5, :2].astype("float64"), name="a/b")]
+
+
+def gradients(t):
+    return [tf.constant(DATA[t : t + 5], tf.float64), tf.constant(DATA[t, :2], tf.float64)]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("kind", GOOD)
+def test_its_steps_are_the_childs_times_the_rates(kind, compiled):
+    optimizer = tf_graft.LayerwiseRates(tf_graft.SGD(0.1, momentum=0.9), GOOD[kind], 0.5)
+    found = variables()
+    optimizer.build(found)
+    apply = tf.function(optimizer.apply) if compiled else optimizer.apply
+    expected = [v.numpy() for v in found]
+    momenta = [0.0, 0.0]
+    factors = [0.3, 0.3] if kind == "global" else [0.5, 2.0]
+    for t in range(1, 13):
+        apply(gradients(t), found)
+        for i, g in enumerate(gradients(t)):
+            momenta[i] = 0.9 * momenta[i] - 0.1 * g.numpy()
+            expected[i] = expected[i] + 0.5 * factors[i] * course_at(kind, t) * momenta[i]
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a.numpy(), b, rtol=1e-6)
+
+
+def test_touched_rows_step_as_if_alone():
+    table, dense = (tf.Variable(np.ones((6, 2)), name="t") for _ in range(2))
+    ours = report.LayerwiseRates("power_law", {"t": 0.25}, reference_step=1.0, exponent=-1.0)
+    sparse_one = tf_graft.LayerwiseRates(tf_graft.Adagrad(1.0), ours)
+    dense_one = tf_graft.LayerwiseRates(tf_graft.Adagrad(1.0), ours)
+    for _ in range(3):
+        g = tf.IndexedSlices(tf.ones((3, 2), tf.float64), tf.constant([4, 1, 4]), (6, 2))
+        sparse_one.apply([g], [table])
+        dense_one.apply([tf.constant([[0.0], [1], [0], [0], [2], [0]]) * tf.ones((6, 2))], [dense])
+    np.testing.assert_allclose(table.numpy(), dense.numpy(), rtol=1e-6)
+    assert (table.numpy()[[0, 2, 3, 5]] == 1).all()
+
+
+def test_no_slot_but_the_directions(tmp_path):
+    optimizer = tf_graft.LayerwiseRates({"name": "sgd", "momentum": 0.9}, GOOD["constant"])
+    optimizer.build(variables())
+    slots = [v.path for v in optimizer.variables if v.shape != ()]
+    assert slots == [f"layerwiserates/a/{name}/direction/momentum" for name in ("w", "b")]
+
+
+@pytest.mark.parametrize("kind", GOOD)
+def test_its_config_holds_the_rates(kind, tmp_path):
+    GOOD[kind].save(tmp_path / "r.json")
+    optimizer = tf_graft.get(
+        {
+            "name": "layerwise_rates",
+            "rates": str(tmp_path / "r.json"),
+            "optimizer": {"name": "sgd", "momentum": 0.9},
+        }
+    )
+    (tmp_path / "r.json").unlink()
+    config = json.loads(json.dumps(tf_graft.serialize(optimizer)))
+    again = tf_graft.deserialize(config)
+    assert again.get_config() == optimizer.get_config()
+    a, b = variables(), variables()
+    for t in range(3):
+        optimizer.apply(gradients(t), a)
+        again.apply(gradients(t), b)
+    for x, y in zip(a, b, strict=True):
+        np.testing.assert_array_equal(x.numpy(), y.numpy())
+
+
+def test_a_saved_model_goes_on_with_its_rates(tmp_path):
+    paths = [variable.path for variable in small_model().trainable_variables]
+    ours = report.LayerwiseRates("constant", {path: 0.1 + i for i, path in enumerate(paths)})
+    model = fit(tf_graft.LayerwiseRates("sgd", ours), keras.callbacks.Callback())
+    model.save(tmp_path / "m.keras")
+    again = keras.models.load_model(tmp_path / "m.keras")
+    for m in (model, again):
+        m.fit(DATA, DATA[:, :1], batch_size=8, shuffle=False, verbose=0)
+    for a, b in zip(model.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_rates_for_other_variables_are_refused():
+    others = {
+        "a/v": ["a/w", "a/b", "a/v"],
+        "a/w' is no variable": ["a/b"],
+        "it has 'a/w": ["a/w_out", "a/b"],
+    }
+    for message, paths in others.items():
+        optimizer = tf_graft.LayerwiseRates("sgd", GOOD["constant"])
+        with pytest.raises(ValueError, match=message):
+            optimizer.build([tf.Variable([1.0], name=path) for path in paths])
+    assert GOOD["constant"].matched(["a_3/w", "a_3/b"]).rates == {"a_3/w": 0.5, "a_3/b": 2.0}
+    with pytest.raises(TypeError, match=r"rates=3"):
+        tf_graft.LayerwiseRates("sgd", 3)
+    with pytest.raises(report.ReportError, match="must be a number"):
+        tf_graft.LayerwiseRates("sgd", dataclasses.replace(GOOD["global"], rate="x"))
+
+
+def test_average_of_a_graft_is_reproduced():
+    """With a ratio that stands still, the exported rates take the graft's very steps."""
+    adam, sgd = tf_graft.SGD(0.3), tf_graft.SGD(2.0)
+    a, b = variables(), variables()
+    optimizer = tf_graft.AdaGraft(adam, sgd, learning_rate=0.5, diagnostic=True)
+    header = HEADER._replace(paths=["a/w", "a/b"], shapes=[[5, 4], [2]])
+    norms = []
+    for t in range(5):
+        optimizer.apply(gradients(t), a)
+        norms.append(
+            [(n.magnitude.numpy(), n.direction.numpy()) for n in optimizer.norms().values()]
+        )
+    m, d = np.moveaxis(np.array(norms), 2, 0)
+    run = records.Records(header, np.arange(1, 6), np.full(5, 0.5), m, d, d)
+    for kind in ("constant", "piecewise", "global"):
+        b = variables()
+        alone = tf_graft.LayerwiseRates(tf_graft.SGD(2.0), report.GraftReport(run).rates(kind))
+        for t in range(5):
+            alone.apply(gradients(t), b)
+        for x, y in zip(a, b, strict=True):
+            np.testing.assert_allclose(x.numpy(), y.numpy(), rtol=1e-5)
+
+
+# From a config to a report and back.
+
+TINY = """
+data: {name: digits, batch_size: 64, train: "train[:448]", test: "test[:100]"}
+model: {name: mlp, units: [16]}
+optimizer:
+  name: adagraft
+  diagnostic: true
+  magnitude_optimizer:
+    name: adam
+    learning_rate: {name: poly_decay, learning_rate: 0.01, decay_steps: total}
+  direction_optimizer: {name: sgd, momentum: 0.9, learning_rate: 1.0}
+run: {epochs: 3, checkpoint_every: 2, progress: none}
+"""
+LAYERWISE = """
+data: {name: digits, batch_size: 64, train: "train[:448]", test: "test[:100]"}
+model: {name: mlp, units: [16]}
+optimizer:
+  name: layerwise_rates
+  rates: rates.json
+  optimizer: {name: sgd, momentum: 0.9, learning_rate: 1.0}
+run: {epochs: 3, progress: none}
+"""
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory):
+    """A folder with two configs and the run of the first: `workshop(*arguments)` is `tf-graft`."""
+    folder = tmp_path_factory.mktemp("report")
+    (folder / "graft.yaml").write_text(TINY)
+    (folder / "layerwise.yaml").write_text(LAYERWISE)
+
+    def command(*arguments):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TFDS_DATA_DIR", str(folder / "data"))
+            patch.chdir(folder)
+            return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+
+    command.folder = folder
+    done = command("train", "graft.yaml", "run.dir=run")
+    assert done.exit_code == 0, done.output
+    return command
+
+
+@pytest.fixture(scope="module")
+def exported(workshop):
+    done = workshop("report", "run", "--export", "rates.json")
+    assert done.exit_code == 0, done.output
+    return done
+
+
+def test_a_run_of_a_graft_keeps_its_records(workshop):
+    found = records.read(workshop.folder / "run")
+    assert found.steps.tolist() == list(range(1, 22))
+    # Adam's length under its schedule: bounded by rate * sqrt(size), and falling to nothing.
+    rate = 0.01 * (1 - np.arange(21) / 21)
+    sizes = [np.prod(shape) for shape in found.header.shapes]
+    assert (found.magnitude <= 1.01 * rate[:, np.newaxis] * np.sqrt(sizes)).all()
+    assert found.magnitude[0, 1] == pytest.approx(0.01 * np.sqrt(16), rel=0.2)
+
+
+def test_the_report_says_and_shows_all_of_it(workshop, exported):
+    for path in records.read(workshop.folder / "run").header.paths:
+        assert path in exported.stdout
+    for words in ("of common", "variance of the ratio's logarithm", "Per-layer rates", "Without"):
+        assert words in exported.stdout
+    page = (workshop.folder / "run" / "report.html").read_text()
+    assert len(re.findall(r'src="data:image/png;base64,iVBOR', page)) == 2
+    assert not re.search(r"""(src|href)=(?!"data:)|url\(|<script|http:""", page)
+    for words in ("<td>classes/kernel</td>", "per layer", "global", "own course", "piecewise"):
+        assert words in page
+
+
+def test_exported_rates_train(workshop, exported):
+    loaded = report.LayerwiseRates.load(workshop.folder / "rates.json")
+    assert loaded.kind == "piecewise"
+    curve = np.array(loaded.curve)
+    assert curve[-1] < 0.3 * curve[0]  # the schedule of the magnitude is in the curve
+    done = workshop("train", "layerwise.yaml", "run.dir=again")
+    assert done.exit_code == 0, done.output
+    a, b = (
+        json.loads((workshop.folder / name / "summary.json").read_text())["test_loss"]
+        for name in ("run", "again")
+    )
+    assert b == pytest.approx(a, rel=0.15)
+    resolved = (workshop.folder / "again" / "config.yaml").read_text()
+    assert "format: tf_graft layerwise rates 1" in resolved
+    assert workshop("train", "layerwise.yaml", "run.dir=again").exit_code == 0
+
+
+def test_changed_rates_are_another_run(workshop, exported):
+    assert workshop("train", "layerwise.yaml", "run.dir=b", "run.epochs=1").exit_code == 0
+    workshop("report", "run", "--export", "flat.json", "--kind", "constant")
+    done = workshop("train", "layerwise.yaml", "run.dir=b", "optimizer.rates=flat.json")
+    assert done.exit_code == 2
+    assert "another config: optimizer.rates" in done.stderr
+
+
+def test_bad_rates_in_a_config_are_one_sentence(workshop, exported):
+    text = LAYERWISE.replace("[16]", "[16, 8]")
+    (workshop.folder / "other.yaml").write_text(text)
+    done = workshop("train", "other.yaml", "run.dir=c")
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert "other.yaml:6: LayerwiseRates(rates=...): the rates are for the variables" in done.stderr
+    done = workshop("train", "layerwise.yaml", "run.dir=c", "optimizer.rates=no.json")
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert "override 'optimizer.rates=no.json': rates: no.json: no such file" in done.stderr
+    assert not (workshop.folder / "c").exists()
+
+
+def test_report_refuses_in_one_sentence(workshop):
+    done = workshop("report", "layerwise.yaml")
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert "not a file of a graft's records" in done.stderr
+    assert workshop("report", "run", "--kind", "cubic").exit_code == 2
+
+
+def test_a_stopped_and_resumed_run_has_the_same_records(workshop):
+    import test_training
+
+    with test_training.stopping_at(10):
+        assert workshop("train", "graft.yaml", "run.dir=parts").exit_code == 143
+    path = workshop.folder / "parts" / records.FILE
+    with open(path, "ab") as file:
+        file.write(path.read_bytes()[-100:])  # torn, and of a step that will come again
+    assert workshop("train", "graft.yaml", "run.dir=parts").exit_code == 0
+    rows_of = [records.read(workshop.folder / name)[1:] for name in ("parts", "run")]
+    for a, b in zip(*rows_of, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(path.stem for path in (CONFIGS / "rates").glob("*.json")))
+def test_rates_of_the_configs_fit_their_models(name, workshop):
+    sizes = {"text": ['data.train="train[:3%]"', 'data.test="test[:1]"']}
+    for kind in ("adagraft", "layerwise"):
+        config = CONFIGS / f"{name}_{kind}.yaml"
+        done = workshop(
+            "train", config, f"run.dir={name}_{kind}", "run.epochs=1", *sizes.get(name, [])
+        )
+        assert done.exit_code == 0, done.output
+
+
+@pytest.mark.slow
+def test_on_a_mesh_records_and_rates_are_one_devices(tmp_path):
+    """In a process of its own, as whatever aborts there takes the process along."""
+    script = f"""
+import numpy as np, tensorflow as tf
+from tensorflow.experimental import dtensor
+from tf_graft import SGD, AdaGraft, Adam, LayerwiseRates, report
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 4)
+mesh = dtensor.create_mesh([("x", 2), ("y", 2)], devices=[f"CPU:{{i}}" for i in range(4)])
+value = np.random.default_rng(0).normal(size=(4, 6)).astype("float32")
+
+def on_mesh():
+    whole = dtensor.copy_to_mesh(tf.constant(value), dtensor.Layout.replicated(mesh, 2))
+    return dtensor.relayout(whole, dtensor.Layout(["x", "y"], mesh))
+
+def pair():
+    return dtensor.DVariable(on_mesh(), name="w"), tf.Variable(value, name="w")
+
+curve = report.LayerwiseRates("piecewise", {{"w": 0.5}}, steps=(1.0, 3.0), curve=(1.0, 2.0))
+power = report.LayerwiseRates("power_law", {{"w": 0.5}}, exponent=-0.5)
+for make in (lambda: LayerwiseRates(SGD(0.1), curve), lambda: LayerwiseRates(SGD(0.1), power),
+             lambda: AdaGraft(Adam(0.1), SGD(1.0, momentum=0.9), diagnostic=True)):
+    ends, files = [], []
+    for variable, gradient in zip(pair(), (on_mesh(), tf.constant(value)), strict=True):
+        optimizer = make()
+        optimizer.build([variable])
+        apply = tf.function(optimizer.apply)
+        file = {str(tmp_path)!r} + f"/{{id(optimizer)}}"
+        for _ in range(3):
+            apply([gradient], [variable])
+            if isinstance(optimizer, AdaGraft):
+                report.GraftRecorder(file, optimizer=optimizer).record()
+                files = [*files, report.read(file)]
+        end = variable.read_value()
+        if isinstance(variable, dtensor.DVariable):
+            end = dtensor.relayout(end, dtensor.Layout.replicated(mesh, 2))
+        ends.append(end.numpy())
+    np.testing.assert_allclose(*ends, rtol=1e-6)
+for a, b in zip(files[2][1:], files[5][1:], strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-6)
+print("the same")
+"""
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.stdout.endswith("the same\n"), done.stderr[-2000:]
+
+
+@pytest.mark.slow
+def test_an_attentions_key_bias_is_silent(tmp_path):
+    keras.utils.set_random_seed(1)
+    x = keras.Input((6, 8))
+    y = x + keras.layers.MultiHeadAttention(2, 4, name="attention")(x, x)
+    model = keras.Model(x, keras.layers.Dense(1, name="out")(y))
+    model.compile(optimizer=graft(), loss="mse")
+    data = np.random.default_rng(0).normal(size=(64, 6, 8)).astype("float32")
+    recorder = report.GraftRecorder(tmp_path / "r")
+    model.fit(data, data[..., :1] ** 2, batch_size=8, epochs=3, verbose=0, callbacks=[recorder])
+    of_run = report.GraftReport.read(tmp_path / "r")
+    assert list(of_run.silent) == ["attention/key/bias"]
+    found = of_run.rates("constant").rates
+    others = [rate for path, rate in found.items() if path not in of_run.silent]
+    assert min(others) <= found["attention/key/bias"] <= max(others)
+
+
+@pytest.mark.slow
+def test_recording_takes_less_than_three_percent_of_a_step(tmp_path):
+    x = keras.Input((128, 96))
+    y = x
+    for _ in range(2):
+        y = y + keras.layers.MultiHeadAttention(4, 24)(y, y)
+        y = y + keras.layers.Dense(96)(keras.layers.Dense(384, activation="gelu")(y))
+    model, optimizer = keras.Model(x, y), graft()
+    optimizer.build(model.trainable_variables)
+    data = tf.random.normal((16, 128, 96))
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(data, training=True) ** 2)
+        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+        return loss
+
+    recorder = report.GraftRecorder(tmp_path / "r", optimizer=optimizer)
+    times = {"step": [], "record": []}
+    for _ in range(25):
+        for name, act in (("step", lambda: step().numpy()), ("record", recorder.record)):
+            began = time.perf_counter()
+            act()
+            times[name].append(time.perf_counter() - began)
+    typical = {name: np.median(values[5:]) for name, values in times.items()}
+    assert typical["record"] < 0.03 * typical["step"], typical

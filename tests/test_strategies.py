@@ -1,0 +1,171 @@
+"""Every optimizer and option under every strategy of `tf.distribute`, held against the oracle.
+
+G16, G29, G30, G32. `matrix.py` fills every cell; here are those that a change is likely to break.
+Each column runs in processes of its own. Two replicas in one process: `test_replicas.py`.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+import time
+
+import cells
+import column_runs
+import keras
+import numpy as np
+import pytest
+import samples
+import tensorflow as tf
+
+import tf_graft
+from tf_graft.core import checks
+from tf_graft.training.processes import Cluster
+
+KINDS = [sample.name for sample in samples.SAMPLES if not sample.slow]
+ALL = list(samples.BY_NAME)
+SLOW = pytest.mark.slow
+# Where a pattern does not know a shard by its variable's path, decay cannot leave it out.
+SHARDS_HAVE_PATHS = checks.matches("dense/bias/part_0", ["bias$"])
+
+
+def assert_right(lines, names, options):
+    """A cell for each, none of them wrong, and refusals only where they are known."""
+    assert len(lines) >= len(names) * len(options)
+    for line in lines:
+        where = f"{line['column']}: {line['sample']}, {line['option']}"
+        if line["refusal"]:
+            assert cells.known_refusal(line["refusal"]), f"{where}: {line['refusal']}"
+        else:
+            assert line["error"] <= 1, f"{where}: {line['error']:.1f} times what is allowed"
+
+
+@pytest.mark.parametrize(
+    ("column", "names", "options"),
+    [
+        ("4_replicas", ["sgd_momentum", "adagrad", "lars"], ["together", "not_finite"]),
+        ("2_workers", ["adam"], ["together", "not_finite"]),
+        ("shards", ["adam"], ["together", "not_finite"]),
+        pytest.param("4_replicas", KINDS, list(cells.OPTIONS), marks=SLOW),
+        pytest.param("4_replicas_function", KINDS, ["together"], marks=SLOW),
+        pytest.param("one_device", KINDS, ["together", "not_finite"], marks=SLOW),
+        pytest.param("2_workers", KINDS, ["together", "not_finite", "clipnorm"], marks=SLOW),
+        pytest.param("parameter_server", KINDS, ["plain", "together", "not_finite"], marks=SLOW),
+        pytest.param("shards", KINDS, ["together", "clipnorm", "not_finite"], marks=SLOW),
+        pytest.param(
+            "shards",
+            ["adamw", "lars"],
+            ["weight_decay_excluded"],
+            marks=[SLOW, pytest.mark.xfail(condition=not SHARDS_HAVE_PATHS, strict=True, reason="")],
+        ),
+    ],
+    ids=lambda value: f"{len(value)}" if isinstance(value, list) else value,
+)
+def test_column_equals_the_oracle(column, names, options):
+    assert_right(column_runs.run(column, names, options), names, options)
+
+
+def test_quick_columns_are_those_of_the_matrix():
+    assert set(column_runs.TASKS) == {"2_workers", "parameter_server", "shards"}
+
+
+def test_the_comparison_notices_a_lost_part():
+    """The check of the check: one of the four parts of one step is left out."""
+    sample, problem = samples.BY_NAME["adam"], cells.Problem()
+    model = samples.variables(cells.weights())
+    optimizer = sample.make(name="optimizer")
+    for number, step in enumerate(cells.sums("plain")):
+        lost = cells.parts("plain")[number][3]["bias"] if number == 2 else 0.0
+        gradients = [tf.constant(g, tf.float32) for g in step.values()]
+        gradients[2] -= lost
+        optimizer.apply(gradients, list(model.values()))
+    cell = cells.judged(sample, "plain", cells.left_by(optimizer, model), problem)
+    assert cell.error > 100
+    with pytest.raises(AssertionError, match="times what is allowed"):
+        assert_right([cell._asdict() | {"column": "x"}], ["adam"], ["plain"])
+
+
+def test_the_comparison_notices_a_step_that_is_not_counted():
+    sample = samples.BY_NAME["sgd"]
+    model = samples.variables(cells.weights())
+    optimizer = sample.make(name="optimizer")
+    optimizer.build(list(model.values()))
+    with pytest.raises(AssertionError, match="counts 0 updates and 0 skipped, right are 3 and 1"):
+        cells.judged(sample, "not_finite", cells.left_by(optimizer, model))
+
+
+# Parameter servers.
+
+
+def serve(case, folder, seconds=120, servers=1):
+    """Runs a case of `server_cases.py` to its end."""
+    with cluster_of(case, folder, servers) as cluster:
+        assert cluster.wait([cluster.chief], seconds), f"{case} takes longer than {seconds} s"
+        said = "\n".join(cluster.output(task) for task in cluster.tasks)
+        assert cluster.ended()[cluster.chief] == 0, said
+
+
+def cluster_of(case, folder, servers=1):
+    program = str(column_runs.TESTS / "server_cases.py")
+    command = [sys.executable, program, case, "--out", str(folder)]
+    environment = {"PYTHONPATH": str(column_runs.ROOT)}
+    return Cluster(command, {"chief": 1, "worker": 2, "ps": servers}, environment)
+
+
+def test_shards_are_flat_and_refused_whole():
+    parts = [tf.Variable([[1.0], [2.0]], name=f"table/part_{i}") for i in range(2)]
+    divided = tf.__internal__.distribute.ShardedVariable(parts, name="table")
+    scale = keras.Variable(1.0, name="scale")
+    flat = tf_graft.shards([divided, scale])
+    assert [id(part) for part in flat] == [id(part) for part in [*parts, scale]]
+    optimizer = tf_graft.SGD(0.5)
+    with pytest.raises(ValueError, match=r"SGD\.build: 'table' is divided into 2 shards"):
+        optimizer.build([divided, scale])
+    assert not optimizer.built
+    optimizer.apply([tf.ones([2, 1]), 2 * tf.ones([2, 1]), tf.constant(1.0)], flat)
+    np.testing.assert_array_equal(parts[1].numpy(), [[0.0], [1.0]])
+
+
+@SLOW
+def test_a_divided_variable_is_refused(tmp_path):
+    serve("refused", tmp_path, servers=2)
+
+
+@SLOW
+def test_iterations_are_right_with_two_workers_at_once(tmp_path):
+    serve("counted", tmp_path)
+
+
+@SLOW
+def test_killed_workers_are_survived(tmp_path):
+    """G32: 20 times a worker is killed at work, and is started again by whoever started it."""
+    with cluster_of("killed", tmp_path) as cluster:
+        kills, until = 0, time.monotonic() + 400
+        seen = 0
+        while kills < 20:
+            assert time.monotonic() < until, f"{kills} kills in 400 s"
+            assert cluster.chief not in cluster.ended(), cluster.output(("worker", 0))
+            scheduled = read_number(tmp_path / "scheduled")
+            if scheduled <= seen:  # the last kill has been survived when steps go on
+                time.sleep(0.01)
+                continue
+            seen = scheduled
+            task = ("worker", kills % 2)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(cluster.processes[task].pid, signal.SIGKILL)
+            cluster.processes[task].wait()
+            cluster.start(task)
+            kills += 1
+        (tmp_path / "stop.part").write_text(str(kills))
+        (tmp_path / "stop.part").rename(tmp_path / "stop")
+        assert cluster.wait([cluster.chief], 120)
+        assert cluster.ended()[cluster.chief] == 0
+    scheduled, done, kills = map(int, (tmp_path / "result").read_text().split())
+    assert kills == 20
+    assert scheduled <= done <= scheduled + kills
+
+
+def read_number(path):
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        return int(path.read_text())
+    return 0

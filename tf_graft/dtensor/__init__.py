@@ -1,0 +1,20 @@
+"""Training Keras 3 models on a DTensor mesh."""
+
+from tf_graft.dtensor.dataset import DTensorDataset, pack_batch
+from tf_graft.dtensor.layout_map import LayoutMap
+from tf_graft.dtensor.meshes import create_mesh, logical_cpus
+from tf_graft.dtensor.model import collect, distribute, layout_map_of
+from tf_graft.dtensor.tensors import from_mesh, to_mesh
+
+__all__ = [
+    "DTensorDataset",
+    "LayoutMap",
+    "collect",
+    "create_mesh",
+    "distribute",
+    "from_mesh",
+    "layout_map_of",
+    "logical_cpus",
+    "pack_batch",
+    "to_mesh",
+]

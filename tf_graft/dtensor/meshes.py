@@ -1,0 +1,145 @@
+"""Making a mesh of devices."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+
+def logical_cpus(count: int) -> list[str]:
+    """Divides the CPU into several devices, for a mesh on one machine; returns their names.
+
+    To be called before TensorFlow makes its first tensor. With as many devices as asked for
+    already there it changes nothing.
+
+    Args:
+        count: how many devices, at least 1.
+
+    Raises:
+        ValueError: `count` is not a positive whole number.
+        RuntimeError: TensorFlow has started with another number of CPU devices.
+
+    Example:
+        `tg.dtensor.logical_cpus(8)` at the top of a script returns `["CPU:0", ..., "CPU:7"]`.
+    """
+    _check_size("logical_cpus", "count", count)
+    physical = tf.config.list_physical_devices("CPU")[0]
+    try:
+        tf.config.set_logical_device_configuration(
+            physical, [tf.config.LogicalDeviceConfiguration()] * count
+        )
+    except RuntimeError:  # TensorFlow has started
+        present = len(tf.config.list_logical_devices("CPU"))
+        if present != count:
+            raise RuntimeError(
+                f"logical_cpus({count}): TensorFlow has started with {present} CPU device(s) "
+                "already; call it before anything that makes a tensor or a model."
+            ) from None
+    return [f"CPU:{i}" for i in range(count)]
+
+
+def create_mesh(
+    dims: Mapping[str, int], devices: Sequence[str] | None = None, device_type: str | None = None
+) -> dtensor.Mesh:
+    """Arranges devices in a grid with named dimensions.
+
+    Where a GPU or TPU needs `tf.experimental.dtensor.initialize_accelerator_system`, this calls it;
+    a mesh of CPUs does without.
+
+    Args:
+        dims: size by name, in order: `{"batch": 2, "model": 4}`. One size may be -1: what is left.
+        devices: their names (`["CPU:0", "CPU:1"]`) in row-major order; all of `device_type` when
+            None.
+        device_type: `"CPU"`, `"GPU"` or `"TPU"`; when None that of `devices`, or what
+            `tf.experimental.dtensor.preferred_device_type()` says.
+
+    Returns:
+        A `tf.experimental.dtensor.Mesh`.
+
+    Raises:
+        ValueError: a size that is not positive; sizes whose product is not the number of devices; a
+            device that is missing or given twice.
+        RuntimeError: TensorFlow has started before its accelerators were initialized; several
+            clients.
+
+    Example:
+        With 8 devices `create_mesh({"batch": 2, "model": -1})` has 2 rows of 4.
+    """
+    if dtensor.num_clients() > 1:
+        raise RuntimeError(
+            "create_mesh: DTENSOR_JOBS names several clients; make the mesh with "
+            "tf.experimental.dtensor.create_distributed_mesh."
+        )
+    given = None if devices is None else _checked_devices(devices)
+    kind = (device_type or (given[0].split(":")[0] if given else None)) or (
+        dtensor.preferred_device_type()
+    )
+    _initialize(kind.upper())
+    present = [_short(device.name) for device in tf.config.list_logical_devices(kind.upper())]
+    names = given or present
+    missing = [name for name in names if name not in present]
+    if missing:
+        advice = " (tg.dtensor.logical_cpus(n) makes CPUs)" if kind.upper() == "CPU" else ""
+        raise ValueError(
+            f"create_mesh(devices={list(devices or ())}): there is no {missing[0]}, only "
+            f"{', '.join(present) or f'no {kind} at all'}{advice}."
+        )
+    sizes = _sizes(dict(dims), len(names), kind.upper())
+    return dtensor.create_mesh(list(sizes.items()), devices=names)
+
+
+def _checked_devices(devices: Sequence[str]) -> list[str]:
+    names = [_short(name) for name in devices]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice or not names:
+        what = f"{twice[0]} is given twice" if twice else "no device is given"
+        raise ValueError(f"create_mesh(devices={list(devices)}): {what}.")
+    return names
+
+
+def _short(name: str) -> str:
+    """`CPU:0` of `/device:CPU:0`, `cpu:0` and the like."""
+    return ":".join(name.upper().split("/")[-1].removeprefix("DEVICE:").split(":")[-2:])
+
+
+def _initialize(kind: str) -> None:
+    """What GPUs and TPUs need before they can be in a mesh; a second time does nothing."""
+    if kind == "CPU":
+        return
+    try:
+        dtensor.initialize_accelerator_system(kind)
+    except ValueError as error:
+        if "Accelerator system has already" in str(error):
+            return
+        raise RuntimeError(
+            f"create_mesh: the {kind}s cannot be initialized ({error}) Call create_mesh before "
+            "anything that makes a tensor or a model."
+        ) from error
+
+
+def _sizes(dims: dict[str, int], count: int, kind: str) -> dict[str, int]:
+    """The sizes with what is left in place of -1, checked against the number of devices."""
+    owner = f"create_mesh({dims})"
+    if not dims:
+        raise ValueError(f"{owner}: a mesh has at least one dimension.")
+    open_ended = [name for name, size in dims.items() if size == -1]
+    for name, size in dims.items():
+        if size != -1:
+            _check_size(owner, name, size)
+    if len(open_ended) > 1:
+        raise ValueError(f"{owner}: only one size can be -1.")
+    known = math.prod(size for size in dims.values() if size != -1)
+    if (count % known if open_ended else count != known) or count < known:
+        advice = " Fewer can be named with `devices`." if count > known else ""
+        if kind == "CPU" and count < known:
+            advice = f" tg.dtensor.logical_cpus({known}) at the start makes as many."
+        takes = f"a multiple of {known}" if open_ended else f"{known}"
+        raise ValueError(f"{owner}: it takes {takes} devices, and there are {count}.{advice}")
+    return {name: count // known if size == -1 else size for name, size in dims.items()}
+
+
+def _check_size(owner: str, name: str, size: Any) -> None:
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise ValueError(f"{owner}: {name} is {size!r}; it must be a whole number of at least 1.")

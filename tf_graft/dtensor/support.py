@@ -1,0 +1,70 @@
+"""What TensorFlow cannot do on a mesh, refused before it fails half-way."""
+
+from collections.abc import Callable, Sequence
+
+import keras
+from tensorflow.experimental import dtensor
+
+from tf_graft.core import keras_contract
+
+ADVICE = (
+    "TensorFlow could not divide an operation of this model over the mesh (it names it above). "
+    "Fewer divided variables often help: keep the activations between layers whole, by dividing "
+    "the first of two matrices by columns and the second by rows."
+)
+DEPTHWISE = (
+    keras.layers.DepthwiseConv1D,
+    keras.layers.DepthwiseConv2D,
+    keras.layers.SeparableConv1D,
+    keras.layers.SeparableConv2D,
+)
+CONVOLUTIONS = (
+    *(keras.layers.Conv1D, keras.layers.Conv2D, keras.layers.Conv3D),
+    *(keras.layers.Conv1DTranspose, keras.layers.Conv2DTranspose, keras.layers.Conv3DTranspose),
+)
+
+
+def check_layouts(model: keras.Model, specs_of: Callable[[keras.Variable], Sequence[str]]) -> None:
+    """Refuses layers that TensorFlow cannot run with the layouts given.
+
+    Args:
+        model: the model.
+        specs_of: the sharding specs that a weight is to have.
+
+    Raises:
+        ValueError: naming the layer and the way out.
+    """
+    for layer in keras_contract.layers_of(model):
+        owner = f"distribute: layer '{layer.name}', {type(layer).__name__}"
+        if isinstance(layer, keras.layers.RNN) and not layer.unroll:
+            raise ValueError(
+                f"{owner}: TensorFlow cannot run its loop on a mesh; make it with unroll=True."
+            )
+        for weight in layer.weights:
+            specs = specs_of(weight)
+            if isinstance(layer, keras.layers.Embedding) and specs[0] != dtensor.UNSHARDED:
+                raise ValueError(
+                    f"{owner}: the table '{weight.path}' is gathered from, which TensorFlow cannot "
+                    "do when it is divided by rows; divide its columns: [None, ...]."
+                )
+            divided = any(name != dtensor.UNSHARDED for name in specs)
+            if isinstance(layer, CONVOLUTIONS) and divided:
+                raise ValueError(
+                    f"{owner}: TensorFlow cannot divide a convolution's weights; leave "
+                    f"'{weight.path}' out of the layout map."
+                )
+
+
+def check_trainable(model: keras.Model) -> None:
+    """Refuses layers that TensorFlow can run on a mesh, but not train.
+
+    Raises:
+        ValueError: naming the layer.
+    """
+    for layer in keras_contract.layers_of(model):
+        if isinstance(layer, DEPTHWISE) and layer.trainable_weights:
+            raise ValueError(
+                f"fit: layer '{layer.name}', {type(layer).__name__}: TensorFlow has no gradient of "
+                "a depthwise convolution on a mesh; freeze it (layer.trainable = False), or use "
+                "Conv2D."
+            )

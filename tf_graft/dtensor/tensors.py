@@ -1,0 +1,70 @@
+"""Between one piece on the host and its shares on a mesh."""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+
+def to_mesh(value: Any, layout: dtensor.Layout) -> tf.Tensor:
+    """Puts a whole value on a mesh, each device its share.
+
+    Args:
+        value: an array or ordinary tensor of the layout's rank.
+        layout: how it is to lie.
+
+    Returns:
+        A DTensor of the value's shape.
+
+    Raises:
+        ValueError: another rank, or a dimension that cannot be divided evenly.
+    """
+    array = np.asarray(value)
+    specs, mesh = layout.sharding_specs, layout.mesh
+    if len(specs) != array.ndim:
+        raise ValueError(
+            f"to_mesh: a value of shape {array.shape} cannot have a layout of rank {len(specs)}."
+        )
+    for axis, (size, name) in enumerate(zip(array.shape, specs, strict=True)):
+        if name != dtensor.UNSHARDED and size % mesh.dim_size(name):
+            raise ValueError(
+                f"to_mesh: dimension {axis} of a value of shape {array.shape} cannot be divided "
+                f"evenly over the {mesh.dim_size(name)} devices of '{name}'."
+            )
+    shares = []
+    for device, place in zip(mesh.local_devices(), mesh.local_device_locations(), strict=True):
+        with tf.device(device):
+            shares.append(tf.constant(array[_share(array.shape, specs, mesh, place)]))
+    return dtensor.pack(shares, layout)
+
+
+def from_mesh(value: Any) -> tf.Tensor:
+    """Brings a tensor or variable back in one piece, as an ordinary tensor.
+
+    Args:
+        value: a DTensor, or a variable on a mesh. What is not on a mesh comes back as it is.
+
+    Returns:
+        An ordinary tensor of the same shape.
+    """
+    tensor = tf.convert_to_tensor(value)
+    if not dtensor.is_dtensor(tensor):
+        return tensor
+    layout = dtensor.fetch_layout(tensor)
+    whole = dtensor.Layout.replicated(layout.mesh, tensor.shape.rank)
+    return dtensor.unpack(tensor if layout == whole else dtensor.relayout(tensor, whole))[0]
+
+
+def _share(
+    shape: tuple[int, ...], specs: list[str], mesh: dtensor.Mesh, place: dict[str, int]
+) -> tuple[slice, ...]:
+    """The part of a value that belongs to the device at a place in the mesh."""
+    slices = []
+    for size, name in zip(shape, specs, strict=True):
+        if name == dtensor.UNSHARDED:
+            slices.append(slice(None))
+        else:
+            share = size // mesh.dim_size(name)
+            slices.append(slice(place[name] * share, (place[name] + 1) * share))
+    return tuple(slices)

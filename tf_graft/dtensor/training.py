@@ -1,0 +1,176 @@
+"""`fit`, `evaluate` and `predict` of a model on a mesh.
+
+Keras' own loops run, with its callbacks, metrics and data. Only the functions they call on a batch
+are made here, because Keras' run on the host's tensors: these put the batch on the mesh first and
+bring what comes out of it back.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+from tf_graft import optimizers
+from tf_graft.core import keras_contract
+from tf_graft.core.optimizer import Optimizer
+from tf_graft.dtensor import support
+from tf_graft.dtensor.dataset import examples, pack_batch
+from tf_graft.dtensor.storage import check_on_mesh
+from tf_graft.dtensor.tensors import from_mesh
+
+REPLACED = ("make_train_function", "make_test_function", "make_predict_function", "export")
+
+
+def install(
+    model: keras.Model, mesh: dtensor.Mesh, batch_dim: str | None, follow: Callable[[], None]
+) -> None:
+    """Has a model make functions for its mesh.
+
+    Args:
+        model: on the mesh.
+        mesh: the mesh.
+        batch_dim: the mesh dimension of a batch's examples.
+        follow: puts on the mesh what the model has made since.
+    """
+    feed = Feed(mesh, batch_dim)
+
+    def make_train_function(force: bool = False) -> Any:
+        check_optimizer("fit", model.optimizer)
+        support.check_trainable(model)
+        if model.train_function is None or force:
+            step = _Step(model, model.train_step, feed, follow)
+            model.train_function = _over_iterator(model, step)
+        return model.train_function
+
+    def make_test_function(force: bool = False) -> Any:
+        if model.test_function is None or force:
+            step = _Step(model, model.test_step, feed, follow)
+            model.test_function = _over_iterator(model, step)
+        return model.test_function
+
+    def make_predict_function(force: bool = False) -> Any:
+        if model.predict_function is None or force:
+            model.predict_function = _over_list(_Step(model, model.predict_step, feed, None))
+        return model.predict_function
+
+    made = (make_train_function, make_test_function, make_predict_function, _refused_export(model))
+    for name, function in zip(REPLACED, made, strict=True):
+        setattr(model, name, function)
+
+
+def _refused_export(model: keras.Model) -> Callable[..., None]:
+    def export(*args: Any, **kwargs: Any) -> None:
+        raise ValueError(
+            f"export: the model '{model.name}' is on a mesh, which a SavedModel cannot hold; "
+            "export it after tf_graft.dtensor.collect(model)."
+        )
+
+    return export
+
+
+def uninstall(model: keras.Model) -> None:
+    """Gives a model Keras' own functions again."""
+    for name in REPLACED:
+        delattr(model, name)
+
+
+def check_optimizer(owner: str, optimizer: Any) -> None:
+    """Refuses an optimizer whose variables Keras keeps off the mesh, with what to use instead."""
+    if optimizer is None or isinstance(optimizer, Optimizer):
+        return
+    name = type(optimizer).__name__
+    ours = {known.lower(): known for known in optimizers.__all__}.get(name.lower())
+    instead = f"tf_graft.{ours}" if ours else f"tf_graft.wrap(keras.optimizers.{name}(...))"
+    raise TypeError(
+        f"{owner}: on a mesh the variables of keras.optimizers.{name} would be updated once per "
+        f"device, and the results would be wrong; compile the model with {instead}."
+    )
+
+
+class Feed:
+    """Puts batches on a mesh; the short last one of an epoch whole on every device."""
+
+    def __init__(self, mesh: dtensor.Mesh, batch_dim: str | None):
+        self.mesh = mesh
+        self.batch_dim = batch_dim
+        self.largest = 0
+
+    def __call__(self, batch: Any) -> Any:
+        """The batch on the mesh, without the `Optional`s that Keras has in place of None."""
+        batch = tf.nest.map_structure(_given, batch)
+        count = examples(batch) or 0
+        short = count < self.largest
+        self.largest = max(self.largest, count)
+        uneven = self.batch_dim is not None and count % self.mesh.dim_size(self.batch_dim) != 0
+        return pack_batch(batch, self.mesh, None if short and uneven else self.batch_dim)
+
+
+class _Step:
+    """A model's step on a batch of the host's, with results on the host."""
+
+    def __init__(
+        self,
+        model: keras.Model,
+        step: Callable[[Any], Any],
+        feed: Feed,
+        follow: Callable[[], None] | None,
+    ):
+        self.model = model
+        self.feed = feed
+        self.follow = follow
+
+        def checked(batch: Any) -> Any:
+            outputs = step(batch)
+            check_on_mesh(f"The model '{model.name}'")
+            return outputs
+
+        compiled = tf.function(checked, autograph=False)
+        self.run = step if model.run_eagerly else compiled
+
+    def __call__(self, batch: Any) -> Any:
+        packed = self.feed(batch)
+        if self.follow is not None:
+            keras_contract.make_metrics(self.model, packed)
+            self.follow()
+            self.follow = None
+        try:
+            with dtensor.default_mesh(self.feed.mesh):  # for what a step makes of nothing
+                outputs = self.run(packed)
+        except (tf.errors.UnknownError, tf.errors.UnimplementedError) as error:
+            error.add_note(support.ADVICE)
+            raise
+        return tf.nest.map_structure(from_mesh, outputs)
+
+
+def _over_iterator(model: keras.Model, step: _Step) -> Callable[[Iterator[Any]], Any]:
+    """Runs a step on as many batches as there are in an execution; the last one's logs."""
+
+    def function(iterator: Iterator[Any]) -> Any:
+        logs = step(next(iterator))
+        for _ in range(model.steps_per_execution - 1):
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                break
+            logs = step(batch)
+        return logs
+
+    return function
+
+
+def _over_list(step: _Step) -> Callable[[list[Any]], Any]:
+    """Runs a step on each batch of a list and joins what comes out."""
+
+    def function(batches: list[Any]) -> Any:
+        outputs = [step(batch) for batch in batches]
+        if len(outputs) == 1:
+            return outputs[0]
+        return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *outputs)
+
+    return function
+
+
+def _given(value: Any) -> Any:
+    return None if isinstance(value, tf.experimental.Optional) else value

@@ -1,0 +1,93 @@
+"""LAMB: Adam, with a rate for each layer in proportion to the norm of its weights."""
+
+from collections.abc import Sequence
+from typing import Any, Unpack
+
+import tensorflow as tf
+
+from tf_graft.core import checks, numerics
+from tf_graft.core.arguments import Common
+from tf_graft.core.point import Step
+from tf_graft.core.registry import register
+from tf_graft.core.slots import Slot
+from tf_graft.optimizers.layerwise import Layerwise, ratio
+
+
+@register
+class LAMB(Layerwise):
+    """LAMB: Adam's direction, with a step for each variable as long as its weights' norm says.
+
+    ```
+    m <- m + (1 - beta_1) * (g - m)
+    v <- v + (1 - beta_2) * (g^2 - v)
+    u = (m / (1 - beta_1^t)) / (sqrt(v / (1 - beta_2^t)) + epsilon) + weight_decay_rate * w
+    w <- w - learning_rate * r * u,  r = ||w|| / ||u||           1 where either is zero
+    ```
+
+    From Keras' `Lamb`: weight decay inside the ratio, exclusions, an epsilon of 1e-6. From Model
+    Garden's: the lists are in the config and are searched for in paths; an empty
+    `exclude_from_layer_adaptation` excludes nothing; betas are not rounded to float32.
+
+    Args:
+        learning_rate: number, at least 0, or schedule. Default 0.001.
+        beta_1: decay of the mean, in [0, 1). Default 0.9.
+        beta_2: decay of the mean square, in [0, 1). Default 0.999.
+        epsilon: above 0. Default 1e-6.
+        weight_decay_rate: weight decay inside the ratio, at least 0; the common `weight_decay`
+            stays beside it. Default 0.
+        exclude_from_weight_decay: regular expressions; a variable whose path contains one decays
+            in neither way.
+        exclude_from_layer_adaptation: likewise; the variable has `r = 1`. None takes the list
+            above.
+        **common: see `tf_graft.core.arguments.Common`.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong type or out of range, named.
+
+    Row-sparse gradients: the norms are of the touched rows; with `sparse="lazy"` the averages of
+    the others wait. Model Garden's acts as `sparse="exact"`.
+
+    Example:
+        >>> w = tf.Variable([6.0, 8.0])  # of norm 10, moved by a tenth of that
+        >>> LAMB(0.1).apply([tf.constant([0.0, 3.0])], [w])
+        >>> [round(x, 3) for x in w.numpy().tolist()]
+        [6.0, 7.0]
+
+    Reference:
+        You et al., 2020, "Large batch optimization for deep learning: training BERT in 76 minutes"
+        (arXiv 1904.00962), algorithm 2.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-6,
+        weight_decay_rate: float = 0.0,
+        exclude_from_weight_decay: Sequence[str] | None = None,
+        exclude_from_layer_adaptation: Sequence[str] | None = None,
+        **common: Unpack[Common],
+    ):
+        lists = (exclude_from_weight_decay, exclude_from_layer_adaptation)
+        super().__init__(learning_rate, weight_decay_rate, *lists, **common)
+        self.beta_1 = checks.number("LAMB", "beta_1", beta_1, 0, 1, open_high=True)
+        self.beta_2 = checks.number("LAMB", "beta_2", beta_2, 0, 1, open_high=True)
+        self.epsilon = checks.number("LAMB", "epsilon", epsilon, 0, open_low=True)
+
+    def slots(self) -> dict[str, Slot]:
+        return {"momentum": Slot(), "velocity": Slot()}
+
+    def step(
+        self, g: Any, w: Any, s: Any, lr: Any, t: Any, decay: float = 0.0, adapts: bool = True
+    ) -> Step:
+        beta_1, beta_2 = tf.constant(self.beta_1, g.dtype), tf.constant(self.beta_2, g.dtype)
+        m = s["momentum"] + (1 - beta_1) * (g - s["momentum"])
+        v = s["velocity"] + (1 - beta_2) * (g * g - s["velocity"])
+        root = tf.sqrt(numerics.one_minus_power(self.beta_2, t))
+        u = root / numerics.one_minus_power(self.beta_1, t) * m / (tf.sqrt(v) + self.epsilon * root)
+        if decay:
+            u += decay * w
+        if adapts:
+            lr *= ratio(numerics.length(w), numerics.length(u))
+        return -lr * u, {"momentum": m, "velocity": v}

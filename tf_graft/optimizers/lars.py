@@ -1,0 +1,124 @@
+"""LARS: momentum, with a rate for each layer in proportion to the norm of its weights."""
+
+from collections.abc import Sequence
+from typing import Any, Unpack
+
+import tensorflow as tf
+
+from tf_graft.core import checks, numerics
+from tf_graft.core.arguments import Common
+from tf_graft.core.point import Step
+from tf_graft.core.registry import register
+from tf_graft.core.slots import Slot
+from tf_graft.optimizers.layerwise import Layerwise, ratio
+
+
+@register
+class LARS(Layerwise):
+    """LARS: momentum, with a rate for each variable in proportion to the norm of its weights.
+
+    ```
+    g <- g + weight_decay_rate * w
+    r = eeta * ||w|| / (||g|| + epsilon)             1 where ||w|| or ||g|| is zero
+    m <- momentum * m - learning_rate * r * g
+    w <- w + m                                       nesterov=False
+    w <- w + momentum * m - learning_rate * r * g    nesterov=True
+    ```
+
+    With `classic_momentum=False` the rates are outside: `m <- momentum * m + g`, `u` is `m`
+    (nesterov: `momentum * m + g`), `w <- w - learning_rate * r * u`, and `r` is taken with `||u||`.
+    With `sum_of_norms=True` the denominator is the paper's, `||g|| + weight_decay_rate * ||w||`
+    with `g` as it came.
+
+    From Model Garden's: row-sparse gradients train; the lists are in the config and are searched
+    for in paths (`dense/bias`, no `:0`); an empty `exclude_from_layer_adaptation` excludes nothing.
+    tf.contrib's: `sum_of_norms=True`; its `skip_list` is `exclude_from_weight_decay`.
+
+    Args:
+        learning_rate: number, at least 0, or schedule. Default 0.01.
+        momentum: in [0, 1]. Without it there is no slot. Default 0.9.
+        weight_decay_rate: weight decay inside the ratio, at least 0; the common `weight_decay`
+            stays beside it. Default 0.
+        eeta: the paper's trust coefficient, above 0. Default 0.001.
+        nesterov: whether to look ahead. Default False.
+        classic_momentum: whether the momentum holds the rates too. Default True.
+        exclude_from_weight_decay: regular expressions; a variable whose path contains one decays
+            in neither way.
+        exclude_from_layer_adaptation: likewise; the variable has `r = 1`. None takes the list
+            above.
+        sum_of_norms: whether the paper's sum of norms is below. Default False.
+        epsilon: at least 0. Default 0.
+        **common: see `tf_graft.core.arguments.Common`.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong type or out of range, named;
+            `sum_of_norms` without `classic_momentum`.
+
+    Row-sparse gradients: the norms are of the touched rows; with `sparse="lazy"` the momentum of
+    the others waits.
+
+    Example:
+        >>> w = tf.Variable([3.0, 4.0])  # of norm 5
+        >>> LARS(1.0, eeta=0.5).apply([tf.constant([0.0, 100.0])], [w])
+        >>> w.numpy().tolist()
+        [3.0, 1.5]
+
+    Reference:
+        You, Gitman and Ginsburg, 2017, "Large batch training of convolutional networks" (arXiv
+        1708.03888), algorithm 1.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.01,
+        momentum: float = 0.9,
+        weight_decay_rate: float = 0.0,
+        eeta: float = 0.001,
+        nesterov: bool = False,
+        classic_momentum: bool = True,
+        exclude_from_weight_decay: Sequence[str] | None = None,
+        exclude_from_layer_adaptation: Sequence[str] | None = None,
+        sum_of_norms: bool = False,
+        epsilon: float = 0.0,
+        **common: Unpack[Common],
+    ):
+        lists = (exclude_from_weight_decay, exclude_from_layer_adaptation)
+        super().__init__(learning_rate, weight_decay_rate, *lists, **common)
+        self.momentum = checks.number("LARS", "momentum", momentum, 0, 1)
+        self.eeta = checks.number("LARS", "eeta", eeta, 0, open_low=True)
+        self.nesterov = checks.boolean("LARS", "nesterov", nesterov)
+        self.classic_momentum = checks.boolean("LARS", "classic_momentum", classic_momentum)
+        self.sum_of_norms = checks.boolean("LARS", "sum_of_norms", sum_of_norms)
+        self.epsilon = checks.number("LARS", "epsilon", epsilon, 0)
+        if self.sum_of_norms and not self.classic_momentum:
+            raise ValueError(
+                "LARS(sum_of_norms=True, classic_momentum=False): the paper's sum of norms is of "
+                "gradients, not of momentum; give one of the two."
+            )
+        self.idle = not (self.momentum or self.weight_decay_rate)
+
+    def slots(self) -> dict[str, Slot]:
+        return {"momentum": Slot()} if self.momentum else {}
+
+    def step(
+        self, g: Any, w: Any, s: Any, lr: Any, t: Any, decay: float = 0.0, adapts: bool = True
+    ) -> Step:
+        decayed = g + decay * w if decay else g
+        if not self.classic_momentum:
+            u, slots = self._gathered(decayed, s)
+            return -self._rate(lr, w, u, 0.0, adapts) * u, slots
+        measured, more = (g, decay) if self.sum_of_norms else (decayed, 0.0)
+        return self._gathered(-self._rate(lr, w, measured, more, adapts) * decayed, s)
+
+    def _rate(self, lr: Any, w: Any, d: Any, decay: float, adapts: bool) -> tf.Tensor:
+        if not adapts:
+            return lr
+        w_norm, d_norm = numerics.length(w), numerics.length(d)
+        below = d_norm + decay * w_norm + self.epsilon
+        return lr * ratio(self.eeta * w_norm, tf.where(d_norm > 0, below, d_norm))
+
+    def _gathered(self, x: Any, s: dict[str, Any]) -> Step:
+        if not self.momentum:
+            return x, {}
+        m = self.momentum * s["momentum"] + x
+        return (self.momentum * m + x if self.nesterov else m), {"momentum": m}

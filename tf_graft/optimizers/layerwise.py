@@ -1,0 +1,59 @@
+"""What optimizers have in common whose rate follows the norm of each variable's weights."""
+
+from collections.abc import Sequence
+from typing import Any, Unpack
+
+import tensorflow as tf
+
+from tf_graft.core import checks, numerics
+from tf_graft.core.arguments import Common
+from tf_graft.core.optimizer import Optimizer
+
+
+class Layerwise(Optimizer):
+    """An optimizer with a rate for each variable, and with variables that are left out of it.
+
+    Its `step` is also given `decay`, the variable's weight decay, and `adapts`, whether the
+    variable has a rate of its own.
+
+    Args:
+        learning_rate: number, at least 0, or schedule.
+        weight_decay_rate: at least 0; inside the ratio, unlike the common `weight_decay`.
+        exclude_from_weight_decay: patterns of variables without either weight decay.
+        exclude_from_layer_adaptation: patterns of variables without a rate of their own; those of
+            `exclude_from_weight_decay` when None.
+        **common: see `tf_graft.core.arguments.Common`.
+    """
+
+    rowwise = False
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        weight_decay_rate: float,
+        exclude_from_weight_decay: Sequence[str] | None,
+        exclude_from_layer_adaptation: Sequence[str] | None,
+        **common: Unpack[Common],
+    ):
+        super().__init__(
+            learning_rate, exclude_from_weight_decay=exclude_from_weight_decay, **common
+        )
+        owner, layers = type(self).__name__, exclude_from_layer_adaptation
+        self.weight_decay_rate = checks.number(owner, "weight_decay_rate", weight_decay_rate, 0)
+        if layers is not None:
+            layers = checks.patterns(owner, "exclude_from_layer_adaptation", layers)
+        self.exclude_from_layer_adaptation = layers
+
+    def traits(self, path: str) -> dict[str, Any]:
+        undecayed, layers = self._decay_exclusions, self.exclude_from_layer_adaptation
+        return {
+            "decay": 0.0 if checks.matches(path, undecayed) else self.weight_decay_rate,
+            "adapts": not checks.matches(path, undecayed if layers is None else layers),
+        }
+
+
+def ratio(above: tf.Tensor, below: tf.Tensor) -> tf.Tensor:
+    """`above / below`; 1 where either is zero, or where it is not finite."""
+    result = numerics.quotient(above, below)
+    says = (above > 0) & (below > 0) & tf.math.is_finite(result)
+    return tf.where(says, result, tf.ones_like(result))

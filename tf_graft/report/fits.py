@@ -1,0 +1,55 @@
+"""From a table of rates, steps by layers, to rates of a few numbers."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tf_graft.report.rates import LayerwiseRates
+from tf_graft.report.variance import parts
+
+KNOTS = 32
+
+
+def constant(paths: Sequence[str], steps: np.ndarray, logs: np.ndarray) -> LayerwiseRates:
+    """One rate a layer: the geometric mean over the steps."""
+    return LayerwiseRates("constant", _rates(paths, logs))
+
+
+def piecewise(paths: Sequence[str], steps: np.ndarray, logs: np.ndarray) -> LayerwiseRates:
+    """One factor a layer, and a curve through the geometric means over stretches of steps."""
+    _, shared, _, _ = parts(logs)
+    stretches = np.array_split(np.arange(len(steps)), min(KNOTS, len(steps)))
+    knots = tuple(float(steps[stretch].mean()) for stretch in stretches)
+    curve = tuple(float(np.exp(shared[stretch].mean())) for stretch in stretches)
+    return LayerwiseRates("piecewise", _rates(paths, logs), steps=knots, curve=curve)
+
+
+def power_law(paths: Sequence[str], steps: np.ndarray, logs: np.ndarray) -> LayerwiseRates:
+    """One factor a layer, and the power of the step that comes nearest in the logarithm."""
+    _, shared, _, _ = parts(logs)
+    log_steps = np.log(steps)
+    reference = log_steps.mean()
+    offsets = log_steps - reference
+    squares = float(offsets @ offsets)
+    exponent = float(offsets @ shared) / squares if squares else 0.0
+    return LayerwiseRates(
+        "power_law",
+        _rates(paths, logs),
+        reference_step=float(np.exp(reference)),
+        exponent=exponent,
+    )
+
+
+def everywhere(magnitude: np.ndarray, direction: np.ndarray) -> LayerwiseRates:
+    """One factor for all layers: the geometric mean of the ratio of the norms over all."""
+    totals = [np.sqrt((norms**2).sum(axis=1)) for norms in (magnitude, direction)]
+    moved = (totals[0] > 0) & (totals[1] > 0)
+    ratio = totals[0][moved] / totals[1][moved]
+    return LayerwiseRates("global", rate=float(np.exp(np.log(ratio).mean())))
+
+
+FITS = {"constant": constant, "piecewise": piecewise, "power_law": power_law}
+
+
+def _rates(paths: Sequence[str], logs: np.ndarray) -> dict[str, float]:
+    return dict(zip(paths, np.exp(logs.mean(axis=0)).tolist(), strict=True))

@@ -1,0 +1,232 @@
+"""What the records of a graft say."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import numpy as np
+import tensorflow as tf
+
+from tf_graft.report import fits, records
+from tf_graft.report.errors import ReportError
+from tf_graft.report.rates import KINDS, LayerwiseRates
+from tf_graft.report.variance import Shares, decomposed
+
+# A norm so far below the median layer's is rounding: the true gradient is zero.
+NEGLIGIBLE = 1e-4
+# A layer that stood still in more of its records than this has no ratio to speak of.
+STANDSTILL = 0.5
+# Steps that come nearer to the graft's by less than this are not nearer.
+WORTHWHILE = 0.05
+
+
+class Layer(NamedTuple):
+    """A variable over the whole run; means are geometric, over the records.
+
+    Args:
+        path: its path.
+        shape: its shape.
+        ratio: mean ratio of the magnitude's norm to the direction's.
+        of_common: `ratio` over the mean of all layers.
+        spread: the factor by which the ratio typically moves over the run, at least 1.
+        magnitude: mean norm of the magnitude optimizer's steps.
+        direction: mean norm of the direction optimizer's steps.
+        weight: norm of the weights at the end.
+        silent: why the ratio says nothing; empty where it does.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    ratio: float
+    of_common: float
+    spread: float
+    magnitude: float
+    direction: float
+    weight: float
+    silent: str
+
+
+class GraftReport:
+    """Norms and ratios of a graft over training, and the rates that follow from them.
+
+    Args:
+        recorded: the records of a run; `read` takes them from its folder or file.
+
+    Attributes:
+        records: the records.
+        ratio: magnitude's norm over direction's, a row a record, a column a variable; NaN where
+            one of them is zero or not finite.
+        silent: why the ratio says nothing, by path, of the variables where it does not: a gradient
+            that is truly zero, such as that of an attention key's bias, leaves rounding, which the
+            magnitude optimizer may blow up to full length. They take no part in means and
+            variances, and their exported rates are held within those of the other layers.
+        shares: how the variance of the ratio's logarithm divides; see `Shares`.
+
+    Raises:
+        ReportError: there are no records, or no variable with a ratio.
+    """
+
+    def __init__(self, recorded: records.Records) -> None:
+        self.records = recorded
+        self.paths = recorded.header.paths
+        if not len(recorded.steps):
+            raise ReportError("the run has no records yet.")
+        self.ratio = _ratio(recorded.magnitude, recorded.direction)
+        self.silent = _silent(recorded, self.ratio)
+        self._speaking = np.array([path not in self.silent for path in self.paths])
+        if not self._speaking.any():
+            raise ReportError("in this run no variable has a ratio: the optimizers did not move.")
+        self._logs = _filled(np.log(self.ratio[:, self._speaking]))
+        self.shares: Shares = decomposed(self._logs)
+
+    @classmethod
+    def read(cls, run: str | Path) -> Self:
+        """The report on a run's folder, or on a file of records.
+
+        Raises:
+            ReportError: there is none.
+        """
+        recorded = records.read(run)
+        try:
+            return cls(recorded)
+        except ReportError as error:
+            raise ReportError(f"{run}: {error}") from None
+
+    @property
+    def common(self) -> np.ndarray:
+        """The geometric mean over the layers of their ratios, at each record."""
+        return np.asarray(np.exp(self._logs.mean(axis=1)))
+
+    def layers(self) -> list[Layer]:
+        """The variables, those first whose ratio stands furthest from the common one."""
+        mean = self._logs.mean()
+        with np.errstate(invalid="ignore", divide="ignore"):
+            logs = np.log(self.ratio)
+        rows = [self._layer(i, logs[:, i], mean) for i in range(len(self.paths))]
+        return sorted(
+            rows, key=lambda row: (bool(row.silent), -abs(np.log(row.of_common or 1)), row.path)
+        )
+
+    def _layer(self, i: int, logs: np.ndarray, mean: float) -> Layer:
+        known = logs[np.isfinite(logs)]
+        ratio = float(np.exp(known.mean())) if known.size else 0.0
+        return Layer(
+            self.paths[i],
+            tuple(self.records.header.shapes[i]),
+            ratio,
+            ratio / float(np.exp(mean)),
+            float(np.exp(known.std())) if known.size else 1.0,
+            _geometric(self.records.magnitude[:, i]),
+            _geometric(self.records.direction[:, i]),
+            float(self.records.weight[-1, i]),
+            self.silent.get(self.paths[i], ""),
+        )
+
+    def rates(self, kind: str = "piecewise") -> LayerwiseRates:
+        """The rates that, on the direction optimizer as it was, make the graft's average step.
+
+        Means are geometric, over the records, of the graft's learning rate times the ratio.
+
+        Args:
+            kind: `"constant"`, one rate a layer; `"piecewise"` or `"power_law"`, one factor a layer
+                and a shared curve; `"global"`, one factor for all.
+
+        Raises:
+            ValueError: another kind.
+            ReportError: the graft's learning rate was 0 throughout.
+        """
+        if kind not in KINDS:
+            raise ValueError(f"rates(kind={kind!r}): kind must be one of {', '.join(KINDS)}.")
+        at = self.records.learning_rate > 0
+        if not at.any():
+            raise ReportError("the graft's learning rate was 0 throughout.")
+        rate = self.records.learning_rate[at, np.newaxis]
+        if kind == "global":
+            magnitude, direction = (
+                norms[at][:, self._speaking]
+                for norms in (self.records.magnitude, self.records.direction)
+            )
+            return fits.everywhere(rate * magnitude, direction)
+        speaking = [path for path in self.paths if path not in self.silent]
+        logs = self._logs[at] + np.log(rate)
+        fitted = fits.FITS[kind](speaking, self.records.steps[at].astype(float), logs)
+        return replace(fitted, rates=self._bounded(fitted.rates))
+
+    def _bounded(self, rates: Mapping[str, float]) -> dict[str, float]:
+        """The rates of all variables: a silent one's within the others'."""
+        low, high = min(rates.values()), max(rates.values())
+        common = float(np.exp(np.mean(np.log(list(rates.values())))))
+        scale = common / float(np.exp(self._logs.mean()))
+        silent = {
+            layer.path: min(max(layer.ratio * scale, low), high) if layer.ratio else common
+            for layer in self.layers()
+            if layer.silent
+        }
+        return {path: rates[path] if path in rates else silent[path] for path in self.paths}
+
+    def misses(self) -> dict[str, float]:
+        """How far the steps of each kind of rates are from the graft's, over their length.
+
+        On the directions that were recorded, the median over the records. `"free"` is one factor
+        for all layers that is chosen best at each step: what no global schedule can beat.
+        """
+        direction = np.nan_to_num(self.records.direction[:, self._speaking])
+        rate = self.records.learning_rate[:, np.newaxis]
+        wanted = np.nan_to_num(rate * self.records.magnitude[:, self._speaking])
+        moved = ((wanted**2).sum(axis=1) > 0) & ((direction**2).sum(axis=1) > 0)
+        wanted, direction = wanted[moved], direction[moved]
+        steps = tf.constant(self.records.steps[moved], tf.float64)
+        best = (wanted * direction).sum(axis=1) / (direction**2).sum(axis=1)
+        found = {"free": _miss(best[:, np.newaxis] * direction, wanted)}
+        for kind in KINDS:
+            rates = self.rates(kind)
+            course = rates.course(steps)
+            factors = np.array([rates.factor(p) for p in self.paths if p not in self.silent])
+            made = factors * direction
+            found[kind] = _miss(made if course is None else course.numpy()[:, None] * made, wanted)
+        return found
+
+
+def _ratio(magnitude: np.ndarray, direction: np.ndarray) -> np.ndarray:
+    """The ratio of the norms, NaN where there is none."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        ratio = magnitude / direction
+    return np.where(np.isfinite(ratio) & (ratio > 0), ratio, np.nan)
+
+
+def _silent(recorded: records.Records, ratio: np.ndarray) -> dict[str, str]:
+    """Why the ratio says nothing, by path, of the variables where it does not."""
+    medians = {
+        recorded.header.magnitude: np.median(recorded.magnitude, axis=0),
+        recorded.header.direction: np.median(recorded.direction, axis=0),
+    }
+    still = np.isnan(ratio).mean(axis=0)
+    silent = {}
+    for i, path in enumerate(recorded.header.paths):
+        if still[i] > STANDSTILL:
+            silent[path] = f"no step in {still[i]:.0%} of the records"
+        for owner, median in medians.items():
+            if path not in silent and median[i] < NEGLIGIBLE * np.median(median):
+                silent[path] = f"gradient of zero: {owner}'s steps are rounding"
+    return silent
+
+
+def _filled(x: np.ndarray) -> np.ndarray:
+    """A table whose gaps, by column, are bridged by straight lines."""
+    result = x.copy()
+    at = np.arange(len(x))
+    for column in result.T:
+        known = np.isfinite(column)
+        column[~known] = np.interp(at[~known], at[known], column[known])
+    return result
+
+
+def _geometric(norms: np.ndarray) -> float:
+    positive = norms[np.isfinite(norms) & (norms > 0)]
+    return float(np.exp(np.log(positive).mean())) if positive.size else 0.0
+
+
+def _miss(made: np.ndarray, wanted: np.ndarray) -> float:
+    lengths = [np.sqrt((x**2).sum(axis=1)) for x in (made - wanted, wanted)]
+    return float(np.median(lengths[0] / lengths[1]))

@@ -1,0 +1,225 @@
+"""Per-layer rates as data: what a graft measured, to be used without its second optimizer."""
+
+import itertools
+import json
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import tensorflow as tf
+
+from tf_graft.core import numerics
+from tf_graft.report.errors import ReportError, difference, renamed
+
+FORMAT = "tf_graft layerwise rates 1"
+KINDS = ("constant", "piecewise", "power_law", "global")
+MAX_BYTES = 16 * 1024 * 1024
+LARGEST = 1e30  # a float32, with room for products
+
+# The keys of a rates file beside `format` and `kind`.
+KEYS = {
+    "constant": {"rates"},
+    "piecewise": {"rates", "steps", "curve"},
+    "power_law": {"rates", "reference_step", "exponent"},
+    "global": {"rate"},
+}
+
+
+@dataclass(frozen=True)
+class LayerwiseRates:
+    """A factor on each layer's step, and how it changes over the steps.
+
+    ```
+    constant   rates[path]
+    piecewise  rates[path] * curve(t), whose logarithm is linear between the given steps
+    power_law  rates[path] * (t / reference_step) ^ exponent
+    global     rate, for all layers
+    ```
+
+    Before the first of `steps` and after the last the curve is flat. `tf_graft.LayerwiseRates` is
+    the optimizer that uses them.
+
+    Args:
+        kind: one of the four.
+        rates: a number at least 0 by variable path.
+        rate: the number for all.
+        steps: where the curve is given, rising.
+        curve: its values there, above 0.
+        reference_step: where the power law is 1, above 0.
+        exponent: of the power law.
+
+    Example:
+        >>> rates = LayerwiseRates("power_law", {"w": 0.5}, reference_step=4.0, exponent=-0.5)
+        >>> round(0.5 * float(rates.course(tf.constant(16.0))), 4)
+        0.25
+    """
+
+    kind: str
+    rates: Mapping[str, float] = field(default_factory=dict)
+    rate: float = 1.0
+    steps: Sequence[float] = ()
+    curve: Sequence[float] = ()
+    reference_step: float = 1.0
+    exponent: float = 0.0
+
+    def course(
+        self, t: tf.Tensor, constant: Callable[..., tf.Tensor] = tf.constant
+    ) -> tf.Tensor | None:
+        """What all rates are multiplied with at step `t`, of its shape; None where nothing is.
+
+        `constant` makes a tensor of numbers and a dtype where `t` lives.
+        """
+        if self.kind == "power_law":
+            start = tf.math.log(numerics.quotient(t, tf.constant(self.reference_step, t.dtype)))
+            return tf.exp(self.exponent * start)
+        if self.kind != "piecewise":
+            return None
+        steps = constant(np.array(self.steps), t.dtype)
+        values = constant(np.log(self.curve), t.dtype)
+        # Each stretch adds its rise in full once it has been passed.
+        passed = numerics.quotient(tf.expand_dims(t, -1) - steps[:-1], steps[1:] - steps[:-1])
+        rises = tf.clip_by_value(passed, 0, 1) * (values[1:] - values[:-1])
+        return tf.exp(values[0] + tf.reduce_sum(rises, axis=-1))
+
+    def factor(self, path: str) -> float:
+        """The rate of a variable, at a course of 1."""
+        return self.rate if self.kind == "global" else self.rates[path]
+
+    def matched(self, paths: Sequence[str]) -> Self:
+        """The same, for a model with variables of these paths.
+
+        Paths that differ only in how Keras numbered the layers are taken in their order.
+
+        Raises:
+            ReportError: the rates are for other variables.
+        """
+        if self.kind == "global" or set(self.rates) == set(paths):
+            return self
+        if renamed(list(self.rates), paths):
+            return replace(self, rates=dict(zip(paths, self.rates.values(), strict=True)))
+        what = difference(list(self.rates), paths)
+        raise ReportError(f"the rates are for the variables of another model: {what}.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The rates as plain values, as a rates file holds them."""
+        named = {f.name: getattr(self, f.name) for f in fields(self) if f.name in KEYS[self.kind]}
+        plain = {k: dict(v) if k == "rates" else v for k, v in named.items()}
+        plain |= {k: list(named[k]) for k in ("steps", "curve") if k in named}
+        return {"format": FORMAT, "kind": self.kind, **plain}
+
+    @classmethod
+    def from_dict(cls, values: Any, where: str = "rates") -> Self:
+        """The rates that `to_dict` described.
+
+        Raises:
+            ReportError: they are not such; the message begins with `where`.
+        """
+        try:
+            return cls(**_checked(values))
+        except ValueError as error:
+            raise ReportError(f"{where}: {error}") from None
+
+    def save(self, path: str | Path) -> None:
+        """Writes a rates file (JSON), whole or not at all."""
+        part = Path(path).with_name(f"{Path(path).name}.part")
+        part.write_text(json.dumps(self.to_dict(), indent=1) + "\n")
+        os.replace(part, path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Reads a rates file: numbers and names only, whatever it holds.
+
+        Raises:
+            ReportError: it cannot be read, or holds something else.
+        """
+        try:
+            with open(path, "rb") as file:
+                text = file.read(MAX_BYTES + 1)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise ReportError(f"{path}: {reason.lower()}.") from None
+        if len(text) > MAX_BYTES:
+            raise ReportError(f"{path}: a rates file is at most {MAX_BYTES >> 20} MiB long.")
+        try:
+            values = json.loads(text, object_pairs_hook=_without_repetition)
+        except (ValueError, RecursionError) as error:
+            reason = getattr(error, "msg", None) or str(error)
+            line = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+            raise ReportError(f"{path}{line}: it is not JSON: {reason}.") from None
+        return cls.from_dict(values, str(path))
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice!r} stands there twice")
+    return values
+
+
+def _checked(values: Any) -> dict[str, Any]:
+    """The arguments that a description stands for."""
+    if not isinstance(values, Mapping) or values.get("format") != FORMAT:
+        raise ValueError(f"rates have a 'format', which is {FORMAT!r}.")
+    kind = values.get("kind")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ValueError(f"kind is {str(kind)[:60]!r}; it must be one of {', '.join(KINDS)}.")
+    given, wanted = set(values) - {"format", "kind"}, KEYS[kind]
+    if given != wanted:
+        wrong, problem = min(
+            [(str(key), "is unknown") for key in given - wanted]
+            + [(key, "is missing") for key in wanted - given]
+        )
+        raise ValueError(f"{wrong[:60]!r} {problem} for kind {kind!r}.")
+    arguments: dict[str, Any] = {key: CHECKS[key](key, values[key]) for key in wanted}
+    steps, curve = arguments.get("steps", ()), arguments.get("curve", ())
+    if len(steps) != len(curve) or any(a >= b for a, b in itertools.pairwise(steps)):
+        raise ValueError("steps must rise, and the curve must have a value for each.")
+    return {"kind": kind, **arguments}
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{name} is {str(value)[:60]!r}; it must be a number.")
+    if not math.isfinite(value) or abs(value) > LARGEST:
+        raise ValueError(f"{name} is {str(value)[:60]}; it must be finite.")
+    return float(value)
+
+
+def _rate(name: str, value: Any) -> float:
+    if _number(name, value) < 0:
+        raise ValueError(f"{name} is {value}; it must be at least 0.")
+    return float(value)
+
+
+def _positive(name: str, value: Any) -> float:
+    if _number(name, value) < 1e-30:
+        raise ValueError(f"{name} is {value}; it must be above 0.")
+    return float(value)
+
+
+def _rates(name: str, values: Any) -> dict[str, float]:
+    if not isinstance(values, Mapping) or not values:
+        raise ValueError(f"{name} must be a number for each variable.")
+    return {str(path): _rate(f"the rate of '{path}'", value) for path, value in values.items()}
+
+
+def _numbers(name: str, values: Any) -> tuple[float, ...]:
+    if not isinstance(values, list | tuple) or not values:
+        raise ValueError(f"{name} must be a list of numbers.")
+    return tuple(_positive(f"an entry of {name}", value) for value in values)
+
+
+CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "rates": _rates,
+    "rate": _rate,
+    "steps": _numbers,
+    "curve": _numbers,
+    "reference_step": _positive,
+    "exponent": _number,
+}

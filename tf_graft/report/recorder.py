@@ -1,0 +1,161 @@
+"""Records what a graft measures, while it trains."""
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_graft.core import checks, keras_contract, numerics
+from tf_graft.report.records import COLUMNS, Header, RecordFile
+
+SUMMARIES_EVERY = 20
+
+
+class GraftRecorder(keras.callbacks.Callback):
+    """Writes the norms of an `AdaGraft` to a file, every so many steps.
+
+    For each variable: the norms of the two steps, whose ratio is what the graft multiplied the
+    direction's step by, and of the weights. A callback for `fit`; in a loop of one's own, `record`
+    is called after each step. With `steps_per_execution` above 1 only the last step of each
+    execution is seen. Training that goes on from a saved state continues the file: rows of later
+    steps are dropped.
+
+    Args:
+        path: the file; see `tf_graft.report.records`.
+        every: a record after each update whose number is a multiple of it. Default 1.
+        optimizer: the `AdaGraft(diagnostic=True)`; the model's in `fit` when None.
+        writer: a `tf.summary` writer, for the ratios in TensorBoard after every twentieth record.
+
+    Raises:
+        TypeError: the optimizer measures nothing.
+        ValueError: the optimizer has `diagnostic=False`.
+        ReportError: the file holds other things, or the records of other variables.
+
+    Example:
+        >>> import tempfile
+        >>> from tf_graft import SGD, AdaGraft, Adam, report
+        >>> w = tf.Variable([3.0, 4.0])
+        >>> graft = AdaGraft(Adam(0.1), SGD(1.0), diagnostic=True)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     recorder = report.GraftRecorder(f"{folder}/w", optimizer=graft)
+        ...     graft.apply([tf.constant([0.0, 2.0])], [w])
+        ...     recorder.record()
+        ...     recorded = report.read(f"{folder}/w")
+        >>> recorded.magnitude.round(3).tolist(), recorded.direction.tolist()
+        ([[0.1]], [[2.0]])
+    """
+
+    def __init__(
+        self, path: str | Path, every: int = 1, optimizer: Any = None, writer: Any = None
+    ) -> None:
+        super().__init__()
+        self.path = Path(path)
+        self.every = checks.integer("GraftRecorder", "every", every, 1) or 1
+        self._optimizer: Any = None if optimizer is None else _measuring(optimizer)
+        self._writer = writer
+        self._file: RecordFile | None = None
+        self._last = 0
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Opens the file, where the optimizer has been built."""
+        if self._optimizer is None:
+            self._optimizer = _measuring(self.model.optimizer)
+        if self._optimizer.built:
+            self._open(int(self._optimizer.iterations.numpy()))
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Records, when it is time."""
+        self.record()
+
+    def record(self) -> None:
+        """Records the last update, when it is time, and once."""
+        step = int(self._optimizer.iterations.numpy())
+        if step == self._last or step % self.every:
+            return
+        if self._file is None:
+            self._open(step - 1)
+        self._last = step
+        row = self._measure().numpy()
+        norms = row[1:].reshape(-1, len(COLUMNS))
+        self._file.append(step, row[0], norms)  # type: ignore[union-attr]
+        if self._writer is not None and step % (self.every * SUMMARIES_EVERY) == 0:
+            self._summarize(step, norms)
+
+    def _open(self, step: int) -> None:
+        self._last = step
+        self._names = list(self._optimizer.norms())
+        self._file = RecordFile(self.path, _header(self._optimizer), step)
+        self._measure = tf.function(lambda: _row(self._optimizer))
+
+    def _summarize(self, step: int, norms: np.ndarray) -> None:
+        """The ratios as one event: an event each would take longer than a small model's step."""
+        summary = tf.compat.v1.Summary()
+        for path, (magnitude, direction, _) in zip(self._names, norms, strict=True):
+            if direction > 0:
+                summary.value.add(tag=f"graft_ratio/{path}", simple_value=magnitude / direction)
+        with self._writer.as_default():
+            tf.summary.experimental.write_raw_pb(summary.SerializeToString(), step=step)
+
+
+def _measuring(optimizer: Any) -> Any:
+    """The graft, out of Keras' LossScaleOptimizer where it is in one."""
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    if not hasattr(optimizer, "norms"):
+        raise TypeError(
+            f"GraftRecorder: {type(optimizer).__name__} measures nothing; an AdaGraft with "
+            "diagnostic=True is wanted."
+        )
+    if not optimizer.diagnostic:
+        raise ValueError("GraftRecorder: the AdaGraft has diagnostic=False; make it True.")
+    return optimizer
+
+
+def _row(graft: Any) -> tf.Tensor:
+    """The graft's rate in the last update, and three norms for each variable: one tensor."""
+    values = [_rate(graft)]
+    for norms in graft.norms().values():
+        weights = tf.cast(tf.convert_to_tensor(norms.variable), tf.float32)
+        values += [norms.magnitude, norms.direction, tf.sqrt(2.0 * tf.nn.l2_loss(weights))]
+    return tf.stack([tf.cast(value, tf.float32) for value in values])
+
+
+def _rate(graft: Any) -> Any:
+    if "learning_rate" not in graft.rate_variables():
+        given = keras_contract.rate_of(graft)
+        if isinstance(given, keras.optimizers.schedules.LearningRateSchedule):
+            return given(graft.iterations - 1)
+    return graft.learning_rate
+
+
+def _header(graft: Any) -> Header:
+    variables = {path: norms.variable for path, norms in graft.norms().items()}
+    children = graft.children()
+    return Header(
+        paths=list(variables),
+        shapes=[list(variable.shape) for variable in variables.values()],
+        magnitude=_described(children["magnitude"]),
+        direction=_described(children["direction"]),
+        use_global_norm=graft.use_global_norm,
+        magnitude_bytes=_bytes(children["magnitude"], variables),
+        direction_bytes=_bytes(children["direction"], variables),
+    )
+
+
+def _described(optimizer: Any) -> str:
+    """`Wrapped(Lion)` as `Lion`."""
+    return re.sub(r"^Wrapped\((.*)\)$", r"\1", optimizer.signature())
+
+
+def _bytes(optimizer: Any, variables: dict[str, Any]) -> int:
+    """The size of an optimizer's slots."""
+    total = 0
+    for path, variable in variables.items():
+        computed = numerics.compute_dtype(tf.as_dtype(variable.dtype)).name
+        for slot in optimizer.slots_for(path).values():
+            size = tf.as_dtype(slot.dtype or computed).size
+            total += math.prod(slot.shape_for(variable)) * size
+    return total

@@ -1,0 +1,226 @@
+"""Where a run computes: one device, replicas, workers, parameter servers or a mesh."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_graft import dtensor
+from tf_graft.training import workers
+from tf_graft.training.data import Batches
+from tf_graft.training.errors import Source
+from tf_graft.training.processes import LAUNCHED
+from tf_graft.training.schema import Mesh, Mirrored, ParameterServer, RunConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a run computes, and what this process does there.
+
+    Attributes:
+        strategy: of `tf.distribute`, where there is one.
+        mesh: the section of the config, where there is one.
+        shards: how many servers a variable is divided among, with parameter servers.
+        chief: whether this process writes the run's folder.
+        source: of the config.
+    """
+
+    strategy: tf.distribute.Strategy | None
+    mesh: Mesh | None
+    chief: bool
+    source: Source
+    workers: int = 1
+    servers: bool = False
+
+    def layer_scope(self) -> contextlib.AbstractContextManager[Any]:
+        """The context in which variables are made."""
+        if self.strategy is None or self.servers:  # with servers, these are not here
+            return contextlib.nullcontext()
+        return self.strategy.scope()
+
+    def model_scope(self) -> contextlib.AbstractContextManager[Any]:
+        """The context in which the model that Keras trains is made."""
+        return contextlib.nullcontext() if self.workers > 1 else self.layer_scope()
+
+    def divided(self, batches: Any) -> Any:
+        """A data set of which each worker gets its part of every batch."""
+        if self.strategy is None or self.servers or self.workers == 1:
+            return batches  # Keras divides them among replicas
+        return self.strategy.experimental_distribute_dataset(batches)
+
+    def distributed(self, data: Batches) -> Batches:
+        """The data of a run, its test data `divided`."""
+        return dataclasses.replace(data, test=self.divided(data.test))
+
+    def settle(self, model: keras.Model, data: Batches) -> None:
+        """Makes all that a compiled model makes on first use, and puts it where it belongs.
+
+        Raises:
+            ConfigError: a layout that does not fit.
+        """
+        several = self.strategy is not None and self.workers > 1 and not self.servers
+        count = 1 if self.strategy is None else self.strategy.num_replicas_in_sync
+        x, y = (
+            tf.zeros([1 if several else count, *spec.shape[1:]], spec.dtype)
+            for spec in data.test.element_spec
+        )
+        if several:
+            workers.install(model, self.strategy, (x, y))
+            return
+        model.evaluate(x, y, verbose=0)
+        model.reset_metrics()
+        if self.mesh is not None:
+            self._put_on_mesh(model, self.mesh)
+
+    def _put_on_mesh(self, model: keras.Model, section: Mesh) -> None:
+        mesh = dtensor.create_mesh({"batch": section.batch, "model": section.model})
+        try:
+            dtensor.distribute(model, dtensor.LayoutMap(mesh, section.layouts))
+        except (ValueError, TypeError) as error:
+            message = str(error).partition("\n")[0]
+            named = [pattern for pattern in section.layouts if f"['{pattern}']" in message]
+            raise self.source.error(("mesh", "layouts", *named[:1]), message) from None
+
+    def agreed(self) -> Callable[[int | None], int | None]:
+        """A function of the signal that this process was sent: of the one that any was sent."""
+        if self.strategy is None or self.workers == 1:
+            return lambda signum: signum
+        strategy = self.strategy
+
+        @tf.function
+        def anywhere(asked: tf.Tensor) -> Any:
+            def on_worker(asked: tf.Tensor) -> tf.Tensor:
+                context = tf.distribute.get_replica_context()
+                return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(asked))
+
+            return strategy.run(on_worker, args=(asked,))
+
+        def of_all(signum: int | None) -> int | None:
+            asked = anywhere(tf.constant(0.0 if signum is None else 1.0))
+            return (signum or signal.SIGTERM) if float(asked) else None
+
+        return of_all
+
+
+def enter(config: RunConfig, source: Source) -> Place:
+    """Makes the devices and the strategy of a run, before anything else; a server stays here.
+
+    Raises:
+        ConfigError: what the config asks for cannot be had here.
+    """
+    if os.environ.get(LAUNCHED):
+        threading.Thread(target=_end_with_launcher, daemon=True).start()
+    section = config.strategy
+    if section is not None and config.mesh is not None:
+        raise source.error(("mesh",), "mesh: a run has a strategy or a mesh, not both.")
+    if config.mesh is not None:
+        _check_mesh(config, source)
+        _devices(config.mesh.batch * config.mesh.model, ("mesh",), source)
+        return Place(None, config.mesh, True, source)
+    if section is None:
+        return Place(None, None, True, source)
+    if config.run.steps_per_execution > 1:
+        raise source.error(
+            ("run", "steps_per_execution"),
+            f"steps_per_execution={config.run.steps_per_execution}: Keras cannot do several steps "
+            "at once on replicas; leave it at 1.",
+        )
+    if isinstance(section, Mirrored):
+        return _mirrored(section, config, source)
+    if isinstance(section, ParameterServer):
+        return _parameter_servers(section, source)
+    return _multi_worker(config, source)
+
+
+def _mirrored(section: Mirrored, config: RunConfig, source: Source) -> Place:
+    gpus = tf.config.list_physical_devices("GPU")
+    count = section.devices or max(1, len(gpus))
+    _check_batch(config, count, "devices", source)
+    if not gpus:
+        _devices(count, ("strategy", "devices"), source)
+    elif count > len(gpus):
+        message = f"devices={count}: there are {len(gpus)} GPUs."
+        raise source.error(("strategy", "devices"), message)
+    kind = "GPU" if gpus else "CPU"
+    strategy = tf.distribute.MirroredStrategy([f"{kind}:{i}" for i in range(count)])
+    return Place(strategy, None, True, source)
+
+
+def _multi_worker(config: RunConfig, source: Source) -> Place:
+    task, cluster = _tf_config(source)
+    workers = sum(len(cluster.get(kind, ())) for kind in ("chief", "worker"))
+    _check_batch(config, workers, "workers", source)
+    chief = task["type"] == "chief" or ("chief" not in cluster and task["index"] == 0)
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    return Place(strategy, None, chief, source, workers=workers)
+
+
+def _parameter_servers(section: ParameterServer, source: Source) -> Place:
+    task, cluster = _tf_config(source)
+    if not cluster.get("ps") or not cluster.get("worker"):
+        message = "parameter_server: the cluster in TF_CONFIG needs 'worker' and 'ps' tasks."
+        raise source.error(("strategy", "name"), message)
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    if task["type"] in ("worker", "ps"):
+        server = tf.distribute.Server(
+            resolver.cluster_spec(), job_name=task["type"], task_index=task["index"]
+        )
+        server.join()  # until it is ended
+    partitioner = None
+    if section.shards > 1:
+        partitioner = tf.distribute.experimental.partitioners.FixedShardsPartitioner(section.shards)
+    strategy = tf.distribute.ParameterServerStrategy(resolver, partitioner)
+    return Place(strategy, None, True, source, workers=len(cluster["worker"]), servers=True)
+
+
+def _tf_config(source: Source) -> tuple[dict[str, Any], dict[str, Any]]:
+    """This process's task, and the addresses of all, from the environment."""
+    try:
+        config = json.loads(os.environ["TF_CONFIG"])
+        return dict(config["task"]), dict(config["cluster"])
+    except KeyError:
+        problem = "TF_CONFIG in the environment must say which task this process is"
+    except (ValueError, TypeError):
+        problem = "TF_CONFIG in the environment is not JSON of 'cluster' and 'task'"
+    advice = f"a scheduler sets it, and so does: tf-graft launch --workers 2 {source.file}"
+    raise source.error(("strategy", "name"), f"{problem}; {advice}.")
+
+
+def _check_mesh(config: RunConfig, source: Source) -> None:
+    assert config.mesh is not None
+    _check_batch(config, config.mesh.batch, "devices of the mesh's 'batch'", source)
+    if config.run.jit_compile:
+        message = "jit_compile: a mesh has its own compiler; leave it at false."
+        raise source.error(("run", "jit_compile"), message)
+
+
+def _check_batch(config: RunConfig, count: int, what: str, source: Source) -> None:
+    size = config.data.batch_size
+    if size % count:
+        message = f"batch_size={size} cannot be divided evenly over {count} {what}."
+        raise source.error(("data", "batch_size"), message)
+
+
+def _devices(count: int, key: tuple[str, ...], source: Source) -> None:
+    """So many devices: accelerators where they are, else parts of the CPU."""
+    if any(tf.config.list_physical_devices(kind) for kind in ("GPU", "TPU")):
+        return
+    try:
+        dtensor.logical_cpus(count)
+    except RuntimeError as error:
+        raise source.error(key, str(error)) from None
+
+
+def _end_with_launcher() -> None:
+    """Waits for the launcher to go, however it goes; then this process goes too."""
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os._exit(1)

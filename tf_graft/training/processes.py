@@ -1,0 +1,145 @@
+"""Processes of a cluster on this machine: one a task, on loopback, started and ended together.
+
+Every process leads a group of its own, which ends as a whole. What they inherit of us is their
+standard input: when it closes, because we are gone in whatever way, they go too.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any, Self
+
+LAUNCHED = "TF_GRAFT_LAUNCHED"  # tells a process to end when its standard input does
+SHOWN = 15  # lines of a task's output that are worth showing
+
+Task = tuple[str, int]
+
+
+def free_ports(count: int) -> list[int]:
+    """So many ports of the loopback device that nobody listens on."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("localhost", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def cluster_spec(tasks: dict[str, int]) -> dict[str, list[str]]:
+    """Addresses on loopback for so many tasks of each kind, as `TF_CONFIG` has them."""
+    ports = iter(free_ports(sum(tasks.values())))
+    return {
+        kind: [f"localhost:{next(ports)}" for _ in range(count)]
+        for kind, count in tasks.items()
+        if count
+    }
+
+
+class Cluster:
+    """Processes with `TF_CONFIG`, one for each task.
+
+    A context manager: on the way out no process is left, whatever happened.
+
+    Args:
+        command: what each task runs.
+        tasks: how many there are of each kind: `{"worker": 2}`, `{"chief": 1, "worker": 2, "ps":
+            1}`. The first task of the first kind is the one that shows its output.
+        environment: for all, beside ours.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        tasks: dict[str, int],
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        self.spec = cluster_spec(tasks)
+        self.tasks: list[Task] = [(kind, i) for kind in self.spec for i in range(tasks[kind])]
+        self.chief = self.tasks[0]
+        self.processes: dict[Task, subprocess.Popen[bytes]] = {}
+        self._command, self._environment = list(command), environment or {}
+        self._outputs = tempfile.TemporaryDirectory(prefix="tf_graft_launch_")
+
+    def __enter__(self) -> Self:
+        try:
+            for task in self.tasks:
+                self.start(task)
+        except BaseException:
+            self.end()
+            raise
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.end()
+
+    def start(self, task: Task) -> None:
+        """Starts a task's process, anew where there was one."""
+        kind, index = task
+        config = {"cluster": self.spec, "task": {"type": kind, "index": index}}
+        environment = os.environ | self._environment | {"TF_CONFIG": json.dumps(config)}
+        output: IO[bytes] | None = None
+        if task != self.chief:
+            output = open(self._output(task), "ab")  # noqa: SIM115  (closed below)
+        self.processes[task] = subprocess.Popen(
+            self._command,
+            env=environment | {LAUNCHED: "1"},
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output and subprocess.STDOUT,
+            start_new_session=True,
+        )
+        if output is not None:
+            output.close()
+
+    def output(self, task: Task) -> str:
+        """The last lines of what a task other than the chief has said."""
+        try:
+            text = self._output(task).read_text(errors="replace")
+        except FileNotFoundError:
+            return ""
+        return "\n".join(text.splitlines()[-SHOWN:])
+
+    def ended(self) -> dict[Task, int]:
+        """The exit codes of the tasks that have ended; -n for signal n."""
+        codes = {task: process.poll() for task, process in self.processes.items()}
+        return {task: code for task, code in codes.items() if code is not None}
+
+    def send(self, signum: int, tasks: Sequence[Task]) -> None:
+        """Sends a signal to tasks, each with what it has started."""
+        for task in tasks:
+            _signal_group(self.processes[task], signum)
+
+    def wait(self, tasks: Sequence[Task], seconds: float) -> bool:
+        """Waits for tasks to end; whether they all did in time."""
+        until = time.monotonic() + seconds
+        while not set(tasks) <= self.ended().keys():
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.05)
+        return True
+
+    def end(self) -> None:
+        """Kills what is left of every group, and waits for it."""
+        for process in self.processes.values():
+            _signal_group(process, signal.SIGKILL)
+            process.wait()
+            if process.stdin is not None:
+                process.stdin.close()
+        self._outputs.cleanup()
+
+    def _output(self, task: Task) -> Path:
+        return Path(self._outputs.name) / f"{task[0]}_{task[1]}.txt"
+
+
+def _signal_group(process: subprocess.Popen[bytes], signum: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signum)

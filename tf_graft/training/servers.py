@@ -1,0 +1,154 @@
+"""Training on parameter servers: the chief hands out batches, workers take steps.
+
+The chief reads the data, so that each batch is used once whichever worker takes it. Steps are not
+in lockstep: a worker may compute a gradient of weights that another has changed since. A step whose
+worker is lost is taken again by another.
+"""
+
+import contextlib
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_graft.core import replicas
+from tf_graft.training import data as data_sets
+from tf_graft.training import models, optimizer
+from tf_graft.training.checkpoints import Checkpoints
+from tf_graft.training.cluster import Place
+from tf_graft.training.errors import Source
+from tf_graft.training.folder import Log, RunFolder
+from tf_graft.training.loop import STEP_COLUMNS, Stopped, StopRequest, metric_columns
+from tf_graft.training.schema import RunConfig
+
+
+class Remote:
+    """A model on the servers, with its optimizer, as a likeness of one here.
+
+    Args:
+        here: the model on this device, compiled; it gives the first weights.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        data: data_sets.Batches,
+        here: keras.Model,
+        place: Place,
+        source: Source,
+    ) -> None:
+        assert place.strategy is not None
+        self.here, self._strategy = here, place.strategy
+        keras.backend.clear_session()  # layers are named as those here
+        with self._strategy.scope():
+            self.model = models.build(config.model, data, source)
+            self.optimizer = optimizer.build(config, data.steps_per_epoch, source)
+            self._parts = replicas.shards(self.model.trainable_variables)
+            self.optimizer.build(self._parts)
+        self.model.set_weights(here.get_weights())
+        self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._strategy)
+        self._step = tf.function(self._on_worker)
+
+    def saved(self) -> Any:
+        """What `Checkpoints` saves of it."""
+        return SimpleNamespace(
+            variables=self.model.variables, optimizer=self.optimizer, metrics_variables=[]
+        )
+
+    def schedule(self, x: Any, y: Any) -> Any:
+        """Hands out a step; returns what will hold its loss, accuracy and learning rate."""
+        return self._coordinator.schedule(self._step, args=(x, y))
+
+    def join(self) -> None:
+        """Waits until all steps that were handed out are taken."""
+        self._coordinator.join()
+
+    def bring_home(self) -> keras.Model:
+        """The model here, with the weights of the servers."""
+        self.here.set_weights([np.asarray(v.numpy()) for v in self.model.weights])
+        return self.here
+
+    def _on_worker(self, x: tf.Tensor, y: tf.Tensor) -> Any:
+        return self._strategy.run(self._train, args=(x, y))
+
+    def _train(self, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            logits = self.model(x, training=True)
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
+            loss = tf.reduce_mean(losses)
+            scaled = self.optimizer.scale_loss(loss)
+        self.optimizer.apply(tape.gradient(scaled, self._parts), self._parts)
+        right = tf.cast(tf.argmax(logits, axis=-1), y.dtype) == y
+        rate = tf.cast(self.optimizer.learning_rate, tf.float32)
+        return tf.stack([loss, tf.reduce_mean(tf.cast(right, tf.float32)), rate])
+
+
+def fit(
+    config: RunConfig,
+    data: data_sets.Batches,
+    remote: Remote,
+    folder: RunFolder,
+    checkpoints: Checkpoints,
+    start: int,
+    stop: StopRequest,
+) -> None:
+    """Trains from step `start` on; a state is saved after each epoch. Ends with the weights here.
+
+    Raises:
+        Stopped: a signal ended it; the steps that were handed out are taken and saved.
+    """
+    batches = iter(data.stream(config.run.seed, start))
+    with (
+        contextlib.closing(Log(folder.steps, STEP_COLUMNS, start)) as steps,
+        contextlib.closing(Log(folder.metrics, metric_columns(remote.here), start)) as metrics,
+    ):
+        while start < config.run.epochs * data.steps_per_epoch:
+            epoch, used = divmod(start, data.steps_per_epoch)
+            taken = _taken(remote, batches, data.steps_per_epoch - used, stop)
+            for number, (loss, _, rate) in enumerate(taken, start + 1):
+                row = (number, epoch + 1, float(loss), float(rate))
+                steps.add(dict(zip(STEP_COLUMNS, row, strict=True)))
+            start += len(taken)
+            if start % data.steps_per_epoch == 0:
+                line = _evaluated(remote, data, taken)
+                metrics.add({"epoch": epoch + 1, "step": start, **line})
+                _show(config, epoch, line)
+            steps.sync()
+            metrics.sync()
+            checkpoints.save(start)
+            if stop.signum is not None:
+                raise Stopped(stop.signum, start)
+    remote.bring_home()
+
+
+def _show(config: RunConfig, epoch: int, line: dict[str, float]) -> None:
+    if config.run.progress != "none":
+        text = " - ".join(f"{name}: {value:.4g}" for name, value in line.items())
+        print(f"Epoch {epoch + 1}/{config.run.epochs} - {text}", flush=True)
+
+
+def _taken(remote: Remote, batches: Any, count: int, stop: StopRequest) -> list[np.ndarray]:
+    """(loss, accuracy, rate) of up to `count` steps, fewer when asked to stop."""
+    results = []
+    for _ in range(count):
+        if stop.signum is not None:
+            break
+        results.append(remote.schedule(*next(batches)))
+    remote.join()
+    return [np.asarray(result.fetch()) for result in results]
+
+
+def _evaluated(
+    remote: Remote, data: data_sets.Batches, taken: list[np.ndarray]
+) -> dict[str, float]:
+    """A row of the metrics log: the means over the steps, and the test data's."""
+    model = remote.bring_home()
+    loss, accuracy, _ = np.mean(taken, axis=0)
+    means = {"loss": loss, "accuracy": accuracy, "bits_per_character": loss / math.log(2)}
+    tests = model.evaluate(data.test, verbose=0, return_dict=True)
+    rows = {f"train_{name}": float(means[name]) for name in tests}
+    rows |= {f"test_{name}": float(value) for name, value in tests.items()}
+    return rows | {"learning_rate": float(taken[-1][2])}

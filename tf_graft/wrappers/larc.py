@@ -1,0 +1,106 @@
+"""LARC: another optimizer, its gradients scaled layer by layer."""
+
+from collections.abc import Sequence
+from typing import Any, Unpack
+
+import tensorflow as tf
+
+from tf_graft.core import arguments, checks, numerics
+from tf_graft.core.point import Point
+from tf_graft.core.registry import register
+from tf_graft.core.wrapper import Around
+
+MODES = ("clip", "scale")
+
+
+@register
+class LARC(Around):
+    """LARC: an optimizer whose gradients are scaled by a ratio of norms, for each variable.
+
+    ```
+    local = eta * ||w|| / (||g|| + epsilon)
+    r = min(max(local / learning_rate, min_update), 1)           mode="clip"
+    r = max(local, min_update)                                   mode="scale"
+    g <- r * g                                       and on with `optimizer`
+    ```
+
+    So plain SGD has the rate `min(learning_rate, local)`, or `learning_rate * local`. An optimizer
+    that does not care how long gradients are, such as Adam, hardly notices.
+
+    The rate is the optimizer's: `learning_rate` reads and sets that one, for callbacks too, and
+    there is no other.
+
+    From OpenSeq2Seq's: where `||w||` is zero, `r` is 1, so that a bias that starts at zero is not
+    frozen (there `min_update`); a rate of zero gives no NaN; a NaN gradient, where it is applied,
+    stays in its entry; variables can be excluded; clipping goes with it, before the ratio. Its
+    Momentum had the rate outside: equal for a constant rate.
+
+    Args:
+        optimizer: an optimizer of tf_graft or Keras, a name or a config.
+        eta: the trust coefficient, above 0. Default 0.02.
+        mode: `"clip"` or `"scale"`. Default `"clip"`.
+        min_update: the least ratio, in [0, 1]. Default 1e-7.
+        epsilon: at least 0. Default 1e-7.
+        exclude_from_layer_adaptation: regular expressions; a variable whose path contains one has
+            `r = 1`. Default None.
+        learning_rate: sets the optimizer's rate, if not None: a number, at least 0, or schedule.
+        **common: see `tf_graft.core.arguments.Common`; what the optimizer was given of them is
+            taken over.
+
+    Raises:
+        TypeError: an argument of the wrong type; an optimizer that cannot be wrapped.
+        ValueError: an argument out of range.
+
+    Row-sparse gradients: the norms are of the touched rows.
+
+    Example:
+        >>> from tf_graft.optimizers import SGD
+        >>> w = tf.Variable([3.0, 4.0])  # of norm 5: at most a tenth of that a step
+        >>> LARC(SGD(1.0), eta=0.1).apply([tf.constant([0.0, 100.0])], [w])
+        >>> [round(x, 4) for x in w.numpy().tolist()]
+        [3.0, 3.5]
+
+    Reference:
+        You, Gitman and Ginsburg, 2017, "Large batch training of convolutional networks" (arXiv
+        1708.03888), algorithm 1, on gradients, as in NVIDIA's OpenSeq2Seq.
+    """
+
+    def __init__(
+        self,
+        optimizer: Any,
+        eta: float = 0.02,
+        mode: str = "clip",
+        min_update: float = 1e-7,
+        epsilon: float = 1e-7,
+        exclude_from_layer_adaptation: Sequence[str] | None = None,
+        learning_rate: Any = None,
+        **common: Unpack[arguments.Common],
+    ):
+        super().__init__(optimizer, learning_rate, **common)
+        self.rowwise = False
+        self.eta = checks.number("LARC", "eta", eta, 0, open_low=True)
+        self.mode = checks.choice("LARC", "mode", mode, MODES)
+        self.min_update = checks.number("LARC", "min_update", min_update, 0, 1)
+        self.epsilon = checks.number("LARC", "epsilon", epsilon, 0)
+        self.exclude_from_layer_adaptation = checks.patterns(
+            "LARC", "exclude_from_layer_adaptation", exclude_from_layer_adaptation
+        )
+
+    def inner(self, p: Point) -> Point:
+        inner = super().inner(p)
+        if checks.matches(p.path, self.exclude_from_layer_adaptation):
+            return inner
+        # in a graph, a plain product with a scalar would be regrouped with the optimizer's own
+        return inner._replace(g=tf.math.multiply_no_nan(p.g, self._ratio(p)))
+
+    def _ratio(self, p: Point) -> tf.Tensor:
+        w_norm = numerics.length(p.w)
+        local = numerics.quotient(self.eta * w_norm, numerics.length(p.g) + self.epsilon)
+        one = tf.ones_like(local)
+        if self.mode == "clip":
+            # a rate that is not above `local`, such as zero, is not clipped
+            clipped = tf.maximum(numerics.quotient(local, p.lr), self.min_update)
+            result = tf.where(local < p.lr, clipped, one)
+        else:
+            result = tf.maximum(local, self.min_update)
+        return tf.where((w_norm > 0) & tf.math.is_finite(local), result, one)

@@ -1,0 +1,102 @@
+"""LayerwiseRates: one optimizer, its step multiplied by a factor for each layer."""
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, Unpack
+
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+from tf_graft import report
+from tf_graft.core.arguments import Common
+from tf_graft.core.point import Point, Step, under
+from tf_graft.core.registry import register
+from tf_graft.core.wrapper import Wrapper
+
+
+@register
+class LayerwiseRates(Wrapper):
+    """An optimizer's steps, each variable's times a factor that a graft measured.
+
+    ```
+    w <- w + learning_rate * rates(path, t) * d
+    ```
+
+    `d` is the step that the optimizer proposes, its own rate and weight decay included. With the
+    rates that `tf-graft report --export` writes and the direction optimizer of that graft, given
+    as it was there, this is the graft's average step, and the magnitude optimizer is gone, with its
+    slots and its time.
+
+    Args:
+        optimizer: gives the step: an optimizer of tf_graft or Keras, a name or a config.
+        rates: a `tf_graft.report.LayerwiseRates`, the path of a rates file, or what one holds.
+        learning_rate: number, at least 0, or schedule: a factor on all steps. Default 1.
+        **common: see `tf_graft.core.arguments.Common`.
+
+    Raises:
+        TypeError: an argument of the wrong type; an optimizer that cannot be wrapped.
+        ValueError: an argument out of range; rates that cannot be read, or, when it is built, are
+            for other variables; an optimizer that clips, averages, accumulates or scales on its
+            own.
+
+    Row-sparse gradients: the touched rows' steps are multiplied, at their cost.
+
+    Example:
+        >>> from tf_graft.optimizers import SGD
+        >>> w = tf.Variable([1.0], name="w")
+        >>> rates = report.LayerwiseRates("constant", {"w": 0.5})
+        >>> LayerwiseRates(SGD(0.25), rates).apply([tf.constant([2.0])], [w])
+        >>> w.numpy().tolist()
+        [0.75]
+    """
+
+    roles: ClassVar = {"direction": "optimizer"}
+
+    def __init__(
+        self, optimizer: Any, rates: Any, learning_rate: Any = 1.0, **common: Unpack[Common]
+    ):
+        super().__init__(learning_rate, **common)
+        self._rates = _read(rates)
+        self._adopt(optimizer=optimizer)
+        self.rowwise = self.optimizer.rowwise
+
+    def prepare(self, variables: dict[str, Any]) -> None:
+        super().prepare(variables)
+        try:
+            self._rates = self._rates.matched(list(variables))
+        except report.ReportError as error:
+            raise report.ReportError(f"LayerwiseRates(rates=...): {error}") from None
+
+    def propose(self, points: Iterable[Point]) -> Iterator[Step]:
+        points, of_direction = itertools.tee(points)
+        steps = self.optimizer.proposals(p.within("direction") for p in of_direction)
+        courses: dict[tf.DType, Any] = {}
+        for p, (d, slots) in zip(points, steps, strict=True):
+            if p.t.dtype not in courses:
+                courses[p.t.dtype] = self._rates.course(p.t, self._constant)
+            course = courses[p.t.dtype]
+            factor = self._rates.factor(p.path) * (p.lr if course is None else p.lr * course)
+            yield factor * d, under("direction", slots)
+
+    def _constant(self, numbers: Any, dtype: tf.DType) -> tf.Tensor:
+        tensor = tf.constant(numbers, dtype)
+        if self.mesh is None:
+            return tensor
+        return dtensor.copy_to_mesh(tensor, dtensor.Layout.replicated(self.mesh, tensor.shape.rank))
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "rates": self._rates.to_dict()}
+
+
+def _read(given: Any) -> report.LayerwiseRates:
+    if isinstance(given, report.LayerwiseRates):
+        given = given.to_dict()  # checked as the others are
+    if isinstance(given, str | os.PathLike):
+        return report.LayerwiseRates.load(given)
+    if isinstance(given, dict):
+        return report.LayerwiseRates.from_dict(given, "LayerwiseRates(rates=...)")
+    raise TypeError(
+        f"LayerwiseRates(rates={given!r}): rates must be a tf_graft.report.LayerwiseRates, the "
+        "path of a rates file, or what one holds."
+    )
