@@ -94,7 +94,7 @@ def test_steps_are_the_optimizers_own(name, dtype):
     assert int(outer.iterations.numpy()) == 3
 
 
-@pytest.mark.parametrize("execution", ["function", "xla"])
+@pytest.mark.parametrize("execution", ["function", pytest.param("xla", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("scale", [SCALE, "backoff", "logmax"], ids=str)
 def test_executions_agree(execution, dtype, scale):
@@ -194,8 +194,16 @@ def assert_no_trace(after, before, micro_steps=0):
     assert_same_state(after, before)
 
 
-@pytest.mark.parametrize("execution", EXECUTIONS)
-@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize(
+    ("execution", "bad"),
+    [
+        *(("eager", bad) for bad in BAD),
+        ("function", "inf"),
+        ("xla", "inf"),
+        pytest.param("function", "nan", marks=pytest.mark.slow),
+        pytest.param("xla", "nan", marks=pytest.mark.slow),
+    ],
+)
 def test_an_overflow_leaves_no_trace(bad, execution):
     model = problem("float16")
     optimizer = MixedPrecision(tf_graft.Adam(0.5, **ALL_ON), "backoff")

@@ -75,7 +75,9 @@ class Algorithm(Lifecycle):
         """The new values of the state that is not of one variable: once an update, before it."""
         return {}
 
-    def _write(self, gradients: list[Any], parameters: list[Parameter], rates: Any) -> None:
+    def _write(
+        self, gradients: list[Any], parameters: list[Parameter], scale: Any, rates: Any
+    ) -> None:
         """Propose, then write: by kernel where there is one, by `step` otherwise."""
         t = self._done() + 1
         scalars = {
@@ -84,8 +86,8 @@ class Algorithm(Lifecycle):
         }
         shared = self._advanced(rates, t)
         stepping = []
-        for gradient, parameter in zip(gradients, parameters, strict=True):
-            if not self._write_by_kernel(gradient, parameter, *scalars[parameter.dtype]):
+        for gradient, parameter in _unscaled(zip(gradients, parameters, strict=True), scale):
+            if not self.write_by_kernel(gradient, parameter, *scalars[parameter.dtype]):
                 stepping.append((gradient, parameter))
         self._write_steps(stepping, scalars, shared)
         for parameter in parameters:
@@ -99,9 +101,10 @@ class Algorithm(Lifecycle):
             shared[role].assign(value, read_value=False)
         return new
 
-    def _write_by_kernel(
+    def write_by_kernel(
         self, gradient: Any, parameter: Parameter, rates: dict[str, tf.Tensor], t: tf.Tensor
     ) -> bool:
+        """Updates one variable in place, and says whether it could."""
         dense = not numerics.row_sparse(gradient)
         if self.kernel is None or not dense or not self._kernels_serve(parameter):
             return False
@@ -152,3 +155,14 @@ class Algorithm(Lifecycle):
     @functools.cached_property
     def _compiled_proposals(self) -> Any:
         return tf.function(lambda points: list(self.proposals(points)), jit_compile=True)
+
+
+def _unscaled(both: Iterable[tuple[Any, Parameter]], scale: Any) -> Iterator[tuple[Any, Parameter]]:
+    """The gradients divided by the scale, one after the other, each soon before it is used."""
+    before: list[Any] = []
+    for gradient, parameter in both:
+        with tf.control_dependencies(before):
+            gradient = numerics.divided(gradient, scale)
+        if scale is not None:
+            before = [numerics.values(gradient)]
+        yield gradient, parameter

@@ -41,7 +41,9 @@ def cast(gradient: Any, dtype: tf.DType) -> Any:
 
 
 def divided(gradient: Any, divisor: Any) -> Any:
-    """`gradient / divisor`, dense or row-sparse, for a divisor that is not zero."""
+    """`gradient / divisor`, dense or row-sparse, for a divisor that is not zero; None is one."""
+    if divisor is None:
+        return gradient
     if tf.is_tensor(divisor):
         divisor = tf.cast(divisor, values(gradient).dtype)
     return like(gradient, quotient(values(gradient), divisor))
@@ -91,18 +93,25 @@ def length(x: tf.Tensor) -> tf.Tensor:
     return tf.sqrt(_sum_of_squares(x))
 
 
-def all_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Whether no entry of any tensor is infinite or NaN, a boolean scalar.
+def peak(x: tf.Tensor) -> tf.Tensor:
+    """The largest magnitude of a tensor, with no second tensor for the magnitudes."""
+    return tf.maximum(tf.reduce_max(x), -tf.reduce_min(x))
+
+
+def all_finite(tensors: Sequence[tf.Tensor], divisor: Any = None) -> tf.Tensor:
+    """Whether no entry of any tensor, divided by `divisor`, is infinite or NaN: a boolean scalar.
 
     A finite sum of squares proves it at the cost of one pass; a non-finite one may be an overflow
     and wants the exact check.
     """
-    probes = [tf.cast(_self_product(x), tf.float32) for x in tensors]
+    total = tf.add_n([tf.cast(_self_product(x), tf.float32) for x in tensors])
 
     def exact() -> tf.Tensor:
-        return tf.reduce_all(tf.stack([tf.reduce_all(tf.math.is_finite(x)) for x in tensors]))
+        quotients = (divided(x, divisor) for x in tensors)
+        return tf.reduce_all(tf.stack([tf.reduce_all(tf.math.is_finite(x)) for x in quotients]))
 
-    return tf.cond(tf.math.is_finite(tf.add_n(probes)), lambda: tf.constant(True), exact)
+    proof = tf.math.is_finite(divided(divided(total, divisor), divisor)) & tf.math.is_finite(total)
+    return tf.cond(proof, lambda: tf.constant(True), exact)
 
 
 def _sum_of_squares(x: tf.Tensor) -> tf.Tensor:

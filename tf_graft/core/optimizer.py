@@ -83,7 +83,9 @@ class Optimizer(Pipeline):
         def update() -> None:
             precise = in_precision(gradients, parameters)
             with self._ready(precise, parameters) as ready:
-                self._write(ready, parameters, self.rates() | {"learning_rate": learning_rate})
+                self._write(
+                    ready, parameters, None, self.rates() | {"learning_rate": learning_rate}
+                )
 
         replicas.everywhere(self._strategy, update)
 

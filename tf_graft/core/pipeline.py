@@ -25,23 +25,21 @@ class Pipeline(Algorithm):
     """The way of the gradients, in each replica's own context: to be read from top to bottom."""
 
     def _receive(self, gradients: list[Any], parameters: list[Parameter], summed: bool) -> None:
-        """Aggregate, coalesce, unscale, judge."""
+        """Aggregate, coalesce, judge. Each is unscaled when it is wanted, still in the caches."""
         gradients = in_precision(gradients, parameters)
         gradients = gradients if summed else replicas.summed(gradients)
         with self._ready(gradients, parameters) as ready:
-            scale = self.loss_scale()
-            if scale is not None:
-                ready = [numerics.divided(g, scale) for g in ready]
-            ready = self.penalized(ready, parameters)
+            scale = self.divisor()
+            ready = self.penalized(ready, parameters, scale)
             if self.nonfinite == "apply":
-                self._accept(ready, parameters, None)
+                self._accept(ready, parameters, scale, None)
                 return
-            finite = numerics.all_finite([numerics.values(g) for g in ready])
+            finite = numerics.all_finite([numerics.values(g) for g in ready], scale)
             if self.nonfinite == "skip":
-                self._accept(ready, parameters, finite)
+                self._accept(ready, parameters, scale, finite)
                 return
             with tf.control_dependencies(self._finite_check(finite)):
-                self._accept(ready, parameters, finite)
+                self._accept(ready, parameters, scale, finite)
 
     _watcher: Callable[[list[Any], list[Parameter]], None] | None = None
 
@@ -55,15 +53,19 @@ class Pipeline(Algorithm):
         self._watcher = watcher
 
     def loss_scale(self) -> Any:
-        """What `scale_loss` multiplies by, and gradients are divided by; None for nothing."""
+        """What `scale_loss` multiplies by; None for nothing."""
         return self.loss_scale_factor
 
-    def penalized(self, gradients: list[Any], parameters: list[Parameter]) -> list[Any]:
-        """The unscaled gradients with what the loss they come from left out."""
+    def divisor(self) -> Any:
+        """What gradients are divided by; None for nothing."""
+        return self.loss_scale()
+
+    def penalized(self, gradients: list[Any], parameters: list[Parameter], scale: Any) -> list[Any]:
+        """The gradients, times `scale`, with what the loss they come from left out."""
         return gradients
 
-    def judged(self, gradients: list[Any], finite: tf.Tensor | None) -> None:
-        """Told the gradients of each update, and whether they are finite, before it is made."""
+    def judged(self, gradients: list[Any], scale: Any, finite: tf.Tensor | None) -> None:
+        """Told the gradients of each update, times `scale`, and whether they are finite, before."""
 
     @contextlib.contextmanager
     def _ready(self, gradients: list[Any], parameters: list[Parameter]) -> Iterator[list[Any]]:
@@ -99,18 +101,22 @@ class Pipeline(Algorithm):
         replicas.local(self.skipped_steps).assign_add(1, read_value=False)
 
     def _accept(
-        self, gradients: list[Any], parameters: list[Parameter], finite: tf.Tensor | None
+        self,
+        gradients: list[Any],
+        parameters: list[Parameter],
+        scale: Any,
+        finite: tf.Tensor | None,
     ) -> None:
         """Accumulate: an update now, or at the last micro-step."""
         steps = self.gradient_accumulation_steps
         if not steps:
-            self._decide(gradients, parameters, finite)
+            self._decide(gradients, parameters, scale, finite)
             return
         both = list(zip(gradients, parameters, strict=True))
 
         def add() -> None:
             for gradient, parameter in both:
-                accumulation.add(gradient, parameter)
+                accumulation.add(numerics.divided(gradient, scale), parameter)
 
         def spoil() -> None:
             replicas.local(self.spoiled_micro_steps).assign_add(1, read_value=False)
@@ -122,7 +128,7 @@ class Pipeline(Algorithm):
 
         def decide() -> None:
             means = [accumulation.take(g, p, steps) for g, p in both]
-            self._decide(means, parameters, self._unspoiled())
+            self._decide(means, parameters, None, self._unspoiled())
 
         taken = replicas.local(self.micro_steps).assign_add(1)
         tf.cond(taken % steps == 0, decide, lambda: None)
@@ -137,18 +143,22 @@ class Pipeline(Algorithm):
         return result
 
     def _decide(
-        self, gradients: list[Any], parameters: list[Parameter], finite: tf.Tensor | None
+        self,
+        gradients: list[Any],
+        parameters: list[Parameter],
+        scale: Any,
+        finite: tf.Tensor | None,
     ) -> None:
         """An update, unless a gradient was not finite."""
         if self._watcher is not None:
-            self._watcher(gradients, parameters)
-        self.judged(gradients, finite)
+            self._watcher([numerics.divided(g, scale) for g in gradients], parameters)
+        self.judged(gradients, scale, finite)
         if self.nonfinite == "skip":
-            tf.cond(finite, lambda: self._update(gradients, parameters), self._skip)
+            tf.cond(finite, lambda: self._update(gradients, parameters, scale), self._skip)
         else:
-            self._update(gradients, parameters)
+            self._update(gradients, parameters, scale)
 
-    def _update(self, gradients: list[Any], parameters: list[Parameter]) -> None:
+    def _update(self, gradients: list[Any], parameters: list[Parameter], scale: Any) -> None:
         """Clip, propose, write, average, count."""
         count = replicas.local(self.iterations)
         done = self._done()
@@ -156,7 +166,10 @@ class Pipeline(Algorithm):
         if self.use_ema:
             averaging.catch_up(parameters, parts, done, self.ema_momentum)
         clips = (self.clipvalue, self.clipnorm, self.global_clipnorm)
-        self._write(clipping.clipped(gradients, *clips), parameters, self.rates())
+        if any(clip is not None for clip in clips):
+            unscaled = [numerics.divided(gradient, scale) for gradient in gradients]
+            gradients, scale = clipping.clipped(unscaled, *clips), None
+        self._write(gradients, parameters, scale, self.rates())
         if self.use_ema:
             averaging.update(parameters, parts, done + 1, self.ema_momentum)
             self._overwrite_when_due(done + 1)

@@ -1,5 +1,6 @@
 """Optimizers made of optimizers: what their children must not do, and what is kept for them."""
 
+import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, Unpack
 
@@ -8,6 +9,7 @@ import tensorflow as tf
 
 from tf_graft.core import arguments, keras_contract, state
 from tf_graft.core.optimizer import Optimizer
+from tf_graft.core.parameters import Parameter
 from tf_graft.core.point import Point, Step, under, within
 from tf_graft.core.registry import get, serialize
 from tf_graft.core.slots import Slot
@@ -158,6 +160,18 @@ class Around(Wrapper):
         """The point as the optimizer is to see it, at the rate of this step."""
         point = p.within("optimizer")
         return point._replace(rates=point.rates | {"learning_rate": p.lr})
+
+    def write_by_kernel(
+        self, gradient: Any, parameter: Parameter, rates: dict[str, tf.Tensor], t: tf.Tensor
+    ) -> bool:
+        """The optimizer's kernel, where its step is not reshaped."""
+        cls = type(self)
+        as_it_is = cls.propose is Around.propose and cls.inner is Around.inner
+        if not as_it_is or self.decays(parameter.path) or not self._kernels_serve(parameter):
+            return False
+        own = dataclasses.replace(parameter, slots=within("optimizer", parameter.slots))
+        inner_rates = within("optimizer", rates) | {"learning_rate": rates["learning_rate"]}
+        return self.optimizer.write_by_kernel(gradient, own, inner_rates, t)
 
     def propose(self, points: Iterable[Point]) -> Iterator[Step]:
         for d, slots in self.optimizer.proposals(map(self.inner, points)):

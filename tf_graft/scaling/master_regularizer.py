@@ -15,7 +15,7 @@ class MasterRegularizer(keras.regularizers.Regularizer):
     """A regularizer that `MixedPrecision` computes in float32, where half precision would lose it.
 
     For half-precision weights the model's loss does not contain it: the optimizer adds its
-    gradient, taken at the float32 master, to the unscaled gradient. For other weights it is the
+    gradient, taken at the float32 master, to the loss's. For other weights it is the
     regularizer given.
 
     Args:
@@ -45,8 +45,8 @@ class MasterRegularizer(keras.regularizers.Regularizer):
         return {"regularizer": keras.regularizers.serialize(self.regularizer)}
 
     @classmethod
-    def added(cls, gradient: Any, parameter: Parameter) -> Any:
-        """The gradient, with that of the penalty where the loss has left it out."""
+    def added(cls, gradient: Any, parameter: Parameter, scale: Any) -> Any:
+        """The gradient, with that of the penalty times `scale` where the loss left it out."""
         regularizer = getattr(parameter.variable, "regularizer", None)
         if not isinstance(regularizer, cls) or "master" not in parameter.state:
             return gradient
@@ -56,4 +56,5 @@ class MasterRegularizer(keras.regularizers.Regularizer):
             penalty = regularizer.regularizer(weights)
         if numerics.row_sparse(gradient):  # every row is penalized
             gradient = rows.densify(gradient, parameter.rows)
-        return gradient + tape.gradient(penalty, weights)
+        added = tape.gradient(penalty, weights)
+        return gradient + (added if scale is None else tf.cast(scale, added.dtype) * added)

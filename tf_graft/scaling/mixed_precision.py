@@ -104,14 +104,20 @@ class MixedPrecision(Around, keras_contract.ScalesLoss):
         loss = tf.cast(loss, numerics.compute_dtype(loss.dtype))
         return loss * tf.cast(self.loss_scale(), loss.dtype)
 
-    def penalized(self, gradients: list[Any], parameters: list[Parameter]) -> list[Any]:
-        return [MasterRegularizer.added(g, p) for g, p in zip(gradients, parameters, strict=True)]
+    def divisor(self) -> Any:
+        """The scale; None where it is one for good."""
+        scale = self.loss_scale()
+        return None if not self._scaler_state and tf.get_static_value(scale) == 1 else scale
 
-    def judged(self, gradients: list[Any], finite: tf.Tensor | None) -> None:
+    def penalized(self, gradients: list[Any], parameters: list[Parameter], scale: Any) -> list[Any]:
+        both = zip(gradients, parameters, strict=True)
+        return [MasterRegularizer.added(g, p, scale) for g, p in both]
+
+    def judged(self, gradients: list[Any], scale: Any, finite: tf.Tensor | None) -> None:
         amax = tf.zeros([])
         if self.scaler.needs_amax:
-            peaks = [tf.reduce_max(tf.abs(numerics.values(g))) for g in gradients]
-            amax = tf.reduce_max(tf.stack([tf.cast(peak, tf.float32) for peak in peaks]))
+            peaks = [tf.cast(numerics.peak(numerics.values(g)), tf.float32) for g in gradients]
+            amax = numerics.divided(tf.reduce_max(tf.stack(peaks)), scale)
         finite = tf.constant(True) if finite is None else finite
         for role, value in self.scaler.update(self._present(), finite, amax).items():
             replicas.put(self._scaler_state[role], value)
