@@ -29,8 +29,10 @@ def adadelta(g, w, s, lr, t, rho=0.95, epsilon=1e-7):
     return -lr * x
 
 
-def rmsprop(g, w, s, lr, t, rho=0.9, momentum=0.0, epsilon=1e-7, centered=False):
-    s["g2"] = rho * s.get("g2", 0.0) + (1 - rho) * g**2
+def rmsprop(
+    g, w, s, lr, t, rho=0.9, momentum=0.0, epsilon=1e-7, centered=False, initial_velocity=0.0
+):
+    s["g2"] = rho * s.get("g2", initial_velocity) + (1 - rho) * g**2
     variance = s["g2"]
     if centered:
         s["g1"] = rho * s.get("g1", 0.0) + (1 - rho) * g
@@ -131,6 +133,20 @@ def momentum_with_the_rate_outside(g, w, s, lr, t, momentum=0.9):
     return -lr * s["a"]
 
 
+def momentum(g, w, s, lr, t, momentum=0.9, use_nesterov=False):
+    """The rate outside, as TensorFlow 1's."""
+    s["a"] = momentum * s.get("a", 0.0) + g
+    return -lr * (g + momentum * s["a"] if use_nesterov else s["a"])
+
+
+def novograd(g, w, s, lr, t, beta1=0.95, beta2=0.98, epsilon=1e-8, grad_averaging=False, decay=0.0):
+    square = np.sum(g**2)
+    s["v"] = beta2 * s["v"] + (1 - beta2) * square if s.get("v") else square
+    u = g / np.sqrt(s["v"] + epsilon) + decay * w
+    s["m"] = beta1 * s.get("m", 0.0) + ((1 - beta1) * u if grad_averaging else u)
+    return -lr * s["m"]
+
+
 LAYERWISE = (lars, lamb)
 
 
@@ -154,7 +170,8 @@ def steps_of_all(algorithm, g, w, s, lr, t, **hyperparameters):
             p: algorithm(g[p], w[p], s[p], lr, t, **own_of(p, hyperparameters, undecayed))
             for p in g
         }
-    return {p: algorithm(g[p], w[p], s[p], lr, t, **hyperparameters) for p in g}
+    decays = hyperparameters.pop("decays", {})  # of those that decay within the step
+    return {p: algorithm(g[p], w[p], s[p], lr, t, **hyperparameters | decays.get(p, {})) for p in g}
 
 
 class Child:
@@ -273,12 +290,16 @@ class Oracle:
         own = self.hyperparameters
         if self.algorithm in LAYERWISE:
             own = own | {"undecayed": self._option("exclude_from_weight_decay") or ()}
+        decays = {path: self._decay(path) for path in gradients}
+        if self.algorithm is novograd:
+            own = own | {"decays": {path: {"decay": decays[path]} for path in decays}}
+            decays = dict.fromkeys(decays, 0.0)
         steps = steps_of_all(
             self.algorithm, gradients, self.w, self.slots, lr, self.count + 1, **own
         )
         for path, step in steps.items():
             w = self.w[path]
-            self.w[path] = w + step - lr * self._decay(path) * w
+            self.w[path] = w + step - lr * decays[path] * w
         self.count += 1
         if self._option("use_ema"):
             kept = self.options.get("ema_momentum", 0.99) if self.count > 1 else 0.0

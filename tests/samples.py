@@ -176,6 +176,7 @@ _RMSPROP = (
     *_number("RMSprop", "momentum", -0.1, 1.1, must=_UNIT),
     *_number("RMSprop", "epsilon", 0, -1e-7, must=_POSITIVE),
     *_boolean("RMSprop", "centered"),
+    *_number("RMSprop", "initial_velocity", -0.1, must=_NOT_NEGATIVE),
 )
 
 
@@ -373,6 +374,19 @@ SAMPLES = (
         refuses=_RMSPROP,
     ),
     Sample(
+        name="rmsprop_initial_velocity",
+        cls=tf_graft.RMSprop,
+        kwargs={"momentum": 0.9, "initial_velocity": 0.75},
+        idle=False,
+        stock=None,
+        oracle=oracles.rmsprop,
+        slots=("velocity", "momentum"),
+        remembers_rates=True,
+        tiny=4e-5,
+        slow=True,
+        xla_ulps=16,  # the momentum of the scalar all but cancels
+    ),
+    Sample(
         name="rmsprop_momentum",
         cls=tf_graft.RMSprop,
         kwargs={"momentum": 0.5},
@@ -428,6 +442,63 @@ SAMPLES = (
             *_adam("AdamW"),
             *_number("AdamW", "weight_decay", -0.1, must=_NOT_NEGATIVE),
         ),
+    ),
+    Sample(
+        name="momentum",
+        cls=tf_graft.Momentum,
+        kwargs={},
+        idle=False,
+        stock=None,
+        oracle=oracles.momentum,
+        slots=("momentum",),
+        tiny=4e-5,  # momentum makes ten steps of one
+        refuses=(
+            *_number("Momentum", "momentum", -0.1, 1.1, must=_UNIT),
+            *_boolean("Momentum", "use_nesterov"),
+        ),
+    ),
+    Sample(
+        name="momentum_nesterov",
+        cls=tf_graft.Momentum,
+        kwargs={"use_nesterov": True},
+        idle=False,
+        stock=None,
+        oracle=oracles.momentum,
+        slots=("momentum",),
+        tiny=4e-5,
+        slow=True,
+    ),
+    Sample(
+        name="novograd",
+        cls=tf_graft.NovoGrad,
+        kwargs={},
+        idle=False,
+        stock=None,
+        oracle=oracles.novograd,
+        slots=("momentum", "squared_norm"),
+        rowwise=False,
+        spoils="all",
+        tiny=4e-5,
+        refuses=(
+            *_number("NovoGrad", "beta1", -0.1, 1, 1.5, must=_BETA),
+            *_number("NovoGrad", "beta2", -0.1, 1, 1.5, must=_BETA),
+            *_number("NovoGrad", "epsilon", 0, -1.0, must=_POSITIVE),
+            *_number("NovoGrad", "weight_decay", -0.1, must=_NOT_NEGATIVE),
+            *_boolean("NovoGrad", "grad_averaging"),
+        ),
+    ),
+    Sample(
+        name="novograd_averaging_decay",
+        cls=tf_graft.NovoGrad,
+        kwargs={"beta1": 0.95, "beta2": 0.5, "weight_decay": 0.1, "grad_averaging": True},
+        idle=False,
+        stock=None,
+        oracle=oracles.novograd,
+        slots=("momentum", "squared_norm"),
+        rowwise=False,
+        spoils="all",
+        slow=True,
+        xla_ulps=32,  # the momentum of the scalar all but cancels
     ),
     Sample(
         name="lars",

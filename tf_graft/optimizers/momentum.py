@@ -74,6 +74,6 @@ class Momentum(Optimizer):
             accum=s["momentum"].handle,
             lr=lr,
             grad=g,
-            momentum=tf.cast(self.momentum, g.dtype),
+            momentum=self.momentum,
             use_nesterov=self.use_nesterov,
         )

@@ -75,7 +75,7 @@ class NovoGrad(Optimizer):
         self.grad_averaging = checks.boolean("NovoGrad", "grad_averaging", grad_averaging)
 
     def slots(self) -> dict[str, Slot]:
-        return {"momentum": Slot(), "velocity": Slot(shape="scalar")}
+        return {"momentum": Slot(), "squared_norm": Slot(shape="scalar")}
 
     def decays(self, path: str) -> bool:
         """False: decay is in the step."""
@@ -86,12 +86,12 @@ class NovoGrad(Optimizer):
 
     def step(self, g: Any, w: Any, s: dict[str, Any], lr: Any, t: Any, decay: float = 0.0) -> Step:
         norm = numerics.length(g)
-        average = self.beta2 * s["velocity"] + (1 - self.beta2) * norm * norm
-        v = tf.where(s["velocity"] > 0, average, norm * norm)
+        average = self.beta2 * s["squared_norm"] + (1 - self.beta2) * norm * norm
+        v = tf.where(s["squared_norm"] > 0, average, norm * norm)
         u = numerics.quotient(g, tf.sqrt(v + self.epsilon))
         if decay:
             u += decay * w
         if self.grad_averaging:
             u = (1 - self.beta1) * u
         m = self.beta1 * s["momentum"] + u
-        return -lr * m, {"momentum": m, "velocity": v}
+        return -lr * m, {"momentum": m, "squared_norm": v}
