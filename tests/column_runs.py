@@ -10,6 +10,8 @@ import sys
 import tempfile
 import time
 
+import numpy as np
+
 import tf_graft
 from tf_graft.training.processes import Cluster
 
@@ -61,6 +63,19 @@ def run_alone(command, environment, seconds):
             os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == 0, said[-5000:]
     return said
+
+
+def assert_logs_agree(path, other, rtol=1e-5):
+    """Two logs of a run have the same rows, within what another order of sums makes."""
+    columns, others = (
+        list(zip(*(line.split(",") for line in file.read_text().splitlines()), strict=True))
+        for file in (path, other)
+    )
+    assert [c[0] for c in columns] == [c[0] for c in others]
+    for mine, its in zip(columns, others, strict=True):
+        np.testing.assert_allclose(
+            [float(x) for x in mine[1:]], [float(x) for x in its[1:]], rtol=rtol, err_msg=mine[0]
+        )
 
 
 def read(folder):

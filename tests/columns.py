@@ -46,9 +46,7 @@ class OneDevice:
 
     def values(self, option):
         """The arguments of a step for a cell: for each step, for each variable."""
-        return [
-            [tf.constant(values) for (values,) in step] for step in cells.shares(option, 1)
-        ]
+        return [[tf.constant(values) for (values,) in step] for step in cells.shares(option, 1)]
 
     def rows(self):
         return tf.constant(cells.ids(1)[0])

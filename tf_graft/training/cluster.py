@@ -213,4 +213,5 @@ def _devices(count: int, key: tuple[str, ...], source: Source) -> None:
     try:
         dtensor.logical_cpus(count)
     except RuntimeError as error:
-        raise source.error(key, str(error)) from None
+        if len(tf.config.list_logical_devices("CPU")) < count:
+            raise source.error(key, str(error)) from None

@@ -63,9 +63,7 @@ def _tasks(config: RunConfig, source: Source, given: dict[str, int]) -> dict[str
     return {"worker": given["worker"]}
 
 
-def _watched(
-    cluster: Cluster, serves: bool, stop: StopRequest, say: Callable[[str], None]
-) -> int:
+def _watched(cluster: Cluster, serves: bool, stop: StopRequest, say: Callable[[str], None]) -> int:
     """Waits for the chief; passes on what is to stop it; sees to the others."""
     restarts = signalled = 0
     while cluster.chief not in cluster.ended():
