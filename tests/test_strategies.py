@@ -19,14 +19,11 @@ import samples
 import tensorflow as tf
 
 import tf_graft
-from tf_graft.core import checks
 from tf_graft.training.processes import Cluster
 
 KINDS = [sample.name for sample in samples.SAMPLES if not sample.slow]
 ALL = list(samples.BY_NAME)
 SLOW = pytest.mark.slow
-# Where a pattern does not know a shard by its variable's path, decay cannot leave it out.
-SHARDS_HAVE_PATHS = checks.matches("dense/bias/part_0", ["bias$"])
 
 
 def assert_right(lines, names, options):
@@ -56,7 +53,7 @@ def assert_right(lines, names, options):
             "shards",
             ["adamw", "lars"],
             ["weight_decay_excluded"],
-            marks=[SLOW, pytest.mark.xfail(not SHARDS_HAVE_PATHS, reason="paths", strict=True)],
+            marks=SLOW,
         ),
     ],
     ids=lambda value: f"{len(value)}" if isinstance(value, list) else value,

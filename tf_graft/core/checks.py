@@ -96,8 +96,12 @@ def patterns(owner: str, name: str, value: Any) -> list[str]:
 
 
 def matches(path: str, expressions: Iterable[str]) -> bool:
-    """Whether any of the regular expressions occurs in a variable's path."""
-    return any(re.search(expression, path) for expression in expressions)
+    """Whether any of the regular expressions occurs in a variable's path.
+
+    A shard of a variable that parameter servers divide (`dense/bias/part_0`) goes by its path.
+    """
+    whole = re.sub(r"/part_\d+$", "", path)
+    return any(re.search(expression, whole) for expression in expressions)
 
 
 def _range(low: float | None, high: float | None, open_low: bool, open_high: bool) -> str:

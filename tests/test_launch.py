@@ -1,0 +1,272 @@
+"""`tf-graft launch`: real processes, of which none is left behind, whatever happens to them."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import column_runs
+import pytest
+
+from tf_graft.training import config as configs
+from tf_graft.training import launch as launcher
+from tf_graft.training.config import ConfigError
+from tf_graft.training.launch import LaunchError, launch
+from tf_graft.training.processes import Cluster, free_ports
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+TEXT = "model: {name: mlp}\noptimizer: {name: sgd}\nrun: {epochs: 1}\n"
+SERVERS = {"worker": 2, "ps": 1}
+WORKERS = {"worker": 2, "ps": 0}
+
+
+@pytest.fixture
+def tasks_do(tmp_path, monkeypatch):
+    """Launches a cluster whose tasks run what is given by name, and notes every process."""
+    monkeypatch.setattr(launcher, "GRACE", 3.0)
+    script = """
+        import json, os, signal, subprocess, sys, time
+        config = json.loads(os.environ["TF_CONFIG"])
+        name = "{type}_{index}".format(**config["task"])
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        with open(sys.argv[1] + "/pids", "a") as pids:
+            pids.write(f"{os.getpid()}\\n{child.pid}\\n")
+        runs = sys.argv[1] + "/" + name
+        with open(runs, "a") as file:
+            file.write("x")
+        print(name, "says", len(config["cluster"]), flush=True)
+        what = json.loads(sys.argv[2])
+        exec(what.get(name, what.get(name.split("_")[0], what.get("others", ""))))
+    """
+    program = tmp_path / "task.py"
+    program.write_text(textwrap.dedent(script))
+
+    def run(name, tasks, say=print, **what):
+        config, source = configs.parse(f"strategy: {{name: {name}}}\n{TEXT}")
+        command = [sys.executable, str(program), str(tmp_path), json.dumps(what)]
+        return launch(config, source, command, tasks, say)
+
+    yield run
+    left = [pid for pid in (tmp_path / "pids").read_text().split() if alive(int(pid))]
+    assert not left, "processes are left behind"
+
+
+def alive(pid):
+    """Whether a process runs; what only its parent has not asked about is over."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_all_end_well(tasks_do, capfd):
+    said = []
+    assert tasks_do("multi_worker", WORKERS, said.append) == 0
+    assert said == ["Started worker 0, worker 1 on this machine."]
+    assert capfd.readouterr().out == "worker_0 says 1\n"  # the chief's alone
+
+
+def test_servers_are_ended_with_the_chief(tasks_do, capfd):
+    assert tasks_do("parameter_server", SERVERS, chief="", others="time.sleep(60)") == 0
+    assert capfd.readouterr().out == "chief_0 says 3\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "tasks"), [("multi_worker", WORKERS), ("parameter_server", SERVERS)]
+)
+def test_the_chiefs_code_is_handed_on(name, tasks, tasks_do):
+    first = "worker_0" if name == "multi_worker" else "chief"
+    assert tasks_do(name, tasks, **{first: "sys.exit(7)", "others": "time.sleep(60)"}) == 7
+
+
+@pytest.mark.parametrize(
+    ("what", "ending"),
+    [
+        ("print('no such file'); sys.exit(3)", "ended with code 3"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "was killed by SIGSEGV"),
+    ],
+)
+def test_a_worker_that_fails_ends_the_others_and_is_named(what, ending, tasks_do):
+    with pytest.raises(LaunchError, match=f"the worker 1 {ending}; all others were ended") as error:
+        tasks_do("multi_worker", WORKERS, worker_1=what, others="time.sleep(60)")
+    assert ("no such file" in str(error.value)) == ("code" in ending)
+
+
+def test_a_worker_that_hangs_is_killed(tasks_do):
+    hang = "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+    with pytest.raises(LaunchError, match="the worker 1 did not end with the chief; it was killed"):
+        tasks_do("multi_worker", WORKERS, worker_1=hang)
+
+
+def test_a_killed_worker_of_servers_is_started_again(tasks_do, tmp_path):
+    """Whoever schedules a cluster does so; the steps it has not answered are taken again."""
+    die = f"if len(open({str(tmp_path / 'worker_1')!r}).read()) < 3: os.kill(os.getpid(), 9)"
+    wait = f"while len(open({str(tmp_path / 'worker_1')!r}).read()) < 3: time.sleep(0.02)"
+    said = []
+    code = tasks_do(
+        "parameter_server",
+        SERVERS,
+        said.append,
+        chief=f"time.sleep(0.5)\n{wait}",
+        worker_1=f"{die}\ntime.sleep(60)",
+        others="time.sleep(60)",
+    )
+    assert code == 0
+    again = "The worker 1 was killed by SIGKILL; it is started again, and the run goes on."
+    assert said[1:] == [again, again]
+
+
+def test_a_worker_that_is_killed_again_and_again_ends_the_run(tasks_do):
+    with pytest.raises(LaunchError, match="the worker 1 was killed by SIGKILL"):
+        tasks_do(
+            "parameter_server",
+            SERVERS,
+            worker_1="os.kill(os.getpid(), 9)",
+            others="time.sleep(60)",
+        )
+
+
+def test_a_lost_server_ends_the_run(tasks_do):
+    with pytest.raises(LaunchError, match="the ps 0 was killed by SIGKILL"):
+        tasks_do("parameter_server", SERVERS, ps="os.kill(os.getpid(), 9)", others="time.sleep(60)")
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_handed_on_and_the_chief_may_finish(signum, tasks_do, tmp_path):
+    finish = (
+        "def stop(*_): sys.exit(9)\n"
+        "signal.signal(signal.SIGTERM, stop); signal.signal(signal.SIGINT, stop)\n"
+        f"open({str(tmp_path / 'ready')!r}, 'w').close()\ntime.sleep(60)"
+    )
+    threading.Thread(target=when_ready, args=(tmp_path / "ready", signum)).start()
+    assert tasks_do("multi_worker", WORKERS, worker_0=finish, others="time.sleep(60)") == 9
+
+
+def test_a_chief_that_does_not_heed_a_signal_is_killed(tasks_do, tmp_path):
+    deaf = (
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        f"open({str(tmp_path / 'ready')!r}, 'w').close()\ntime.sleep(60)"
+    )
+    threading.Thread(target=when_ready, args=(tmp_path / "ready", signal.SIGTERM)).start()
+    with pytest.raises(LaunchError, match="the worker 0 did not stop; it was killed"):
+        tasks_do("multi_worker", WORKERS, worker_0=deaf, others="time.sleep(60)")
+
+
+def when_ready(path, signum):
+    until = time.monotonic() + 20
+    while not path.exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    os.kill(os.getpid(), signum)
+
+
+def test_tasks_end_when_the_launcher_is_killed(tmp_path):
+    """What the tasks themselves do: they notice that their standard input has closed."""
+    task = (
+        "import os, time; from tf_graft.training.processes import end_with_launcher\n"
+        f"end_with_launcher(); open({str(tmp_path)!r} + '/' + str(os.getpid()), 'w')\n"
+        "time.sleep(100)"
+    )
+    code = (
+        "import sys, time; from tf_graft.training.processes import Cluster\n"
+        f"with Cluster([sys.executable, '-c', {task!r}], {{'worker': 2}}): time.sleep(100)"
+    )
+    environment = os.environ | {"PYTHONPATH": str(column_runs.ROOT)}
+    process = subprocess.Popen([sys.executable, "-c", code], env=environment)
+    try:
+        until = time.monotonic() + 60
+        while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < until:
+            time.sleep(0.05)
+        pids = [int(path.name) for path in tmp_path.iterdir()]
+        assert len(pids) == 2
+    finally:
+        process.kill()
+        process.wait()
+    until = time.monotonic() + 20
+    while any(map(alive, pids)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not any(map(alive, pids))
+
+
+def test_a_cluster_that_cannot_be_started_leaves_nothing():
+    with pytest.raises(FileNotFoundError), Cluster(["/no/such/program"], {"worker": 2}):
+        pass
+
+
+def test_ports_are_distinct():
+    assert len(set(free_ports(20))) == 20
+
+
+@pytest.mark.parametrize(
+    ("strategy", "tasks", "message"),
+    [
+        ("", WORKERS, "this config runs in one process, with tf-graft train"),
+        ("strategy: {name: mirrored}", WORKERS, ":1: this config runs in one process"),
+        ("strategy: {name: parameter_server}", WORKERS, "needs servers: --ps 1"),
+        ("strategy: {name: multi_worker}", SERVERS, "--ps is for the strategy parameter_server"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(strategy, tasks, message):
+    config, source = configs.parse(f"{strategy}\n{TEXT}")
+    with pytest.raises(ConfigError, match=message):
+        launch(config, source, ["false"], tasks)
+
+
+# The real thing.
+
+
+def tf_graft(*arguments, folder, timeout=250, **more):
+    """Runs the command line; returns its code and what it said."""
+    environment = os.environ | {"PYTHONPATH": str(column_runs.ROOT)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tf_graft", *map(str, arguments)],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        **more,
+    )
+    try:
+        said, _ = process.communicate(timeout=timeout)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+    return process.returncode, said
+
+
+SHORT = ("run.epochs=2", "run.tensorboard=false", "run.progress=line")
+
+
+@pytest.mark.slow
+def test_workers_learn_what_one_device_learns(tmp_path):
+    config = CONFIGS / "digits_multi_worker.yaml"
+    code, said = tf_graft("launch", config, *SHORT, "run.dir=two", folder=tmp_path)
+    assert code == 0, said
+    one = tmp_path / "one.yaml"
+    one.write_text(config.read_text().replace("strategy:\n  name: multi_worker\n", ""))
+    code, said = tf_graft("train", one, *SHORT, "run.dir=one", folder=tmp_path)
+    assert code == 0, said
+    for log in ("steps.csv", "metrics.csv"):
+        column_runs.assert_logs_agree(tmp_path / "two" / log, tmp_path / "one" / log)
+
+
+@pytest.mark.slow
+def test_parameter_servers_learn(tmp_path):
+    config = CONFIGS / "digits_parameter_server.yaml"
+    code, said = tf_graft("launch", "--ps", 2, config, *SHORT, "run.dir=a", folder=tmp_path)
+    assert code == 0, said
+    summary = json.loads((tmp_path / "a" / "summary.json").read_text())
+    assert summary["steps"] == 88
+    assert summary["test_accuracy"] > 0.6
+    code, said = tf_graft(
+        "launch", "--ps", 2, config, *SHORT, "run.dir=a", "run.epochs=3", folder=tmp_path
+    )
+    assert code == 0, said
+    assert "Resuming a after step 88 of 132." in said
+    assert json.loads((tmp_path / "a" / "summary.json").read_text())["steps"] == 132
