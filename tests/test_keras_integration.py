@@ -635,7 +635,8 @@ def test_variable_names_and_paths():
     paths = [v.path for v in optimizer.variables]
     assert len(set(paths)) == len(paths)
     own = {p for p in paths if p.count("/") == 1}
-    assert own == {"mine/iteration", "mine/learning_rate", "mine/skipped_steps", "mine/micro_steps"}
+    counters = ("iteration", "skipped_steps", "micro_steps", "spoiled_micro_steps")
+    assert own == {"mine/learning_rate", *(f"mine/{counter}" for counter in counters)}
     roles = "momentum velocity velocity_hat average average_step"
     roles += " gradient_accumulator accumulated_rows"
     model = [f"{layer}/{v}" for layer in ("hidden", "head") for v in ("kernel", "bias")]

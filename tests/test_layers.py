@@ -52,13 +52,11 @@ PRIVATE = {
     *keras_contract.PROVIDED_NAMES,
     *keras_contract.VARIABLE_NAMES,
 }
-# Public: the underscore keeps them apart from the fields.
-OF_NAMED_TUPLES = ("_replace", "_asdict", "_fields")
+# Public all the same: of named tuples, whose fields they are kept apart from, and of `os`.
+PUBLIC = ("_replace", "_asdict", "_fields", "_exit")
 # What stands on Keras' classes; elsewhere `self._name` is an attribute of one's own.
 ON_KERAS = ("core", "optimizers", "wrappers")
 
-# Public: the underscore keeps them apart from the fields.
-OF_NAMED_TUPLES = ("_replace", "_asdict", "_fields")
 
 LINES_OF_A_FILE = 250
 LINES_OF_A_FUNCTION = 30
@@ -135,7 +133,7 @@ def foreign_private_names(place, text):
         return
     for node in ast.walk(ast.parse(text)):
         private = isinstance(node, ast.Attribute) and re.match(r"_[^_]", node.attr)
-        public = private and node.attr in OF_NAMED_TUPLES
+        public = private and node.attr in PUBLIC
         own = private and ast.unparse(node.value) in {"self", "cls", "super()"}
         if private and not (public or own):
             yield f"{place}:{node.lineno} touches {ast.unparse(node)}"

@@ -14,6 +14,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from test_replicas import mirrored
 from typer.testing import CliRunner
 
 import tf_graft
@@ -387,7 +388,7 @@ def test_accumulation_records_updates_and_loss_scaling_is_seen_through(tmp_path)
 
 def test_replicas_record_what_one_device_records(tmp_path):
     fit(graft(), report.GraftRecorder(tmp_path / "one"))
-    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+    with mirrored().scope():
         fit(graft(), report.GraftRecorder(tmp_path / "two"))
     one, two = (records.read(tmp_path / name) for name in ("one", "two"))
     for a, b in zip(one[1:], two[1:], strict=True):

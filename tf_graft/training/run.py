@@ -31,6 +31,7 @@ from tf_graft.training.loop import (
 from tf_graft.training.schema import RunConfig
 from tf_graft.wrappers import AdaGraft
 
+WHAT_NEXT = "More epochs go on from its end (run.epochs=...); run.fresh=true starts afresh."
 RECORDS = 200  # of a graft in a run, at most: a small model must not wait for them
 
 
@@ -65,10 +66,7 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
         total = config.run.epochs * data.steps_per_epoch
         summary = None if config.run.fresh else folder.finished()
         if summary and summary["steps"] >= total:
-            say(
-                f"{folder.path} is finished. More epochs go on from its end (run.epochs=...); "
-                "run.fresh=true starts afresh."
-            )
+            say(f"{folder.path} is finished. {WHAT_NEXT}")
             return summary
         remote = servers.Remote(config, data, model, place, source) if place.servers else None
         if place.chief:
@@ -143,7 +141,6 @@ def _fit(
             verbose=_verbosity(config.run.progress),
             callbacks=[
                 *_recorders(model, folder, config.run.epochs * data.steps_per_epoch, writers),
-                *([LossScaleLogger()] if isinstance(model.optimizer, MixedPrecision) else []),
                 Bookkeeping(
                     checkpoints=checkpoints,
                     steps_log=steps,
@@ -217,9 +214,13 @@ def _writers(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
 
 def _recorders(
     model: RecordedModel, folder: RunFolder, total: int, writers: dict[str, Any]
-) -> list[GraftRecorder]:
-    """What writes down the norms of a graft, before a state is saved that comes after them."""
+) -> list[keras.callbacks.Callback]:
+    """What writes down the norms of a graft, before a state is saved that comes after them; and
+    the loss scale.
+    """
     chosen = model.optimizer
+    if isinstance(chosen, MixedPrecision):
+        return [LossScaleLogger()]
     if not (isinstance(chosen, AdaGraft) and chosen.diagnostic):
         return []
     every = -(-total // RECORDS)
