@@ -3,7 +3,6 @@
 import contextlib
 import importlib.util
 import json
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ import tensorflow as tf
 from tf_graft import dtensor
 from tf_graft.report import GraftRecorder
 from tf_graft.scaling import LossScaleLogger, MixedPrecision
-from tf_graft.training import cluster, models, optimizer, plots, servers
+from tf_graft.training import cluster, models, optimizer, plots, progress, servers
 from tf_graft.training import data as data_sets
 from tf_graft.training.checkpoints import Checkpoints
 from tf_graft.training.errors import Source
@@ -31,7 +30,6 @@ from tf_graft.training.loop import (
 from tf_graft.training.schema import RunConfig
 from tf_graft.wrappers import AdaGraft
 
-WHAT_NEXT = "More epochs go on from its end (run.epochs=...); run.fresh=true starts afresh."
 RECORDS = 200  # of a graft in a run, at most: a small model must not wait for them
 
 
@@ -63,18 +61,15 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
         folder = RunFolder(config.run.dir or "runs/run")
         if place.chief:
             folder.check(config, source)
-        total = config.run.epochs * data.steps_per_epoch
-        summary = None if config.run.fresh else folder.finished()
-        if summary and summary["steps"] >= total:
-            say(f"{folder.path} is finished. {WHAT_NEXT}")
+        if summary := progress.finished(config, folder, data.steps_per_epoch, say):
             return summary
-        remote = servers.Remote(config, data, model, place, source) if place.servers else None
         if place.chief:
             folder.open(config)
+        remote = servers.Remote(config, data, model, place, source) if place.servers else None
         saved, keep = remote.saved() if remote else model, config.run.keep_checkpoints
         checkpoints = Checkpoints(folder.checkpoints, saved, keep)
         start = checkpoints.restore(say) if place.chief or not config.run.fresh else 0
-        say(_announce(folder, model, data, start, total))
+        say(progress.announced(config, folder, model, data, start))
         if not place.chief:  # all workers must take part, and one may write
             folder = RunFolder(own)
             checkpoints = Checkpoints(folder.checkpoints, saved, keep)
@@ -82,7 +77,7 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
         if remote:
             servers.fit(config, data, remote, folder, checkpoints, start, stop)
         else:
-            _fit(config, data, model, folder, checkpoints, start, stop, place)
+            _fit(config, data, model, place, folder, checkpoints, start, stop)
         return _finish(config, data, model, folder, time.monotonic() - began)
 
 
@@ -119,11 +114,11 @@ def _fit(
     config: RunConfig,
     data: data_sets.Batches,
     model: RecordedModel,
+    place: cluster.Place,
     folder: RunFolder,
     checkpoints: Checkpoints,
     start: int,
     stop: StopRequest,
-    place: cluster.Place,
 ) -> None:
     epoch, used = divmod(start, data.steps_per_epoch)
     writers = _writers(config, folder)
@@ -138,7 +133,7 @@ def _fit(
             steps_per_epoch=data.steps_per_epoch,
             shuffle=False,  # the stream is shuffled
             validation_data=data.test,
-            verbose=_verbosity(config.run.progress),
+            verbose=progress.verbosity(config.run.progress),
             callbacks=[
                 *_recorders(model, folder, config.run.epochs * data.steps_per_epoch, writers),
                 Bookkeeping(
@@ -225,20 +220,3 @@ def _recorders(
         return []
     every = -(-total // RECORDS)
     return [GraftRecorder(folder.records, every, writer=writers.get("train"))]
-
-
-def _verbosity(progress: str) -> int:
-    if progress == "auto":
-        progress = "bar" if sys.stdout.isatty() else "line"
-    return {"none": 0, "bar": 1, "line": 2}[progress]
-
-
-def _announce(
-    folder: RunFolder, model: keras.Model, data: data_sets.Batches, start: int, total: int
-) -> str:
-    if start:
-        return f"Resuming {folder.path} after step {start:,} of {total:,}."
-    return (
-        f"Training a model of {model.count_params():,} parameters for {total:,} steps, "
-        f"{data.steps_per_epoch:,} an epoch. Everything goes to {folder.path}."
-    )
