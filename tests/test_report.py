@@ -664,7 +664,9 @@ def workshop(tmp_path_factory):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("TFDS_DATA_DIR", str(folder / "data"))
             patch.chdir(folder)
-            return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+            return CliRunner(env={"COLUMNS": "200"}).invoke(
+                cli.app, [str(argument) for argument in arguments]
+            )
 
     command.folder = folder
     done = command("train", "graft.yaml", "run.dir=run")
