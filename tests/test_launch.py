@@ -53,8 +53,17 @@ def tasks_do(tmp_path, monkeypatch):
         return launch(config, source, command, tasks, say)
 
     yield run
-    left = [pid for pid in (tmp_path / "pids").read_text().split() if alive(int(pid))]
-    assert not left, "processes are left behind"
+    pids = map(int, (tmp_path / "pids").read_text().split())
+    assert not left_of(pids, 10.0), "processes are left behind"
+
+
+def left_of(pids, seconds):
+    """Those that still run after so many seconds: what was killed may take a moment to be gone."""
+    until = time.monotonic() + seconds
+    left = list(pids)
+    while (left := list(filter(alive, left))) and time.monotonic() < until:
+        time.sleep(0.05)
+    return left
 
 
 def alive(pid):
@@ -187,10 +196,7 @@ def test_tasks_end_when_the_launcher_is_killed(tmp_path):
     finally:
         process.kill()
         process.wait()
-    until = time.monotonic() + 20
-    while any(map(alive, pids)) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not any(map(alive, pids))
+    assert not left_of(pids, 20.0)
 
 
 def test_a_cluster_that_cannot_be_started_leaves_nothing():

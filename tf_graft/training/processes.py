@@ -95,7 +95,9 @@ class Cluster:
         self.end()
 
     def start(self, task: Task) -> None:
-        """Starts a task's process, anew where there was one."""
+        """Starts a task's process, anew where there was one: what that had started is ended."""
+        if task in self.processes:
+            _end_group(self.processes[task])
         kind, index = task
         config = {"cluster": self.spec, "task": {"type": kind, "index": index}}
         environment = os.environ | self._environment | {"TF_CONFIG": json.dumps(config)}
@@ -143,10 +145,7 @@ class Cluster:
     def end(self) -> None:
         """Kills what is left of every group, and waits for it."""
         for process in self.processes.values():
-            _signal_group(process, signal.SIGKILL)
-            process.wait()
-            if process.stdin is not None:
-                process.stdin.close()
+            _end_group(process)
         self._outputs.cleanup()
 
     def _output(self, task: Task) -> Path:
@@ -156,3 +155,10 @@ class Cluster:
 def _signal_group(process: subprocess.Popen[bytes], signum: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signum)
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    _signal_group(process, signal.SIGKILL)
+    process.wait()
+    if process.stdin is not None:
+        process.stdin.close()
