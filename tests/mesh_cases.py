@@ -22,12 +22,13 @@ NAMES = (
     *("graft_schedules_global", "graft_decays_diagnostic", "wrapped_nadam", "wrapped_lamb"),
 )
 STEPS = 3
+UNSHARDED = dtensor.UNSHARDED
 SHAPES = {"rows": (4, 6), "columns": (4, 6), "both": (4, 6), "replicated": (4, 6), "bias": (6,)}
 SPECS = {
-    "rows": ["x", dtensor.UNSHARDED],
-    "columns": [dtensor.UNSHARDED, "y"],
+    "rows": ["x", UNSHARDED],
+    "columns": [UNSHARDED, "y"],
     "both": ["x", "y"],
-    "replicated": [dtensor.UNSHARDED, dtensor.UNSHARDED],
+    "replicated": [UNSHARDED, UNSHARDED],
     "bias": ["y"],
 }
 OPTIONS = {
@@ -290,6 +291,21 @@ def test_a_non_finite_gradient_in_one_shard_changes_nothing(bad, graph):
     assert int(after.pop("skipped_steps")) == 1
     assert int(before.pop("skipped_steps")) == 0
     samples.assert_same_state(after, before)
+
+
+def test_an_ordinary_tensor_for_a_variable_on_the_mesh_is_refused():
+    variables = on_mesh()
+    optimizer = tf_graft.SGD(0.1)
+    good = {p: laid_out(g, SPECS[p]) for p, g in samples.gradients(1, SHAPES)[0].items()}
+    before = {path: whole(v) for path, v in variables.items()}
+    slices = tf.IndexedSlices(
+        laid_out(np.ones((1, 6), np.float32), [UNSHARDED] * 2), tf.constant([0])
+    )
+    for bad in (samples.gradients(1, SHAPES)[0]["both"], slices):
+        with pytest.raises(TypeError, match="gradient of 'both' is an ordinary tensor"):
+            optimizer.apply(list((good | {"both": bad}).values()), list(variables.values()))
+    for path, value in before.items():
+        np.testing.assert_array_equal(whole(variables[path]), value)
 
 
 def test_finalize_on_a_mesh():

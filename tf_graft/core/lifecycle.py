@@ -30,9 +30,7 @@ COUNTER = Slot(dtype="int64")
 class Lifecycle(keras_contract.KerasOptimizer):
     """Everything of `Optimizer` that is not the step itself."""
 
-    _shared: dict[
-        str, keras.Variable
-    ]  # made in `build` and not before: TensorFlow restores it then
+    _shared: state.Named  # made in `build` and not before: TensorFlow restores it then
 
     def __init__(self, learning_rate: Any, **common: Unpack[arguments.Common]):
         owner = type(self).__name__
@@ -83,6 +81,8 @@ class Lifecycle(keras_contract.KerasOptimizer):
             return
         made_under, self._strategy = self._strategy, replicas.strategy_of(variables)
         self.mesh = self.mesh or slots.mesh_of(variables)
+        if self.mesh is not None:
+            keras_contract.check_order_on_mesh()
         with tf.init_scope(), replicas.creating_under(self._strategy):
             self._settle_scalars(moved=made_under is not self._strategy)
             by_path = dict(zip(paths(variables), variables, strict=True))

@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.experimental import dtensor
 
-from tf_graft.core import numerics
+from tf_graft.core import numerics, slots
 from tf_graft.core.parameters import Parameter, Parameters, paths
 
 
@@ -63,7 +64,8 @@ def pairs(
     """Gradients that are there, as floating point tensors, and the parameters they are for.
 
     Raises:
-        TypeError: a gradient that is not floating point.
+        TypeError: a gradient that is not floating point, or an ordinary tensor for a variable on
+            a mesh.
         ValueError: gradients and variables differ in number or shape, or there is no gradient.
     """
     if len(gradients) != len(parameters):
@@ -98,6 +100,12 @@ def _checked(owner: str, gradient: Any, parameter: Parameter) -> Any:
     shape = tuple(parameter.variable.shape)
     given = numerics.values(gradient).shape
     row_sparse = isinstance(gradient, tf.IndexedSlices)
+    on_mesh = slots.layout_of(parameter.variable) is not None
+    if on_mesh and shape and tf.executing_eagerly() and not _lies_on_mesh(gradient):
+        raise TypeError(
+            f"{owner}: the gradient of '{parameter.path}' is an ordinary tensor, and the variable "
+            "is on a mesh; tf_graft.dtensor.to_mesh puts it there."
+        )
     if not given.is_compatible_with([None, *shape[1:]] if row_sparse else shape):
         what = "row-sparse gradient" if row_sparse else "gradient"
         raise ValueError(
@@ -105,3 +113,9 @@ def _checked(owner: str, gradient: Any, parameter: Parameter) -> Any:
             f"shape {shape}."
         )
     return gradient
+
+
+def _lies_on_mesh(gradient: Any) -> bool:
+    sparse = isinstance(gradient, tf.IndexedSlices)
+    parts = [gradient.values, gradient.indices] if sparse else [gradient]
+    return all(dtensor.is_dtensor(part) for part in parts)
