@@ -1,5 +1,6 @@
 """Precision, finiteness and norms, for dense tensors and the values of row-sparse gradients."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -129,4 +130,4 @@ def _self_product(x: tf.Tensor) -> tf.Tensor:
 
 def one_minus_power(beta: float, t: tf.Tensor) -> tf.Tensor:
     """`1 - beta^t`, which in float32 would lose half its digits at the first steps."""
-    return -tf.math.expm1(t * tf.math.log(tf.constant(beta, t.dtype)))
+    return -tf.math.expm1(t * (math.log(beta) if beta else -math.inf))

@@ -89,11 +89,12 @@ class Rows:
 
     def read(self, variable: tf.Variable) -> tf.Tensor:
         """The touched rows' values, of shape [k, ...]."""
-        return tf.gather(variable, self.indices) if self._has_rows(variable) else variable.value()
+        rows = _has_rows(variable, self.rows)
+        return tf.gather(variable, self.indices) if rows else variable.value()
 
     def write(self, variable: tf.Variable, value: tf.Tensor) -> None:
         """Replaces the touched rows' values."""
-        if self._has_rows(variable):
+        if _has_rows(variable, self.rows):
             variable.scatter_update(tf.IndexedSlices(value, self.indices))
         else:
             variable.assign(value, read_value=False)
@@ -101,9 +102,6 @@ class Rows:
     def add(self, variable: tf.Variable, delta: tf.Tensor) -> None:
         """Adds to the touched rows' values."""
         variable.scatter_add(tf.IndexedSlices(delta, self.indices))
-
-    def _has_rows(self, variable: tf.Variable) -> bool:
-        return variable.shape.rank > 0 and variable.shape[0] == self.rows
 
 
 class Masked:
@@ -121,11 +119,12 @@ class Masked:
     def read(self, variable: tf.Variable) -> tf.Tensor:
         """The variable's value, zero in the other rows."""
         value = tf.convert_to_tensor(variable)
-        return self._touched(value, tf.zeros_like(value)) if self._has_rows(variable) else value
+        rows = _has_rows(variable, self.rows)
+        return self._touched(value, tf.zeros_like(value)) if rows else value
 
     def write(self, variable: tf.Variable, value: tf.Tensor) -> None:
         """Replaces the touched rows' values."""
-        if self._has_rows(variable):
+        if _has_rows(variable, self.rows):
             value = self._touched(value, tf.convert_to_tensor(variable))
         variable.assign(value, read_value=False)
 
@@ -136,9 +135,6 @@ class Masked:
     def _touched(self, value: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
         mask = tf.reshape(self.mask, [self.rows] + [1] * (value.shape.rank - 1))
         return tf.where(mask, value, other)
-
-    def _has_rows(self, variable: tf.Variable) -> bool:
-        return variable.shape.rank > 0 and variable.shape[0] == self.rows
 
 
 Part = Whole | Rows | Masked
@@ -151,3 +147,7 @@ def part_of(gradient: Any, rows: int) -> Part:
     if isinstance(gradient, tf.IndexedSlices):
         return Rows(gradient.indices, rows)
     return Whole()
+
+
+def _has_rows(variable: tf.Variable, rows: int) -> bool:
+    return variable.shape.rank > 0 and variable.shape[0] == rows

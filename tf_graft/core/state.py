@@ -101,7 +101,7 @@ def load(identity: Identity, named: Named, store: Any) -> None:
             f"{owner}: it is not built, so its saved state has nowhere to go; call "
             "optimizer.build(model.trainable_variables) before loading."
         )
-    if set(shapes) != set(named) and _renamed(list(shapes), list(named)):
+    if set(shapes) != set(named) and renamed(list(shapes), list(named)):
         named = dict(zip(shapes, named.values(), strict=True))
     _refuse_differences(owner, shapes, {name: list(v.shape) for name, v in named.items()})
     for name, shape in shapes.items():
@@ -114,8 +114,11 @@ def load(identity: Identity, named: Named, store: Any) -> None:
         _assign(variable, saved[_key(name)])
 
 
-def _renamed(saved: Sequence[str], present: Sequence[str]) -> bool:
-    """Whether the same variables, in the same order, have only lost enclosing or numbered names."""
+def renamed(saved: Sequence[str], present: Sequence[str]) -> bool:
+    """Whether the names are the same, in the same order, but for enclosing or numbered ones.
+
+    Keras numbers layers anew for a second model in a process: `dense/kernel`, `dense_4/kernel`.
+    """
 
     def parts(name: str) -> list[str]:
         return [re.sub(r"_\d+$", "", part) for part in reversed(name.split("/"))]

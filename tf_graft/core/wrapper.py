@@ -1,7 +1,7 @@
 """Optimizers made of optimizers: what their children must not do, and what is kept for them."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, Unpack
 
 import keras
@@ -70,16 +70,10 @@ class Wrapper(Optimizer):
                 keras_contract.rename(self._keep(variable), f"{self.name}/{name}")
 
     def slots_for(self, path: str) -> dict[str, Slot]:
-        own = super().slots_for(path)
-        for role, child in self.children().items():
-            own |= under(role, child.slots_for(path))
-        return own
+        return super().slots_for(path) | self._of_children(lambda child: child.slots_for(path))
 
     def shared_slots(self) -> dict[str, Slot]:
-        own = super().shared_slots()
-        for role, child in self.children().items():
-            own |= under(role, child.shared_slots())
-        return own
+        return super().shared_slots() | self._of_children(lambda child: child.shared_slots())
 
     def prepare(self, variables: dict[str, Any]) -> None:
         for child in self.children().values():
@@ -96,16 +90,17 @@ class Wrapper(Optimizer):
         return any(child.whole(path) for child in self.children().values())
 
     def rates(self) -> dict[str, Any]:
-        rates = super().rates()
-        for role, child in self.children().items():
-            rates |= under(role, child.rates())
-        return rates
+        return super().rates() | self._of_children(lambda child: child.rates())
 
     def rate_variables(self) -> state.Named:
-        named = super().rate_variables()
+        return super().rate_variables() | self._of_children(lambda child: child.rate_variables())
+
+    def _of_children(self, ask: Callable[[Optimizer], dict[str, Any]]) -> dict[str, Any]:
+        """What each child answers, under its role."""
+        answers: dict[str, Any] = {}
         for role, child in self.children().items():
-            named |= under(role, child.rate_variables())
-        return named
+            answers |= under(role, ask(child))
+        return answers
 
     def signature(self) -> str:
         children = ", ".join(child.signature() for child in self.children().values())

@@ -13,7 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from tf_graft.core import numerics
-from tf_graft.report.errors import ReportError, difference, renamed
+from tf_graft.core.state import renamed
+from tf_graft.report.errors import ReportError, difference
 
 FORMAT = "tf_graft layerwise rates 1"
 KINDS = ("constant", "piecewise", "power_law", "global")

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tf_graft.report.errors import ReportError, difference, renamed
+from tf_graft.core.state import renamed
+from tf_graft.report.errors import ReportError, difference
 
 FILE = "graft.records"
 FORMAT = "tf_graft graft records 1"

@@ -132,15 +132,10 @@ class Summaries:
                 self._keep_larc(self._larc, path, values, parameter.read(Whole()))
 
     def _keep_larc(self, larc: Any, path: str, g: tf.Tensor, w: tf.Tensor) -> None:
-        """What LARC makes of a gradient; its docstring has the equations."""
+        """What LARC makes of a gradient."""
         lr = tf.cast(self._optimizer.learning_rate, g.dtype)
-        w_norm = numerics.length(w)
-        local = numerics.quotient(larc.eta * w_norm, numerics.length(g) + larc.epsilon)
-        on = tf.zeros_like(local)
-        if larc.mode == "clip":
-            on = tf.cast((local < lr) & (w_norm > 0), g.dtype)
-            local = tf.where(local < lr, numerics.quotient(local, lr), tf.ones_like(local))
-        ratio = tf.where(w_norm > 0, tf.maximum(local, larc.min_update), tf.ones_like(local))
+        ratio = larc.ratio(g, w, lr) if larc.adapts(path) else tf.ones([], g.dtype)
+        on = (ratio < 1) & (larc.mode == "clip")
         for name, value in zip(LARC, (on, ratio, lr * ratio), strict=True):
             self._keep(f"{name}/{path}", value)
 

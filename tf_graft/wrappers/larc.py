@@ -88,19 +88,24 @@ class LARC(Around):
 
     def inner(self, p: Point) -> Point:
         inner = super().inner(p)
-        if checks.matches(p.path, self.exclude_from_layer_adaptation):
+        if not self.adapts(p.path):
             return inner
         # in a graph, a plain product with a scalar would be regrouped with the optimizer's own
-        return inner._replace(g=tf.math.multiply_no_nan(p.g, self._ratio(p)))
+        return inner._replace(g=tf.math.multiply_no_nan(p.g, self.ratio(p.g, p.w, p.lr)))
 
-    def _ratio(self, p: Point) -> tf.Tensor:
-        w_norm = numerics.length(p.w)
-        local = numerics.quotient(self.eta * w_norm, numerics.length(p.g) + self.epsilon)
+    def adapts(self, path: str) -> bool:
+        """Whether the variable of that path is not excluded."""
+        return not checks.matches(path, self.exclude_from_layer_adaptation)
+
+    def ratio(self, g: tf.Tensor, w: tf.Tensor, lr: tf.Tensor) -> tf.Tensor:
+        """The `r` of a gradient, weights and the rate: a scalar."""
+        w_norm = numerics.length(w)
+        local = numerics.quotient(self.eta * w_norm, numerics.length(g) + self.epsilon)
         one = tf.ones_like(local)
         if self.mode == "clip":
             # a rate that is not above `local`, such as zero, is not clipped
-            clipped = tf.maximum(numerics.quotient(local, p.lr), self.min_update)
-            result = tf.where(local < p.lr, clipped, one)
+            clipped = tf.maximum(numerics.quotient(local, lr), self.min_update)
+            result = tf.where(local < lr, clipped, one)
         else:
             result = tf.maximum(local, self.min_update)
         return tf.where((w_norm > 0) & tf.math.is_finite(local), result, one)
