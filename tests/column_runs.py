@@ -26,10 +26,14 @@ TASKS = {
 }
 
 
-def run(column, names=None, options=None, seconds=300, program="strategy_cases.py"):
-    """The lines a column writes, of the samples and options given; of all where None."""
+def run(column, names=None, options=None, every=1, seconds=300, program="strategy_cases.py"):
+    """The lines a column writes, of the samples and options given; of all where None.
+
+    Of those each cell, or one in `every`.
+    """
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, str(TESTS / program), column, "--out", folder]
+        command += ["--every", str(every)]
         for flag, chosen in (("--samples", names), ("--options", options)):
             command += [flag, ",".join(chosen)] if chosen else []
         environment = {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}

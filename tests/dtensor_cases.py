@@ -560,11 +560,8 @@ def test_a_cnn(rows, layouts):
     assert_trains_alike(cnn, layouts, (IMAGES, Y), mesh(rows), shuffle=False)
 
 
-ROWS = pytest.mark.xfail(strict=True, reason="row-sparse gradients on a mesh: an engine's matter")
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("trainable", [False, pytest.param(True, marks=ROWS)])
+@pytest.mark.parametrize("trainable", [False, True])
 @pytest.mark.parametrize("layouts", [{}, TRANSFORMER], ids=["replicated", "divided"])
 def test_a_transformer(layouts, trainable):
     make = functools.partial(transformer, trainable)

@@ -115,13 +115,16 @@ QUICK = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "option", "graph"),
-    [
-        case if case in QUICK else pytest.param(*case, marks=pytest.mark.slow)
-        for case in itertools.product(NAMES, OPTIONS, (False, True))
-    ],
-)
+CHOSEN = samples.spread(NAMES, list(itertools.product(OPTIONS, (False, True))), every=5)
+SLOW = [
+    pytest.param(name, *case, marks=pytest.mark.slow)
+    for name, cases in CHOSEN.items()
+    for case in cases
+    if (name, *case) not in QUICK
+]
+
+
+@pytest.mark.parametrize(("name", "option", "graph"), [*sorted(QUICK), *SLOW])
 def test_steps_on_a_mesh_equal_one_device(name, option, graph):
     sample, variables = samples.BY_NAME[name], on_mesh()
     optimizer = sample.make(name="optimizer", **OPTIONS[option])

@@ -836,3 +836,11 @@ def assert_same_state(actual: dict[str, np.ndarray], expected: dict[str, np.ndar
     for name, value in expected.items():
         assert actual[name].dtype == value.dtype, name
         assert actual[name].tobytes() == value.tobytes(), f"'{name}' differs"
+
+
+def spread(names, options, every):
+    """Options by name, of all pairs one in `every`: each has some of the others."""
+    return {
+        name: [option for j, option in enumerate(options) if (i + j) % every == 0]
+        for i, name in enumerate(names)
+    }

@@ -2,9 +2,9 @@
 
 A program: `python strategy_cases.py COLUMN --samples adam,sgd --options plain,ema --out FOLDER`. It
 writes a JSON line a cell to the folder, in a file named after its task, with the digest of all that
-was computed, so that workers can be compared. Columns of several processes take their task from
-`TF_CONFIG`. Run by `test_strategies.py` and `matrix.py`, each column in processes of its own, as an
-aborted collective poisons those that come later.
+was computed, so that workers can be compared; with `--every 4` it takes one cell in four. Columns
+of several processes take their task from `TF_CONFIG`. Run by `test_strategies.py` and `matrix.py`,
+each column in processes of its own, as an aborted collective poisons those that come later.
 """
 
 import argparse
@@ -80,6 +80,7 @@ def main():
     arguments.add_argument("column", choices=COLUMNS)
     arguments.add_argument("--samples")
     arguments.add_argument("--options")
+    arguments.add_argument("--every", type=int, default=1)
     arguments.add_argument("--out", type=pathlib.Path, required=True)
     given = arguments.parse_args()
     tf.get_logger().setLevel("ERROR")
@@ -93,8 +94,8 @@ def main():
     task = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {})
     file = f"{task.get('type', 'chief')}_{task.get('index', 0)}.jsonl"
     with open(given.out / file, "w", buffering=1) as out:
-        for name in names:
-            for found, digest in columns.filled(place, samples.BY_NAME[name], options):
+        for name, chosen in samples.spread(names, options, given.every).items():
+            for found, digest in columns.filled(place, samples.BY_NAME[name], chosen):
                 for column, cell in found.items():
                     line = cell._asdict() | {"column": column or given.column, "digest": digest}
                     out.write(json.dumps(line) + "\n")

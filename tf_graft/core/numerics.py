@@ -1,6 +1,5 @@
 """Precision, finiteness and norms, for dense tensors and the values of row-sparse gradients."""
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -129,5 +128,8 @@ def _self_product(x: tf.Tensor) -> tf.Tensor:
 
 
 def one_minus_power(beta: float, t: tf.Tensor) -> tf.Tensor:
-    """`1 - beta^t`, which in float32 would lose half its digits at the first steps."""
-    return -tf.math.expm1(t * (math.log(beta) if beta else -math.inf))
+    """`1 - beta^t`, which in float32 would lose half its digits at the first steps.
+
+    Of `beta` in the precision of `t`, as kernels have it in the averages that this corrects.
+    """
+    return -tf.math.expm1(t * tf.math.log(tf.constant(beta, t.dtype)))

@@ -1,6 +1,7 @@
 """A loss scale from the statistics of the gradients' largest magnitudes."""
 
 import math
+import sys
 from typing import Any
 
 import keras
@@ -114,7 +115,8 @@ class LogMaxScaler(LossScaler):
 
 def _share(beta: Any, t: tf.Tensor) -> tf.Tensor:
     """`(1 - beta) / (1 - beta^t)`: the newest entry's weight in an average freed of its start."""
-    return tf.minimum(numerics.quotient(1.0 - beta, numerics.one_minus_power(beta, t)), 1.0)
+    log_beta = math.log(max(beta, sys.float_info.min))
+    return tf.minimum(numerics.quotient(1.0 - beta, -tf.math.expm1(t * log_beta)), 1.0)
 
 
 def _log2(x: tf.Tensor) -> tf.Tensor:
