@@ -249,6 +249,24 @@ def test_distribute_and_collect_keep_every_value():
     assert_close(state(model), state(one), 0, 0)
 
 
+def test_every_device_holds_its_share_of_the_slots_and_no_more():
+    def slots_of(model):
+        """Adam's and the average, of the layer that can be divided by eight."""
+        roles = ("momentum", "velocity", "average")
+        found = [v for v in model.optimizer.variables if "up/" in v.path]
+        return [v.value for v in found if v.path.endswith(roles)]
+
+    model = made(mlp, adam(use_ema=True))
+    model.fit(X, Y, batch_size=8, verbose=0)
+    entries = sum(np.prod(slot.shape) for slot in slots_of(model))
+    assert entries == 3 * (8 * 16 + 16)
+    layouts = {"up/kernel": [None, "model"], "up/bias": ["model"]}
+    td.distribute(model, td.LayoutMap(td.create_mesh({"model": -1}), layouts), batch_dim=None)
+    shares = [dtensor.unpack(slot.read_value()) for slot in slots_of(model)]
+    for device in range(DEVICES):
+        assert sum(np.prod(share[device].shape) for share in shares) == entries / DEVICES
+
+
 @pytest.mark.parametrize(
     ("layouts", "message"),
     [

@@ -52,6 +52,7 @@ def assert_right(lines, names, options, every=1):
         pytest.param("2_workers", KINDS, list(cells.OPTIONS), 4, marks=SLOW),
         pytest.param("parameter_server", KINDS, ["plain", "together", "not_finite"], 3, marks=SLOW),
         pytest.param("shards", KINDS, ["together", "clipnorm", "not_finite"], 3, marks=SLOW),
+        pytest.param("mesh", ["adam", "adagrad", "lars"], ["plain", "together"], 1, marks=SLOW),
         pytest.param("shards", ["adamw", "lars"], ["weight_decay_excluded"], 1, marks=SLOW),
     ],
     ids=lambda value: f"{len(value)}" if isinstance(value, list) else str(value),
