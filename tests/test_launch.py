@@ -82,7 +82,8 @@ def test_all_end_well(tasks_do, capfd):
 
 
 def test_servers_are_ended_with_the_chief(tasks_do, capfd):
-    assert tasks_do("parameter_server", SERVERS, chief="", others="time.sleep(60)") == 0
+    waiting = {"chief": "", "others": "time.sleep(60)"}
+    assert tasks_do("parameter_server", SERVERS, [].append, **waiting) == 0
     assert capfd.readouterr().out == "chief_0 says 3\n"
 
 

@@ -47,7 +47,7 @@ def assert_right(lines, names, options, every=1):
         ("4_replicas", ["sgd_momentum", "adagrad", "lars"], ["together", "not_finite"], 1),
         pytest.param("2_workers_function", ["adam"], ["together", "not_finite"], 1, marks=SLOW),
         pytest.param("4_replicas", KINDS, list(cells.OPTIONS), 4, marks=SLOW),
-        pytest.param("4_replicas_function", KINDS, ["together"], 2, marks=SLOW),
+        pytest.param("4_replicas_function", KINDS, ["together"], 3, marks=SLOW),
         pytest.param("one_device", KINDS, ["together", "not_finite"], 2, marks=SLOW),
         pytest.param("2_workers", KINDS, list(cells.OPTIONS), 4, marks=SLOW),
         pytest.param("parameter_server", KINDS, ["plain", "together", "not_finite"], 3, marks=SLOW),
