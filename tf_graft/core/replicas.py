@@ -22,6 +22,11 @@ def summed(gradients: Sequence[Any]) -> list[Any]:
     return list(context.all_reduce(tf.distribute.ReduceOp.SUM, distinct))
 
 
+def count() -> int:
+    """How many replicas there are where this is called."""
+    return tf.distribute.get_strategy().num_replicas_in_sync
+
+
 def local(variable: Any) -> tf.Variable:
     """The copy of a variable that belongs to the calling replica, as a plain `tf.Variable`."""
     variable = variable.value if not isinstance(variable, tf.Variable) else variable
