@@ -205,7 +205,8 @@ class AGN(Centered):
         count = tf.cast(self._read(self.accumulated_steps), tf.float64) * replicas.count()
         count = tf.where(count > 0, count, math.nan)  # which the centre's optimizer refuses
         both = list(zip(gradients, parameters, strict=True))
-        means = collectives.summed([accumulation.take(g, _sums(p), count) for g, p in both])
+        means = [accumulation.take(g, _sums(p), count) for g, p in both]
+        means = collectives.summed(means, self.local_step)
         self.center_optimizer.apply_summed(means, [p.slots["center"] for p in parameters])
         for mean, p in zip(means, parameters, strict=True):
             part = rows.part_of(mean, p.rows)
