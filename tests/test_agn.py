@@ -3,6 +3,7 @@
 import contextlib
 import json
 import sys
+import tempfile
 from pathlib import Path
 
 import column_runs
@@ -13,7 +14,7 @@ import pytest
 import rounds
 import tensorflow as tf
 from samples import gradients, slices, state_of, variables, weights
-from test_replicas import mirrored
+from test_replicas import mirrored, per_replica
 
 import tf_graft as tg
 
@@ -28,6 +29,296 @@ def values_of(model):
 def assert_close(actual, expected, atol=2e-6):
     for path, value in expected.items():
         np.testing.assert_allclose(actual[path], value, rtol=2e-6, atol=atol, err_msg=path)
+
+
+# Contrib's recordings.
+
+CASES = json.loads((Path(__file__).parent / "goldens" / "agn.json").read_text())["cases"]
+REPRODUCED = [
+    "contrib_unit_test_constant_minus1",
+    "float64_momentum_nesterov",
+    "float64_sgd",
+    "num_worker_has_no_effect",
+    "period1",
+    "single_sgd_period3",
+    "sparse_duplicates_momentum",
+    "zero_gradients",
+]
+TREATED = ["nan_gradient", "single_adam_period4"]
+
+
+def numbers(values):
+    return np.array(values, dtype=object).astype(np.float64)
+
+
+def optimizer_of(case, **options):
+    given = dict(case["optimizer"])
+    cls = given.pop("class")
+    if cls == "Adam":
+        names = {"beta1": "beta_1", "beta2": "beta_2"}
+        given = {names.get(name, name): x for name, x in given.items()} | {"epsilon": 1e-8}
+    # TensorFlow 1 holds hyperparameters in float32
+    given = {k: float(np.float32(x)) if isinstance(x, float) else x for k, x in given.items()}
+    period = case["communication_period"]
+    return tg.AGN(getattr(tg, cls)(**given), communication_period=period, **options)
+
+
+def gradients_of(case, step):
+    for given in case["gradients"][step]:
+        if "dense" in given:
+            yield tf.constant(numbers(given["dense"]), case["dtype"])
+        else:
+            values = numbers(given["sparse"]["values"])
+            yield slices(given["sparse"]["indices"], tf.constant(values, case["dtype"]))
+
+
+def replay(case, optimizer, function):
+    """(centre, local copy, rounds) after each step."""
+    model = variables({path: np.array(w, case["dtype"]) for path, w in case["initial"].items()})
+    optimizer.build(list(model.values()))
+
+    def apply(*given):
+        optimizer.apply(list(given), list(model.values()))
+
+    apply = tf.function(apply) if function else apply
+    for step in range(len(case["gradients"])):
+        apply(*gradients_of(case, step))
+        center = list(optimizer.center_values().values())
+        yield center, list(values_of(model).values()), int(optimizer.rounds.numpy())
+
+
+def test_every_recording_has_its_place():
+    assert sorted(CASES) == sorted(REPRODUCED + TREATED)
+
+
+@pytest.mark.parametrize("name", REPRODUCED)
+@pytest.mark.parametrize("function", [False, True], ids=["eager", "function"])
+def test_reproduces_contrib(name, function):
+    """Bit for bit but for what the recording rounds to nine digits."""
+    case = CASES[name]
+    found = replay(case, optimizer_of(case), function)
+    for step, (center, local, count) in enumerate(found):
+        assert count == case["rounds"][step]
+        for actual, recorded in ((center, case["center"]), (local, case["local"])):
+            for value, expected in zip(actual, recorded[step], strict=True):
+                np.testing.assert_array_max_ulp(
+                    value, numbers(expected).astype(case["dtype"]), maxulp=1
+                )
+
+
+def test_the_comparison_notices_another_period():
+    case = CASES["single_sgd_period3"] | {"communication_period": 2}
+    with pytest.raises(AssertionError):
+        for step, (center, *_) in enumerate(replay(case, optimizer_of(case), False)):
+            np.testing.assert_allclose(center[0], numbers(case["center"][step][0]), rtol=1e-3)
+
+
+def test_the_bias_correction_of_the_centre_is_its_own():
+    """`single_adam_period4`: the centre used that of the worker, of `period` steps more a round."""
+    case = CASES["single_adam_period4"]
+    adam = rounds.by(oracles.adam, float(np.float32(0.1)), epsilon=1e-8)
+    truth = rounds.Rounds(case["initial"], adam, adam, 4)
+    found = list(replay(case, optimizer_of(case), True))
+    for step, (center, local, _) in enumerate(found):
+        truth.step(
+            0, dict(zip(truth.c, (g.numpy() for g in gradients_of(case, step)), strict=True))
+        )
+        assert_close(dict(zip(truth.c, center, strict=True)), truth.c)
+        assert_close(dict(zip(truth.c, local, strict=True)), truth.workers[0].w)
+    first = np.array(case["initial"]["v1"]) - found[3][0][1]
+    np.testing.assert_allclose(np.abs(first), 0.1, rtol=1e-4)  # as Adam's first step is
+    recorded = np.array(case["initial"]["v1"]) - numbers(case["center"][3][1])
+    assert np.abs(recorded).max() < 0.07
+    assert found[2][1][1].tobytes() != found[3][1][1].tobytes()
+
+
+def test_what_is_not_finite_never_reaches_the_centre():
+    """`nan_gradient`: it did, for good."""
+    case = CASES["nan_gradient"]
+    sgd = rounds.by(oracles.sgd, 0.1)
+    truth = rounds.Rounds(case["initial"], sgd, sgd, case["communication_period"])
+    optimizer = optimizer_of(case)
+    for step, (center, *_) in enumerate(replay(case, optimizer, False)):
+        truth.step(
+            0, dict(zip(truth.c, (g.numpy() for g in gradients_of(case, step)), strict=True))
+        )
+        assert_close(dict(zip(truth.c, center, strict=True)), truth.c)
+    assert np.isnan(numbers(case["center"][-1][0])).any()
+    assert int(optimizer.skipped_steps.numpy()) == 1
+    assert int(optimizer.rounds.numpy()) == 1  # three gradients were finite
+
+
+# One process, against the model.
+
+CHILDREN = {
+    "sgd": (lambda: tg.SGD(RATE), rounds.by(oracles.sgd, RATE)),
+    "momentum": (
+        lambda: tg.SGD(RATE, momentum=0.9, nesterov=True),
+        rounds.by(oracles.sgd, RATE, momentum=0.9, nesterov=True),
+    ),
+    "adam": (lambda: tg.Adam(RATE), rounds.by(oracles.adam, RATE)),
+    "keras_adam": (lambda: keras.optimizers.Adam(RATE), rounds.by(oracles.adam, RATE)),
+    "lars": (lambda: tg.LARS(RATE, eeta=0.5), rounds.by(oracles.lars, RATE, eeta=0.5)),
+}
+
+
+def assert_follows(optimizer, truth, steps=10, function=False):
+    model = variables(weights(SHAPES))
+    optimizer.build(list(model.values()))
+
+    def apply(g):
+        optimizer.apply([g[path] for path in model], list(model.values()))
+
+    apply = tf.function(apply) if function else apply
+    for g in gradients(steps, SHAPES):
+        apply({path: tf.constant(x) for path, x in g.items()})
+        truth.step(0, g)
+        assert_close(values_of(model), truth.workers[0].w, atol=1e-5)
+        assert_close(optimizer.center_values(), truth.c, atol=1e-5)
+    assert int(optimizer.rounds.numpy()) == truth.rounds
+    assert int(optimizer.iterations.numpy()) == steps
+
+
+@pytest.mark.parametrize("child", CHILDREN)
+@pytest.mark.parametrize("mode", ["gradients", "updates"])
+@pytest.mark.parametrize("reset", [False, True], ids=["keep", "reset"])
+def test_follows_the_model(child, mode, reset):
+    make, local = CHILDREN[child]
+    center = local if mode == "gradients" else rounds.by(oracles.sgd, 1.0)
+    optimizer = tg.AGN(make(), communication_period=3, mode=mode, reset_local_state=reset)
+    truth = rounds.Rounds(weights(SHAPES), local, center, 3, 1, mode == "updates", reset)
+    assert_follows(optimizer, truth, function=child == "adam")
+
+
+def test_a_graft_as_child():
+    child = lambda: tg.AdaGraft(tg.SGD(RATE), tg.SGD(1.0))  # noqa: E731 - SGD, up to rounding
+    sgd = rounds.by(oracles.sgd, RATE)
+    assert_follows(
+        tg.AGN(child(), communication_period=2), rounds.Rounds(weights(SHAPES), sgd, sgd, 2)
+    )
+
+
+def test_diloco_and_post_local_sgd_are_settings():
+    """The difference of centre and local copy, through Nesterov, or averaged."""
+    period = 4
+    for momentum, rate in ((0.9, 0.7), (0.0, 1.0)):
+        center = tg.SGD(rate * period, momentum=momentum, nesterov=momentum > 0)
+        optimizer = tg.AGN(tg.SGD(RATE), None, period, center, mode="updates")
+        model = variables(weights(SHAPES))
+        c = {p: w.astype("float64") for p, w in weights(SHAPES).items()}
+        v = {path: 0.0 for path in c}
+        w = dict(c)
+        for number, g in enumerate(gradients(8, SHAPES), 1):
+            optimizer.apply([g[path] for path in model], list(model.values()))
+            w = {path: w[path] - RATE * g[path] for path in w}
+            if number % period == 0:
+                for path in c:
+                    difference = c[path] - w[path]
+                    v[path] = momentum * v[path] - rate * difference
+                    nesterov = momentum * v[path] - rate * difference
+                    c[path] = c[path] + (nesterov if momentum else v[path])
+                w = dict(c)
+            assert_close(values_of(model), w, atol=1e-5)
+
+
+def test_schedules_count_rounds_on_the_centre_and_steps_on_the_worker():
+    class Counting(keras.optimizers.schedules.LearningRateSchedule):
+        def __call__(self, step):
+            return 1.0 / (1.0 + tf.cast(step, tf.float32))
+
+    def rate(t):
+        return 1.0 / t
+
+    sgd = rounds.by(oracles.sgd, rate)
+    truth = rounds.Rounds(weights(SHAPES), sgd, sgd, 3)
+    assert_follows(tg.AGN(tg.SGD(Counting()), None, 3, tg.SGD(Counting())), truth, function=True)
+
+
+def test_a_rate_that_is_set_is_set_for_the_copy_too():
+    optimizer = tg.AGN(tg.SGD(0.5), communication_period=1)
+    w = tf.Variable([1.0])
+    optimizer.build([w])
+    optimizer.learning_rate = 0.25
+    optimizer.apply([tf.constant([1.0])], [w])
+    assert w.numpy() == 0.75
+    other = tg.AGN(tg.SGD(0.5), None, 1, tg.SGD(1.0))
+    other.learning_rate = 0.25
+    assert float(other.center_optimizer.learning_rate) == 1.0
+
+
+@pytest.mark.parametrize("period", [2, 3])
+def test_workers_in_turn_equal_the_model(period):
+    """Two workers, one of which is faster, in one process."""
+    sgd = rounds.by(oracles.sgd, RATE, momentum=0.9)
+    truth = rounds.Rounds(weights(SHAPES), sgd, sgd, period, workers=2)
+    workers = tg.AGN(tg.SGD(RATE, momentum=0.9), 2, period).workers()
+    models = [variables(weights(SHAPES, seed=seed)) for seed in (1, 2)]
+    for worker, model in zip(workers, models, strict=True):
+        worker.build(list(model.values()))
+    for number, g in enumerate(gradients(14, SHAPES)):
+        turn = [0, 0, 1, 0, 1, 1, 0][number % 7]
+        workers[turn].apply([g[path] for path in SHAPES], list(models[turn].values()))
+        truth.step(turn, g)
+        for worker, model in zip(truth.workers, models, strict=True):
+            assert_close(values_of(model), worker.w, atol=1e-5)
+        assert_close(workers[0].center_values(), truth.c, atol=1e-5)
+    assert truth.rounds == int(workers[0].rounds.numpy()) == int(workers[1].rounds.numpy())
+
+
+def test_workers_are_refused_without_a_number():
+    with pytest.raises(ValueError, match=r"^AGN\.workers: called without num_worker\.$"):
+        tg.AGN(tg.SGD(0.1)).workers()
+
+
+# Rows.
+
+
+@pytest.mark.parametrize("function", [False, True], ids=["eager", "function"])
+def test_only_touched_rows_are_pushed_and_pulled(function):
+    """Each row is a variable of its own, which takes part in the steps and rounds that touch it."""
+    optimizer = tg.AGN(tg.SGD(RATE, momentum=0.9), communication_period=2)
+    table = variables({"table": weights(SHAPES)["table"]})["table"]
+    optimizer.build([table])
+    w = table.numpy().astype("float64")
+    c, a, m, cm = w.copy(), np.zeros_like(w), np.zeros_like(w), np.zeros_like(w)
+    touched = set()
+
+    def apply(ids, values):
+        optimizer.apply([tf.IndexedSlices(values, ids)], [table])
+
+    apply = tf.function(apply, reduce_retracing=True) if function else apply
+    random = np.random.default_rng(3)
+    for number, ids in enumerate([[1, 1, 3], [0], [3], [3, 4], [0, 1], [2, 2, 2]], 1):
+        values = random.normal(size=(len(ids), 3)).astype("float32")
+        apply(tf.constant(ids, tf.int64), tf.constant(values))
+        g = np.zeros_like(w)
+        np.add.at(g, ids, values)
+        rows = sorted(set(ids))
+        m[rows] = 0.9 * m[rows] - RATE * g[rows]
+        w[rows] += m[rows]
+        a[rows] += g[rows]
+        touched |= set(ids)
+        if number % 2 == 0:
+            rows = sorted(touched)
+            cm[rows] = 0.9 * cm[rows] - RATE * a[rows] / 2
+            c[rows] += cm[rows]
+            w[rows], a[rows] = c[rows], 0
+            touched = set()
+        np.testing.assert_allclose(table.numpy(), w, rtol=2e-6, atol=1e-6)
+        np.testing.assert_allclose(optimizer.center_values()["table"], c, rtol=2e-6, atol=1e-6)
+
+
+def test_exact_equals_dense():
+    found = []
+    for sparse in (True, False):
+        optimizer = tg.AGN(tg.Adam(RATE), communication_period=2, sparse="exact")
+        table = variables({"table": weights(SHAPES)["table"]})["table"]
+        for ids in ([1, 1, 3], [0], [3], [3, 4]):
+            g = slices(ids, np.ones([len(ids), 3], "float32"))
+            g = g if sparse else tf.math.unsorted_segment_sum(g.values, g.indices, 6)
+            optimizer.apply([g], [table])
+        found.append(table.numpy())
+    np.testing.assert_array_equal(*found)
 
 
 # Replicas in lockstep.
@@ -107,3 +398,75 @@ def test_four_replicas_equal_the_model():
     command = [sys.executable, str(column_runs.TESTS / "agn_cases.py")]
     said = column_runs.run_alone(command, {"PYTHONPATH": str(column_runs.ROOT)}, 300)
     assert said.count("right") == 4, said
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_a_replica_that_skips_still_meets(bad):
+    """Its step is neither made nor accumulated; all replicas communicate when it is time."""
+    strategy, period = mirrored(), 2
+    with strategy.scope():
+        model = variables({"w": np.float32([1.0, 2.0])})
+        optimizer = tg.AGN(tg.SGD(0.25), communication_period=period)
+        optimizer.build(list(model.values()))
+
+    @tf.function
+    def step(g):
+        strategy.run(lambda g: optimizer.apply([g], list(model.values())), args=(g,))
+
+    sgd = rounds.by(oracles.sgd, 0.25)
+    truth = rounds.Rounds({"w": np.float32([1.0, 2.0])}, sgd, sgd, period, 2)
+    for number in range(6):
+        each = [np.float32([1.0, -0.5]) * (number + 1), np.float32([0.5, 2.0])]
+        if number in (1, 2):
+            each[bad] = np.float32([np.nan, 1.0])
+        step(per_replica(each))
+        truth.steps_together([{"w": g} for g in each], number)
+        copies = strategy.experimental_local_results(model["w"].value)
+        for copy, worker in zip(copies, truth.workers, strict=True):
+            np.testing.assert_allclose(copy.numpy(), worker.w["w"], rtol=1e-6)
+    assert int(optimizer.rounds.numpy()) == 3
+
+
+def test_a_round_of_which_a_replica_has_nothing_is_left_out():
+    """As with a period of 1, where a non-finite gradient of any replica skips the step."""
+    strategy = mirrored()
+    with strategy.scope():
+        model = variables({"w": np.float32([1.0, 2.0])})
+        optimizer = tg.AGN(tg.SGD(0.25, momentum=0.9), communication_period=1)
+        optimizer.build(list(model.values()))
+    step = tf.function(
+        lambda g: strategy.run(lambda g: optimizer.apply([g], list(model.values())), args=(g,))
+    )
+    step(per_replica([np.float32([1.0, 1.0]), np.float32([np.inf, 1.0])]))
+    np.testing.assert_array_equal(model["w"].numpy(), [1.0, 2.0])
+    assert int(optimizer.rounds.numpy()) == 0
+    assert int(optimizer.center_optimizer.skipped_steps.numpy()) == 1
+    step(per_replica([np.float32([1.0, 1.0]), np.float32([1.0, 1.0])]))
+    np.testing.assert_array_equal(model["w"].numpy(), [0.5, 1.5])
+
+
+def executed_collectives(optimizer, steps):
+    """How often each collective ran, and how many bytes went into it, in so many steps."""
+    strategy = mirrored()
+    with strategy.scope():
+        model = variables(
+            {"kernel": np.zeros([64, 64], "float32"), "bias": np.zeros(64, "float32")}
+        )
+        optimizer.build(list(model.values()))
+
+    @tf.function
+    def step(g):
+        strategy.run(
+            lambda g: optimizer.apply([g, tf.reduce_sum(g, 0)], list(model.values())), args=(g,)
+        )
+
+    g = per_replica([np.ones([64, 64], "float32")] * 2)
+    step(g)  # traced; counted from the second on
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        tf.profiler.experimental.start(folder)
+        for _ in range(steps):
+            step(g)
+        tf.profiler.experimental.stop()
+        (file,) = Path(folder).rglob("*.xplane.pb")
+        return file.read_bytes()

@@ -22,7 +22,7 @@ from tf_graft.optimizers import (
 )
 from tf_graft.scaling import MixedPrecision
 from tf_graft.training.optimize_loss import get_regularization_loss, optimize_loss
-from tf_graft.wrappers import AGN, LARC, AdaGraft, LayerwiseRates
+from tf_graft.wrappers import AGN, LARC, AdaGraft, CenterWeights, LayerwiseRates
 
 __version__ = "0.1.0"
 
@@ -37,6 +37,7 @@ __all__ = [
     "Adagrad",
     "Adam",
     "AdamW",
+    "CenterWeights",
     "CheckpointError",
     "LayerwiseRates",
     "MixedPrecision",

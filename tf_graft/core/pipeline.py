@@ -41,6 +41,8 @@ class Pipeline(Algorithm):
             with tf.control_dependencies(self._finite_check(finite)):
                 self._accept(ready, parameters, scale, finite)
 
+    outermost = False  # whether it has hooks of its own here, so that it can be no child
+
     def aggregate(self, gradients: list[Any]) -> list[Any]:
         """The gradients that are acted on, of those that this replica was given: their sum over
         all replicas.

@@ -187,6 +187,11 @@ def child_of(owner: str, argument: str, given: Any) -> Optimizer:
             f"optimizer; put {name} around {owner}."
         )
     child = wrap(given)
+    if child.outermost:
+        raise TypeError(
+            f"{owner}({argument}={name}(...)): {name} does more than propose steps and must be the "
+            f"outermost optimizer; put it around {owner}."
+        )
     if child.built:
         raise ValueError(
             f"{owner}({argument}={name}(...)): it has been built; give one without state."

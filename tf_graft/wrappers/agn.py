@@ -95,6 +95,8 @@ class AGN(Centered):
         1710.02368); tf.contrib.opt.AGNOptimizer.
     """
 
+    outermost = True
+
     def __init__(
         self,
         optimizer: Any,
