@@ -1,4 +1,4 @@
-"""AGN in float64 NumPy, written from the paper and from what contrib's did: for one or more workers."""
+"""AGN in float64 NumPy, from the paper and what contrib's did: one worker or more."""
 
 import numpy as np
 

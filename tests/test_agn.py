@@ -1,6 +1,5 @@
 """AGN: contrib's recordings, and NumPy models of workers in turn and of replicas in lockstep."""
 
-import contextlib
 import json
 import sys
 import tempfile
@@ -14,6 +13,7 @@ import pytest
 import rounds
 import tensorflow as tf
 from samples import gradients, slices, state_of, variables, weights
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
 from test_replicas import mirrored, per_replica
 
 import tf_graft as tg
@@ -108,9 +108,10 @@ def test_reproduces_contrib(name, function):
 
 def test_the_comparison_notices_another_period():
     case = CASES["single_sgd_period3"] | {"communication_period": 2}
+    found = [center[0] for center, *_ in replay(case, optimizer_of(case), False)]
+    right = [numbers(center[0]) for center in case["center"]]
     with pytest.raises(AssertionError):
-        for step, (center, *_) in enumerate(replay(case, optimizer_of(case), False)):
-            np.testing.assert_allclose(center[0], numbers(case["center"][step][0]), rtol=1e-3)
+        np.testing.assert_allclose(found, right, rtol=1e-3)
 
 
 def test_the_bias_correction_of_the_centre_is_its_own():
@@ -206,7 +207,7 @@ def test_diloco_and_post_local_sgd_are_settings():
         optimizer = tg.AGN(tg.SGD(RATE), None, period, center, mode="updates")
         model = variables(weights(SHAPES))
         c = {p: w.astype("float64") for p, w in weights(SHAPES).items()}
-        v = {path: 0.0 for path in c}
+        v = dict.fromkeys(c, 0.0)
         w = dict(c)
         for number, g in enumerate(gradients(8, SHAPES), 1):
             optimizer.apply([g[path] for path in model], list(model.values()))
@@ -446,27 +447,275 @@ def test_a_round_of_which_a_replica_has_nothing_is_left_out():
 
 
 def executed_collectives(optimizer, steps):
-    """How often each collective ran, and how many bytes went into it, in so many steps."""
+    """How many collectives ran, on all replicas together, in so many steps after the first."""
     strategy = mirrored()
     with strategy.scope():
-        model = variables(
-            {"kernel": np.zeros([64, 64], "float32"), "bias": np.zeros(64, "float32")}
-        )
-        optimizer.build(list(model.values()))
+        start = {"kernel": np.zeros([64, 64], "float32"), "bias": np.zeros(64, "float32")}
+        model = list(variables(start).values())
+        optimizer.build(model)
 
     @tf.function
     def step(g):
-        strategy.run(
-            lambda g: optimizer.apply([g, tf.reduce_sum(g, 0)], list(model.values())), args=(g,)
-        )
+        strategy.run(lambda g: optimizer.apply([g, tf.reduce_sum(g, 0)], model), args=(g,))
 
     g = per_replica([np.ones([64, 64], "float32")] * 2)
-    step(g)  # traced; counted from the second on
-    with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
+    step(g)
+    with tempfile.TemporaryDirectory() as folder:
         tf.profiler.experimental.start(folder)
         for _ in range(steps):
             step(g)
         tf.profiler.experimental.stop()
         (file,) = Path(folder).rglob("*.xplane.pb")
-        return file.read_bytes()
+        space = xplane_pb2.XSpace.FromString(file.read_bytes())
+    names = [
+        plane.event_metadata[event.metadata_id].name
+        for plane in space.planes
+        for line in plane.lines
+        for event in line.events
+    ]
+    assert not any("Gather" in name for name in names if "ollective" in name)
+    return names.count("BaseCollectiveExecutor::ExecuteAsync")
+
+
+@pytest.mark.parametrize("period", [2, 5])
+def test_traffic_is_that_of_synchronous_training_divided_by_the_period(period):
+    """Either sends every entry of every gradient once in one all-reduce, AGN once a period."""
+    plain = executed_collectives(tg.SGD(0.1), 20)
+    assert plain == 20 * 2
+    rarely = executed_collectives(tg.AGN(tg.SGD(0.1), communication_period=period), 20)
+    assert rarely == plain // period
+
+
+# In `fit`; saving; what is refused.
+
+
+def net():
+    return keras.Sequential(
+        [keras.Input((4,)), keras.layers.Dense(3, name="a"), keras.layers.Dense(3, name="b")]
+    )
+
+
+def data(count=96):
+    x = np.random.default_rng(0).normal(size=(count, 4)).astype("float32")
+    return x, x[:, :3].argmax(axis=1)
+
+
+def compiled(optimizer, **options):
+    keras.utils.set_random_seed(1)
+    model = net()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, loss, **options)
+    return model
+
+
+def assert_holds_the_centre(model):
+    center = model.optimizer.center_values()
+    for variable, value in zip(model.trainable_variables, center.values(), strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_fit_ends_with_the_centre(steps):
+    model = compiled(tg.AGN(tg.Adam(0.05), communication_period=4), steps_per_execution=steps)
+    history = model.fit(*data(), epochs=3, batch_size=16, verbose=0).history
+    assert history["loss"][-1] < history["loss"][0]
+    assert int(model.optimizer.iterations.numpy()) == 18
+    assert int(model.optimizer.rounds.numpy()) == 4
+    assert_holds_the_centre(model)
+
+
+@pytest.mark.parametrize("run_eagerly", [False, True])
+def test_fit_on_replicas_with_a_period_of_one_is_synchronous_training(run_eagerly):
+    found = []
+    for make in (lambda: tg.SGD(0.1), lambda: tg.AGN(tg.SGD(0.1), communication_period=1)):
+        with mirrored().scope():
+            model = compiled(make(), run_eagerly=run_eagerly)
+        model.fit(*data(), epochs=2, batch_size=16, verbose=0, shuffle=False)
+        found.append(model.get_weights())
+    for ours, plain in zip(*reversed(found), strict=True):
+        np.testing.assert_allclose(ours, plain, rtol=1e-5, atol=1e-6)
+
+
+def test_fit_on_replicas_ends_with_the_centre_on_all():
+    with mirrored().scope():
+        model = compiled(tg.AGN(tg.Adam(0.05), communication_period=4))
+    history = model.fit(*data(), epochs=3, batch_size=16, verbose=0).history
+    assert history["loss"][-1] < history["loss"][0]
+    assert int(model.optimizer.rounds.numpy()) == 4
+    for variable in model.trainable_variables:
+        first, second = mirrored().experimental_local_results(variable.value)
+        np.testing.assert_array_equal(first.numpy(), second.numpy())
+    assert_holds_the_centre(model)
+
+
+def test_validation_sees_the_centre_and_training_the_local_copy():
+    optimizer = tg.AGN(tg.SGD(0.05), communication_period=100)  # the centre never moves
+    model = compiled(optimizer)
+    x, y = data()
+    before = model.evaluate(x, y, verbose=0)
+
+    class Look(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.shown = []
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.shown.append(np.concatenate([w.ravel() for w in self.model.get_weights()]))
+
+    fit = {"epochs": 2, "batch_size": 16, "verbose": 0, "validation_data": (x, y)}
+    look = Look()
+    history = model.fit(x, y, callbacks=[tg.CenterWeights(), look], **fit).history
+    np.testing.assert_allclose(history["val_loss"], before, rtol=1e-6)
+    assert history["loss"][1] < history["loss"][0]
+    assert np.abs(look.shown[1] - look.shown[0]).max() > 1e-3
+    saved = Look()
+    model.fit(x, y, callbacks=[tg.CenterWeights(swap_on_epoch=True), saved], **fit)
+    start = np.concatenate([c.ravel() for c in optimizer.center_values().values()])
+    for shown in saved.shown:
+        np.testing.assert_array_equal(shown, start)
+    assert_holds_the_centre(model)
+
+
+def test_the_state_is_saved_and_goes_on(tmp_path):
+    """In the middle of a round, in all three forms."""
+    x, y = data()
+
+    def fitted(epochs, weights_of=None):
+        model = compiled(tg.AGN(tg.Adam(0.05), communication_period=4))
+        model.optimizer.build(model.trainable_variables)
+        if weights_of is not None:
+            weights_of(model)
+        for number in range(*epochs):
+            model.train_on_batch(x[number * 16 :][:16], y[number * 16 :][:16])
+        return model
+
+    whole = state_of(fitted((0, 6)).optimizer, *fitted((0, 6)).trainable_variables)
+    half = fitted((0, 3))
+    half.save(tmp_path / "m.keras")
+    half.save_weights(tmp_path / "m.weights.h5")
+    path = tf.train.Checkpoint(model=half, optimizer=half.optimizer).write(str(tmp_path / "c"))
+    loaded = keras.saving.load_model(tmp_path / "m.keras")
+    for number in range(3, 6):
+        loaded.train_on_batch(x[number * 16 :][:16], y[number * 16 :][:16])
+    ways = [
+        loaded,
+        fitted((3, 6), lambda model: model.load_weights(tmp_path / "m.weights.h5")),
+        fitted(
+            (3, 6),
+            lambda model: (
+                tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+                .read(path)
+                .assert_existing_objects_matched()
+            ),
+        ),
+    ]
+    for model in ways:
+        found = state_of(model.optimizer, *model.trainable_variables)
+        for mine, right in zip(found.values(), whole.values(), strict=True):
+            np.testing.assert_allclose(mine, right, rtol=1e-6, atol=1e-7)
+
+
+def test_another_centres_state_is_refused(tmp_path):
+    models = [
+        compiled(tg.AGN(tg.SGD(0.05), center_optimizer=center)) for center in (tg.SGD(), tg.Adam())
+    ]
+    for model in models:
+        model.optimizer.build(model.trainable_variables)
+    models[0].save_weights(tmp_path / "m.weights.h5")
+    with pytest.raises(ValueError, match=r"is the state of AGN\(SGD, SGD\)"):
+        models[1].load_weights(tmp_path / "m.weights.h5")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"optimizer": "adam"},
+        {"optimizer": {"name": "sgd", "momentum": 0.9}, "mode": "updates", "num_worker": 2},
+        {"optimizer": "lion", "center_optimizer": {"name": "sgd", "clipnorm": 1.0}},
+        {"optimizer": "lars", "communication_period": 3, "reset_local_state": True},
+    ],
+    ids=str,
+)
+def test_config_round_trip(arguments):
+    optimizer = tg.get({"name": "agn", **arguments})
+    config = optimizer.get_config()
+    json.dumps(config)
+    assert tg.AGN.from_config(config).get_config() == config
+    assert tg.deserialize(tg.serialize(optimizer)).get_config() == config
+
+
+SGD = {"name": "sgd"}
+REFUSED = [
+    ({"communication_period": 0}, ValueError, "communication_period must be at least 1"),
+    ({"communication_period": -3}, ValueError, "communication_period must be at least 1"),
+    ({"communication_period": 1.5}, ValueError, "communication_period must be a whole number"),
+    ({"communication_period": "2"}, TypeError, "communication_period must be a number"),
+    ({"communication_period": None}, TypeError, "communication_period must be a number"),
+    ({"num_worker": 0}, ValueError, "num_worker must be at least 1"),
+    ({"use_locking": 1}, TypeError, "use_locking must be True or False"),
+    ({"reset_local_state": None}, TypeError, "reset_local_state must be True or False"),
+    ({"mode": "mean"}, ValueError, "mode must be one of 'gradients', 'updates'"),
+    ({"center_optimizer": 3}, TypeError, "an optimizer, a name, or a dict"),
+    ({"use_ema": True}, ValueError, "give it to center_optimizer"),
+    ({"weight_decay": 0.1}, ValueError, "give it to optimizer"),
+    ({"center_optimizer": SGD | {"loss_scale_factor": 2.0}}, ValueError, "give it to optimizer"),
+    ({"learning_rates": 0.1}, TypeError, "there is no such argument; did you mean"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "error", "message"), REFUSED, ids=str)
+def test_refuses(arguments, error, message):
+    with pytest.raises(error, match=message):
+        tg.AGN(SGD, **arguments)
+
+
+def test_it_is_outermost():
+    for make in (tg.LARC, tg.AGN, lambda child: tg.AdaGraft(child, tg.SGD())):
+        with pytest.raises(
+            TypeError, match="does more than propose steps and must be the outermost"
+        ):
+            make(tg.AGN(tg.SGD()))
+
+
+def test_as_many_workers_as_replicas():
+    with mirrored().scope():
+        model = variables({"w": np.float32([1.0])})
+        with pytest.raises(ValueError, match=r"^AGN\(num_worker=3\): the strategy has 2 replicas"):
+            tg.AGN(tg.SGD(), num_worker=3).build(list(model.values()))
+        tg.AGN(tg.SGD(), num_worker=2).build(list(model.values()))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_has_a_centre_in_float32(dtype):
+    """As in float32, rounded; the local copy's master goes on from the centre, too."""
+    found = {}
+    for kind in (dtype, "float32"):
+        w = tf.Variable(tf.cast([1.0, 2.0], kind), name="w")
+        optimizer = tg.AGN(tg.SGD(1e-3), communication_period=2)
+        for _ in range(21):
+            optimizer.apply([tf.cast([0.5, 0.25], kind)], [w])
+        found[kind] = tf.cast(w, tf.float32).numpy(), optimizer.centers()[0].numpy()
+    np.testing.assert_allclose(found[dtype][1], found["float32"][1], rtol=1e-6)
+    epsilon = {"float16": 2**-11, "bfloat16": 2**-8}[dtype]
+    np.testing.assert_allclose(found[dtype][0], found["float32"][0], rtol=epsilon)
+
+
+def test_patterns_are_for_the_models_paths_on_the_centre_too():
+    child = tg.SGD(0.5, weight_decay=0.5, exclude_from_weight_decay=["bias$"])
+    model = variables({"kernel": np.float32([1.0]), "bias": np.float32([1.0])})
+    optimizer = tg.AGN(child, communication_period=1)
+    optimizer.apply([tf.zeros(1), tf.zeros(1)], list(model.values()))
+    assert [v.numpy().item() for v in model.values()] == [0.75, 1.0]
+
+
+def test_without_a_round_nothing_of_the_centre_is_written():
+    optimizer = tg.AGN(tg.Adam(RATE), communication_period=10)
+    model = list(variables(weights(SHAPES)).values())
+    optimizer.build(model)
+    before = state_of(optimizer)
+    for g in gradients(9, SHAPES):
+        optimizer.apply(list(g.values()), model)
+    after = state_of(optimizer)
+    for name in before:
+        if "center" in name:
+            np.testing.assert_array_equal(before[name], after[name], err_msg=name)

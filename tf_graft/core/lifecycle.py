@@ -224,12 +224,17 @@ class Lifecycle(Rates):
         """
         state.load(self._identity, self.named_variables(), store)
 
-    def named_variables(self) -> state.Named:
-        """Every variable of the optimizer by path and role; none before it is built."""
+    def named_variables(self, place: str = "") -> state.Named:
+        """Every variable of the optimizer by path and role; none before it is built.
+
+        Args:
+            place: goes before every role: `"center/"` for `dense/kernel/center/momentum`.
+        """
         if not self._parameters:
             return {}
-        named = {**self._scalars, **self.rate_variables(), **self._shared}
+        shared = {**self._scalars, **self.rate_variables(), **self._shared}
+        named = {f"{place}{role}": variable for role, variable in shared.items()}
         for parameter in self._parameters:
             for role, variable in {**parameter.slots, **parameter.state}.items():
-                named[f"{parameter.path}/{role}"] = variable
+                named[f"{parameter.path}/{place}{role}"] = variable
         return named

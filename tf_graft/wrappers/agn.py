@@ -54,8 +54,8 @@ class AGN(Centered):
 
     Settings: DiLoCo is `mode="updates"` with `center_optimizer=SGD(0.7 * communication_period,
     momentum=0.9, nesterov=True)` and AdamW inside; averaging (post-local SGD) is `mode="updates"`
-    with `center_optimizer=SGD(communication_period)`: the mean `a / n` is that much shorter than the
-    difference between centre and local copy, which these push.
+    with `center_optimizer=SGD(communication_period)`: what these push is the difference between
+    centre and local copy, and the mean `a / n` is that much shorter.
 
     Args:
         optimizer: for the local steps: an optimizer of tf_graft or Keras, a name or a config. What

@@ -10,7 +10,6 @@ import tensorflow as tf
 from tf_graft.core import keras_contract, replicas
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.parameters import Parameter
-from tf_graft.core.point import under
 from tf_graft.core.registry import serialize
 from tf_graft.core.rows import Whole
 from tf_graft.core.slots import Slot
@@ -78,10 +77,10 @@ class Centered(Around):
             keras_contract.rename(self._keep(variable), f"{self.name}/{name}")
 
     def _center_state(self) -> dict[str, Any]:
-        return under("center_optimizer", self.center_optimizer.named_variables())
+        return self.center_optimizer.named_variables("center_optimizer/")
 
-    def named_variables(self) -> dict[str, Any]:
-        named = super().named_variables()
+    def named_variables(self, place: str = "") -> dict[str, Any]:
+        named = super().named_variables(place)
         return named | self._center_state() if named and self._leader is None else named
 
     def signature(self) -> str:
