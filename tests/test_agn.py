@@ -581,6 +581,7 @@ def test_the_state_is_saved_and_goes_on(tmp_path):
     x, y = data()
 
     def fitted(epochs, weights_of=None):
+        keras.backend.clear_session()  # layers are named alike
         model = compiled(tg.AGN(tg.Adam(0.05), communication_period=4))
         model.optimizer.build(model.trainable_variables)
         if weights_of is not None:
