@@ -45,6 +45,11 @@ def put(variable: Any, value: tf.Tensor) -> None:
     local(variable).assign(value, read_value=False)
 
 
+def add(variable: Any, value: tf.Tensor) -> None:
+    """Adds to the calling replica's copy of a variable, in one atomic operation."""
+    local(variable).assign_add(value, read_value=False)
+
+
 def everywhere(strategy: tf.distribute.Strategy, function: Callable[..., None], *args: Any) -> None:
     """Runs `function` once in each replica's context: here, where we are in one already."""
     if not outside(strategy):

@@ -69,6 +69,12 @@ def create(
         return keras_contract.MeshVariable(mesh_layout=layout, **arguments)
 
 
+def first(slot: Slot, variable: Any, dtype: tf.DType) -> tf.Tensor:
+    """What a slot is filled with at the start, as a tensor."""
+    shape = () if variable is None else slot.shape_for(variable)
+    return _filled(slot.fill, variable, shape, slot.dtype or dtype.name)
+
+
 def refill(held: keras.Variable, slot: Slot, variable: Any, part: Part) -> None:
     """Gives a part of the calling replica's copy of a slot what it was filled with at the start."""
     kept = replicas.local(held)

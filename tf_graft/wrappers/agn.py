@@ -14,7 +14,7 @@ from tf_graft.core.point import Point, Step
 from tf_graft.core.registry import register, serialize
 from tf_graft.core.slots import Slot, refill
 from tf_graft.core.wrapper import Around
-from tf_graft.wrappers.center import Centered
+from tf_graft.wrappers.worker_round import WorkerRounds
 
 MODES = ("gradients", "updates")
 PAPER = {"name": "sgd", "learning_rate": 1.0}  # adds the mean of the updates to the centre
@@ -23,7 +23,7 @@ BELONGS = {"use_ema": "center_optimizer", "weight_decay": "optimizer"}
 
 
 @register
-class AGN(Centered):
+class AGN(WorkerRounds):
     """AGN: a period of local steps, then one push of the mean gradient to a centre that all share.
 
     ```

@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any, Self
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -54,6 +55,14 @@ class Centered(Around):
         """How many updates the centre has had: a variable."""
         return self.center_optimizer.iterations
 
+    @property
+    def on_servers(self) -> bool:
+        """Whether the model's variables are the centre, on parameter servers."""
+        return isinstance(self._strategy, tf.distribute.ParameterServerStrategy)
+
+    def slots_for(self, path: str) -> dict[str, Slot]:
+        return {} if self.on_servers else super().slots_for(path)
+
     def slots(self) -> dict[str, Slot]:
         """The centre, where it is not another worker's."""
         if self._leader is not None:
@@ -69,7 +78,13 @@ class Centered(Around):
                 p.slots["center"] = center
                 p.replace(tf.convert_to_tensor(center))
             return
-        centers = {p.path: p.slots["center"] for p in parameters}
+        for p in parameters:
+            if self.on_servers and not isinstance(p.variable, keras.Variable):
+                raise ValueError(
+                    f"{type(self).__name__}.build: '{p.path}' is no keras.Variable, which it must "
+                    "be on parameter servers, and not a shard of one."
+                )
+        centers = {p.path: _center_of(p) for p in parameters}
         self.center_optimizer.mesh = self.mesh
         with keras_contract.named(centers):  # patterns are for the model's paths
             self.center_optimizer.build(centers.values())
@@ -93,7 +108,7 @@ class Centered(Around):
 
     def centers(self) -> list[Any]:
         """The centre's variables, in the order of the model's."""
-        return [p.slots["center"] for p in self._parameters]
+        return [_center_of(p) for p in self._parameters]
 
     def center_values(self) -> dict[str, np.ndarray]:
         """The centre by the paths of the model's variables."""
@@ -111,13 +126,13 @@ class Centered(Around):
 
     def show_center(self, shown: bool) -> None:
         """Puts the centre into the model's variables, or the local copy back."""
-        if shown != self._shown and self.built:
+        if shown != self._shown and self.built and not self.on_servers:
             replicas.everywhere(self._strategy, self._exchange)
             self._shown = shown
 
     def _exchange(self) -> None:
         for p in self._parameters:
-            local, center = p.read(Whole()), replicas.local(p.slots["center"])
+            local, center = p.read(Whole()), replicas.local(_center_of(p))
             p.replace(tf.convert_to_tensor(center))
             replicas.put(center, local)
 
@@ -125,13 +140,19 @@ class Centered(Around):
         """Gives the variables the centre; `fit` calls it when it ends."""
         wanted = self._parameters_for("finalize_variable_values", list(var_list))
         self.show_center(False)
-        self.center_optimizer.finalize_variable_values([p.slots["center"] for p in wanted])
+        self.center_optimizer.finalize_variable_values([_center_of(p) for p in wanted])
 
         def pull() -> None:
             for p in wanted:
-                p.replace(tf.convert_to_tensor(replicas.local(p.slots["center"])))
+                p.replace(tf.convert_to_tensor(replicas.local(_center_of(p))))
 
-        replicas.everywhere(self._strategy, pull)
+        if not self.on_servers:
+            replicas.everywhere(self._strategy, pull)
 
     def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"center_optimizer": serialize(self.center_optimizer)}
+
+
+def _center_of(parameter: Parameter) -> Any:
+    """A parameter's centre: on servers, its variable itself."""
+    return parameter.slots.get("center", parameter.variable)
