@@ -14,6 +14,9 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 import keras
 import numpy as np
+import oracles
+import pytest
+import rounds
 import tensorflow as tf
 from strategy_cases import parameter_servers
 
@@ -103,7 +106,44 @@ def killed(strategy, out):
     assert accuracy > 0.95, accuracy
 
 
-CASES = {"plain": plain, "killed": killed}
+def followed(strategy, out):
+    """One worker does as the NumPy model: its momentum stays with it from round to round."""
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    for mode, reset in (("gradients", False), ("updates", False), ("gradients", True)):
+        assert_followed(strategy, coordinator, mode, reset)
+
+
+def assert_followed(strategy, coordinator, mode, reset):
+    start = {"w": np.float32([[1.0, 2.0], [3.0, 4.0]])}
+    values = np.random.default_rng(0).normal(size=(6, PERIOD, 2, 2)).astype("float32")
+    values[2, 1, 0, 0] = np.nan  # a step that is skipped: the mean is over the others
+    child = tg.SGD(0.25, momentum=0.9)
+    optimizer = tg.AGN(child, communication_period=PERIOD, mode=mode, reset_local_state=reset)
+    with strategy.scope():
+        w = keras.Variable(start["w"], name="w")
+        optimizer.build([w])
+
+    def function(x):
+        return optimizer.round(lambda g: tf.reduce_sum(g * w), (x,))
+
+    function = tf.function(function, autograph=False)
+    local = rounds.by(oracles.sgd, 0.25, momentum=0.9)
+    center = rounds.by(oracles.sgd, 1.0) if mode == "updates" else local
+    truth = rounds.Rounds(start, local, center, 10**6, 1, mode == "updates", reset)
+    for number, x in enumerate(values, 1):
+        coordinator.schedule(function, args=(tf.constant(x),))
+        coordinator.join()
+        for g in x:
+            truth.local_step(0, {"w": g})
+        truth.push([0])
+        np.testing.assert_allclose(w.numpy(), truth.c["w"], rtol=2e-6, atol=2e-6)
+        assert int(optimizer.rounds.numpy()) == number
+    assert int(optimizer.iterations.numpy()) == values.shape[0] * PERIOD - 1
+    with pytest.raises(ValueError, match=r"schedule functions that call AGN\.round"):
+        optimizer.apply([tf.ones([2, 2])], [w])
+
+
+CASES = {"plain": plain, "killed": killed, "followed": followed}
 
 
 def main():

@@ -15,19 +15,20 @@ pytestmark = pytest.mark.slow
 KILLS = 10
 
 
-def cluster_of(case, folder):
+def cluster_of(case, folder, workers=2):
     program = str(column_runs.TESTS / "agn_server_cases.py")
     command = [sys.executable, program, case, "--out", str(folder)]
     environment = {"PYTHONPATH": str(column_runs.ROOT)}
-    return Cluster(command, {"chief": 1, "worker": 2, "ps": 1}, environment)
+    return Cluster(command, {"chief": 1, "worker": workers, "ps": 1}, environment)
 
 
-def test_two_workers_learn_and_every_round_is_counted(tmp_path):
-    with cluster_of("plain", tmp_path) as cluster:
+@pytest.mark.parametrize(("case", "workers"), [("plain", 2), ("followed", 1)])
+def test_case(case, workers, tmp_path):
+    """`plain`: two workers learn, and every round is counted. `followed`: one equals the model."""
+    with cluster_of(case, tmp_path, workers) as cluster:
         assert cluster.wait([cluster.chief], 300), "takes longer than 300 s"
         said = "\n".join(cluster.output(task) for task in cluster.tasks)
         assert cluster.ended()[cluster.chief] == 0, said
-    print((tmp_path / "result").read_text())
 
 
 def test_killed_workers_lose_their_round_only(tmp_path):
