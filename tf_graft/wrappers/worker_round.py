@@ -91,16 +91,18 @@ class WorkerRounds(Centered):
 
         Args:
             loss: a scalar, of one batch given as arguments.
-            batches: a tuple of tensors, `communication_period` batches along their first dimension.
+            batches: a tuple of tensors, with the batches along their first dimension:
+                `communication_period` of them, or fewer at the end of the data.
             others: variables of the model that it changes itself, such as moving means and seeds.
 
         Returns:
             The mean loss of the steps that were not skipped.
         """
+        steps = tf.shape(tf.nest.flatten(batches)[0])[0]
         residents = self._residents()
         start = self._begin(residents, others)
         state = tf.while_loop(
-            lambda i, _: i < self.communication_period,
+            lambda i, _: i < steps,
             lambda i, state: (i + 1, self._local_step(state, loss, batches, i, others)),
             (tf.constant(0), start),
         )[1]
