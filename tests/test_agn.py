@@ -407,6 +407,13 @@ def test_four_replicas_equal_the_model():
 
 
 @pytest.mark.slow
+def test_on_a_mesh_as_on_one_device():
+    command = [sys.executable, str(column_runs.TESTS / "agn_cases.py"), "mesh"]
+    said = column_runs.run_alone(command, {"PYTHONPATH": str(column_runs.ROOT)}, 300)
+    assert said.count("right") == 4, said
+
+
+@pytest.mark.slow
 def test_two_workers_in_processes_of_their_own_equal_the_model():
     command = [sys.executable, str(column_runs.TESTS / "agn_cases.py")]
     with Cluster(command, {"worker": 2}, {"PYTHONPATH": str(column_runs.ROOT)}) as cluster:
@@ -691,6 +698,28 @@ def test_it_is_outermost():
             TypeError, match="does more than propose steps and must be the outermost"
         ):
             make(tg.AGN(tg.SGD()))
+
+
+def test_a_loss_scale_is_a_number():
+    with pytest.raises(TypeError, match=r"^AGN\(optimizer=MixedPrecision\(\.\.\.\)\): .* changes"):
+        tg.AGN(tg.MixedPrecision(tg.SGD()))
+    w = tf.Variable([1.0])
+    optimizer = tg.AGN(tg.SGD(0.5, loss_scale_factor=8.0), communication_period=2)
+    for g in (8.0, 24.0):
+        optimizer.apply([tf.constant([g])], [w])
+    assert w.numpy() == 0.0
+
+
+def test_clipping_and_accumulation_are_of_the_local_gradients():
+    w = tf.Variable([0.0])
+    child = tg.SGD(1.0, clipvalue=2.0, gradient_accumulation_steps=2)
+    optimizer = tg.AGN(child, communication_period=2)
+    found = []
+    for g in (1.0, 2.0, 8.0, 0.0):  # means 1.5 and 4, which is clipped
+        optimizer.apply([tf.constant([g])], [w])
+        found.append(float(w.numpy()[0]))
+    assert found == [0.0, -1.5, -1.5, -1.75]
+    assert int(optimizer.iterations.numpy()) == 2
 
 
 def test_as_many_workers_as_replicas():

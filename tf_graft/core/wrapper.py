@@ -190,7 +190,7 @@ def child_of(owner: str, argument: str, given: Any) -> Optimizer:
     if child.outermost:
         raise TypeError(
             f"{owner}({argument}={name}(...)): {name} does more than propose steps and must be the "
-            f"outermost optimizer; put it around {owner}."
+            "outermost optimizer."
         )
     if child.built:
         raise ValueError(

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any, Unpack
 
+import keras
 import tensorflow as tf
 
 from tf_graft.core import accumulation, arguments, checks, collectives, numerics, replicas, rows
@@ -109,6 +110,12 @@ class AGN(WorkerRounds):
         learning_rate: Any = None,
         **common: Unpack[arguments.Common],
     ):
+        if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+            raise TypeError(
+                f"AGN(optimizer={type(optimizer).__name__}(...)): AGN does not go with a loss "
+                "scale that changes; give loss_scale_factor to AGN, or use bfloat16, which needs "
+                "none."
+            )
         super().__init__(optimizer, learning_rate, **common)
         for option, receiver in BELONGS.items():
             if getattr(self, option):
