@@ -35,6 +35,8 @@ SIDEWAYS = {
     ("optimizers/adamw.py", "tf_graft.optimizers.adam"): "AdamW is Adam with a default",
     ("optimizers/lars.py", "tf_graft.optimizers.layerwise"): "what LARS and LAMB share",
     ("optimizers/lamb.py", "tf_graft.optimizers.layerwise"): "what LARS and LAMB share",
+    ("wrappers/worker_round.py", "tf_graft.wrappers.center"): "what of AGN is the centre's life",
+    ("wrappers/agn.py", "tf_graft.wrappers.worker_round"): "what of AGN is a worker's round",
     ("scaling/fixed.py", "tf_graft.scaling.scaler"): "the base of all scalers",
     ("scaling/backoff.py", "tf_graft.scaling.scaler"): "the base of all scalers",
     ("scaling/logmax.py", "tf_graft.scaling.scaler"): "the base of all scalers",

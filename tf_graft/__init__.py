@@ -22,11 +22,12 @@ from tf_graft.optimizers import (
 )
 from tf_graft.scaling import MixedPrecision
 from tf_graft.training.optimize_loss import get_regularization_loss, optimize_loss
-from tf_graft.wrappers import LARC, AdaGraft, LayerwiseRates
+from tf_graft.wrappers import AGN, LARC, AdaGraft, CenterWeights, LayerwiseRates
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AGN",
     "LAMB",
     "LARC",
     "LARS",
@@ -36,6 +37,7 @@ __all__ = [
     "Adagrad",
     "Adam",
     "AdamW",
+    "CenterWeights",
     "CheckpointError",
     "LayerwiseRates",
     "MixedPrecision",

@@ -27,7 +27,7 @@ def add(gradient: Any, parameter: Parameter) -> None:
     part.write(marks, tf.ones_like(part.read(marks)))
 
 
-def take(gradient: Any, parameter: Parameter, steps: int) -> Any:
+def take(gradient: Any, parameter: Parameter, steps: Any) -> Any:
     """The mean over `steps` micro-steps, in the form of `gradient`; empties the accumulator."""
     accumulator = replicas.local(parameter.state["gradient_accumulator"])
     marks = replicas.local(parameter.state["accumulated_rows"])
@@ -40,4 +40,4 @@ def take(gradient: Any, parameter: Parameter, steps: int) -> Any:
     total = part.read(accumulator)
     part.write(accumulator, tf.zeros_like(total))
     part.write(marks, tf.zeros_like(part.read(marks)))
-    return numerics.like(gradient, numerics.quotient(total, steps))
+    return numerics.divided(numerics.like(gradient, total), steps)

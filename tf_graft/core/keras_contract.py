@@ -4,8 +4,10 @@ Nothing else in the package touches one. `tests/test_keras_contract.py` fails by
 drops one.
 """
 
+import contextlib
 import copy
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -262,6 +264,19 @@ class KerasOptimizer(keras.optimizers.Optimizer):
 def rename(variable: keras.Variable, path: str) -> None:
     """Gives a variable another path."""
     variable._path = path
+
+
+@contextlib.contextmanager
+def named(variables: dict[str, keras.Variable]) -> Iterator[None]:
+    """Has variables go by other paths for a while."""
+    before = {path: variable.path for path, variable in variables.items()}
+    for path, variable in variables.items():
+        rename(variable, path)
+    try:
+        yield
+    finally:
+        for path, variable in variables.items():
+            rename(variable, before[path])
 
 
 class ScalesLoss(keras.optimizers.LossScaleOptimizer):

@@ -21,13 +21,14 @@ from tf_graft.core import (
     state,
 )
 from tf_graft.core.parameters import Parameter, Parameters, paths
+from tf_graft.core.rates import Rates
 from tf_graft.core.slots import Slot
 
 MASTER = Slot(dtype="float32")
 COUNTER = Slot(dtype="int64")
 
 
-class Lifecycle(keras_contract.KerasOptimizer):
+class Lifecycle(Rates):
     """Everything of `Optimizer` that is not the step itself."""
 
     _shared: state.Named  # made in `build` and not before: TensorFlow restores it then
@@ -50,7 +51,7 @@ class Lifecycle(keras_contract.KerasOptimizer):
         self.micro_steps = self._scalar("micro_steps")
         if self.gradient_accumulation_steps and self.nonfinite == "skip":
             self.spoiled_micro_steps = self._scalar("spoiled_micro_steps")
-        self._identity = state.Identity(self.signature, self._named_variables)
+        self._identity = state.Identity(self.signature, self.named_variables)
 
     def slots(self) -> dict[str, Slot]:
         """What is remembered for each variable, by role. Roles are checkpoint keys."""
@@ -66,6 +67,9 @@ class Lifecycle(keras_contract.KerasOptimizer):
 
     def prepare(self, variables: dict[str, Any]) -> None:
         """Looks at the variables, by path, before any state is made for them."""
+
+    def complete(self, parameters: list[Parameter]) -> None:
+        """Makes what stands on the state of the variables, after it was made."""
 
     def build(self, variables: Iterable[Any]) -> None:
         """Creates all state for the variables. Building again for the same ones does nothing.
@@ -92,6 +96,7 @@ class Lifecycle(keras_contract.KerasOptimizer):
                 for role, slot in self.shared_slots().items()
             }
             built = [self._parameter(variable, path) for path, variable in by_path.items()]
+            self.complete(built)
         self._parameters = Parameters(dict(zip(keys, built, strict=True)))
         self._identity.check_awaited()
         self._state = {p.path: {**p.slots, **p.state} for p in built}  # for tf.train.Checkpoint
@@ -155,15 +160,6 @@ class Lifecycle(keras_contract.KerasOptimizer):
         self._settle_scalars(moved=True)
         keras_contract.rehome(self.iterations, parent.iterations)
 
-    def rates(self) -> dict[str, Any]:
-        """The present learning rates by role."""
-        return {"learning_rate": self.learning_rate}
-
-    def rate_variables(self) -> state.Named:
-        """The variables that hold learning rates, by role."""
-        own = self._rate_variable()
-        return {} if own is None else {own.name: own}
-
     def signature(self) -> str:
         """Whose state this is."""
         return type(self).__name__
@@ -176,17 +172,6 @@ class Lifecycle(keras_contract.KerasOptimizer):
     def _done(self) -> tf.Tensor:
         """`iterations` as the calling replica sees it."""
         return tf.convert_to_tensor(replicas.local(self.iterations))
-
-    @property
-    def learning_rate(self) -> Any:
-        """The present learning rate: settable with a number, unless it is a schedule."""
-        return super().learning_rate
-
-    @learning_rate.setter
-    def learning_rate(self, value: Any) -> None:
-        if not isinstance(value, tf.Tensor | tf.Variable | keras.Variable):
-            value = arguments.rate(type(self).__name__, value)
-        keras_contract.KerasOptimizer.learning_rate.fset(self, value)
 
     def exclude_from_weight_decay(
         self, var_list: Iterable[Any] | None = None, var_names: Iterable[str] | None = None
@@ -229,7 +214,7 @@ class Lifecycle(keras_contract.KerasOptimizer):
 
     def save_own_variables(self, store: Any) -> None:
         """Writes the state into a Keras weights store, by path and role."""
-        state.save(self._identity, self._named_variables(), store)
+        state.save(self._identity, self.named_variables(), store)
 
     def load_own_variables(self, store: Any) -> None:
         """Reads the state back, by path and role.
@@ -237,14 +222,19 @@ class Lifecycle(keras_contract.KerasOptimizer):
         Raises:
             CheckpointError: the optimizer is not built, or the state is another optimizer's.
         """
-        state.load(self._identity, self._named_variables(), store)
+        state.load(self._identity, self.named_variables(), store)
 
-    def _named_variables(self) -> state.Named:
-        """Every variable of the optimizer by path and role; none before it is built."""
+    def named_variables(self, place: str = "") -> state.Named:
+        """Every variable of the optimizer by path and role; none before it is built.
+
+        Args:
+            place: goes before every role: `"center/"` for `dense/kernel/center/momentum`.
+        """
         if not self._parameters:
             return {}
-        named = {**self._scalars, **self.rate_variables(), **self._shared}
+        shared = {**self._scalars, **self.rate_variables(), **self._shared}
+        named = {f"{place}{role}": variable for role, variable in shared.items()}
         for parameter in self._parameters:
             for role, variable in {**parameter.slots, **parameter.state}.items():
-                named[f"{parameter.path}/{role}"] = variable
+                named[f"{parameter.path}/{place}{role}"] = variable
         return named

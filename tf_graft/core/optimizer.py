@@ -74,6 +74,10 @@ class Optimizer(Pipeline):
         self.apply([gradient for gradient, _ in pairs], [variable for _, variable in pairs])
         return self.iterations
 
+    def apply_summed(self, gradients: list[Any], variables: Iterable[Any]) -> None:
+        """`apply`, in a replica's context, for gradients that every replica has the same of."""
+        self._receive(gradients, self._parameters_for("apply_summed", list(variables)), True)
+
     @tf.autograph.experimental.do_not_convert
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """One variable's update alone: not aggregated, judged, clipped, averaged or counted."""

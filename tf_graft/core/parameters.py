@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from tf_graft.core import numerics, replicas
-from tf_graft.core.rows import Part
+from tf_graft.core.rows import Part, Whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,12 +64,13 @@ class Parameter:
         part.write(replicas.local(self.state["master"]), moved)
         return part.write(variable, tf.saturate_cast(moved, variable.dtype))
 
-    def replace(self, weights: tf.Tensor) -> None:
-        """Replaces the whole variable."""
+    def replace(self, weights: tf.Tensor, part: Part | None = None) -> None:
+        """Replaces the whole variable, or a part of it."""
+        part = part or Whole()
         variable = replicas.local(self.variable)
-        variable.assign(tf.saturate_cast(weights, variable.dtype), read_value=False)
+        part.write(variable, tf.saturate_cast(weights, variable.dtype))
         if "master" in self.state:
-            replicas.local(self.state["master"]).assign(weights, read_value=False)
+            part.write(replicas.local(self.state["master"]), weights)
 
 
 class Parameters:

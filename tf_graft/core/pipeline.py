@@ -27,7 +27,7 @@ class Pipeline(Algorithm):
     def _receive(self, gradients: list[Any], parameters: list[Parameter], summed: bool) -> None:
         """Aggregate, coalesce, judge. Each is unscaled when it is wanted, still in the caches."""
         gradients = in_precision(gradients, parameters)
-        gradients = gradients if summed else replicas.summed(gradients)
+        gradients = gradients if summed else self.aggregate(gradients)
         with self._ready(gradients, parameters) as ready:
             scale = self.divisor()
             ready = self.penalized(ready, parameters, scale)
@@ -40,6 +40,25 @@ class Pipeline(Algorithm):
                 return
             with tf.control_dependencies(self._finite_check(finite)):
                 self._accept(ready, parameters, scale, finite)
+
+    outermost = False  # whether it has hooks of its own here, so that it can be no child
+
+    def aggregate(self, gradients: list[Any]) -> list[Any]:
+        """The gradients that are acted on, of those that this replica was given: their sum over
+        all replicas.
+        """
+        return replicas.summed(gradients)
+
+    def meet(
+        self, gradients: list[Any], parameters: list[Parameter], finite: tf.Tensor | None
+    ) -> None:
+        """Called after each update, and where one was skipped: on all replicas alike.
+
+        Args:
+            gradients: of the update, times the loss scale; each row once.
+            parameters: what they are for.
+            finite: whether they were; None when it was not asked.
+        """
 
     _watcher: Callable[[list[Any], list[Parameter]], None] | None = None
 
@@ -157,6 +176,7 @@ class Pipeline(Algorithm):
             tf.cond(finite, lambda: self._update(gradients, parameters, scale), self._skip)
         else:
             self._update(gradients, parameters, scale)
+        self.meet(gradients, parameters, finite)
 
     def _update(self, gradients: list[Any], parameters: list[Parameter], scale: Any) -> None:
         """Clip, propose, write, average, count."""

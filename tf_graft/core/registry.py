@@ -73,9 +73,9 @@ def deserialize(config: Mapping[str, Any]) -> keras.optimizers.Optimizer:
 
 def list_optimizers() -> dict[str, str]:
     """Every optimizer's name, as configs write it, with a line on what it is."""
+    named = {snake_case(name): cls for name, cls in _CLASSES.items()}
     return {
-        snake_case(name): (inspect.getdoc(cls) or "").partition("\n")[0]
-        for name, cls in sorted(_CLASSES.items())
+        name: (inspect.getdoc(cls) or "").partition("\n")[0] for name, cls in sorted(named.items())
     }
 
 

@@ -22,6 +22,11 @@ def summed(gradients: Sequence[Any]) -> list[Any]:
     return list(context.all_reduce(tf.distribute.ReduceOp.SUM, distinct))
 
 
+def count() -> int:
+    """How many replicas there are where this is called."""
+    return tf.distribute.get_strategy().num_replicas_in_sync
+
+
 def local(variable: Any) -> tf.Variable:
     """The copy of a variable that belongs to the calling replica, as a plain `tf.Variable`."""
     variable = variable.value if not isinstance(variable, tf.Variable) else variable
@@ -38,6 +43,11 @@ def local(variable: Any) -> tf.Variable:
 def put(variable: Any, value: tf.Tensor) -> None:
     """Gives the calling replica's copy of a variable a new value."""
     local(variable).assign(value, read_value=False)
+
+
+def add(variable: Any, value: tf.Tensor) -> None:
+    """Adds to the calling replica's copy of a variable, in one atomic operation."""
+    local(variable).assign_add(value, read_value=False)
 
 
 def everywhere(strategy: tf.distribute.Strategy, function: Callable[..., None], *args: Any) -> None:

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from tf_graft.core import keras_contract, replicas
+from tf_graft.core.rows import Part, Whole
 
 
 class Slot(NamedTuple):
@@ -66,6 +67,21 @@ def create(
             return keras.Variable(**arguments)
         layout = _layout(mesh, variable, shape)
         return keras_contract.MeshVariable(mesh_layout=layout, **arguments)
+
+
+def first(slot: Slot, variable: Any, dtype: tf.DType) -> tf.Tensor:
+    """What a slot is filled with at the start, as a tensor."""
+    shape = () if variable is None else slot.shape_for(variable)
+    return _filled(slot.fill, variable, shape, slot.dtype or dtype.name)
+
+
+def refill(held: keras.Variable, slot: Slot, variable: Any, part: Part) -> None:
+    """Gives a part of the calling replica's copy of a slot what it was filled with at the start."""
+    kept = replicas.local(held)
+    if callable(slot.fill):
+        part = Whole()
+    start = _filled(slot.fill, variable, tf.shape(part.read(kept)), kept.dtype)
+    part.write(kept, start)
 
 
 def _filled(fill: Any, variable: Any, shape: tuple[int, ...], dtype: str) -> tf.Tensor:

@@ -63,7 +63,7 @@ class Wrapper(Optimizer):
                     "a state of its own."
                 )
         for role, argument in self.roles.items():
-            child = _child(owner, argument, given[argument])
+            child = child_of(owner, argument, given[argument])
             _refuse_pipeline(f"{owner}({argument}={type(child).__name__}(...))", owner, child)
             setattr(self, argument, child)
             for name, variable in under(role, child.rate_variables()).items():
@@ -129,7 +129,7 @@ class Around(Wrapper):
     def __init__(
         self, optimizer: Any, learning_rate: Any = None, **common: Unpack[arguments.Common]
     ):
-        child = _child(type(self).__name__, "optimizer", optimizer)
+        child = child_of(type(self).__name__, "optimizer", optimizer)
         if learning_rate is not None:
             child.learning_rate = arguments.rate(type(self).__name__, learning_rate)
 
@@ -177,7 +177,7 @@ class Around(Wrapper):
         return super().get_config() | {"learning_rate": rate}
 
 
-def _child(owner: str, argument: str, given: Any) -> Optimizer:
+def child_of(owner: str, argument: str, given: Any) -> Optimizer:
     """An optimizer of this package for what was given, without state."""
     given = get(given)
     name = type(given).__name__
@@ -187,6 +187,11 @@ def _child(owner: str, argument: str, given: Any) -> Optimizer:
             f"optimizer; put {name} around {owner}."
         )
     child = wrap(given)
+    if child.outermost:
+        raise TypeError(
+            f"{owner}({argument}={name}(...)): {name} does more than propose steps and must be the "
+            "outermost optimizer."
+        )
     if child.built:
         raise ValueError(
             f"{owner}({argument}={name}(...)): it has been built; give one without state."

@@ -28,7 +28,7 @@ from tf_graft.training.loop import (
     metric_columns,
 )
 from tf_graft.training.schema import RunConfig
-from tf_graft.wrappers import AdaGraft
+from tf_graft.wrappers import AGN, AdaGraft, CenterWeights
 
 RECORDS = 200  # of a graft in a run, at most: a small model must not wait for them
 
@@ -211,11 +211,13 @@ def _recorders(
     model: RecordedModel, folder: RunFolder, total: int, writers: dict[str, Any]
 ) -> list[keras.callbacks.Callback]:
     """What writes down the norms of a graft, before a state is saved that comes after them; and
-    the loss scale.
+    the loss scale; what has validation see a centre.
     """
     chosen = model.optimizer
     if isinstance(chosen, MixedPrecision):
         return [LossScaleLogger()]
+    if isinstance(chosen, AGN):
+        return [CenterWeights()]
     if not (isinstance(chosen, AdaGraft) and chosen.diagnostic):
         return []
     every = -(-total // RECORDS)

@@ -23,6 +23,7 @@ from tf_graft.training.errors import Source
 from tf_graft.training.folder import Log, RunFolder
 from tf_graft.training.loop import STEP_COLUMNS, Stopped, StopRequest, metric_columns
 from tf_graft.training.schema import RunConfig
+from tf_graft.wrappers import AGN
 
 
 class Remote:
@@ -50,7 +51,9 @@ class Remote:
             self.optimizer.build(self._parts)
         self.model.set_weights(here.get_weights())
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._strategy)
-        self._step = tf.function(self._on_worker)
+        rounds = isinstance(self.optimizer, AGN)
+        self._step = tf.function(self._round if rounds else self._on_worker)
+        self.period = self.optimizer.communication_period if rounds else 1
 
     def saved(self) -> Any:
         """What `Checkpoints` saves of it."""
@@ -58,9 +61,16 @@ class Remote:
             variables=self.model.variables, optimizer=self.optimizer, metrics_variables=[]
         )
 
-    def schedule(self, x: Any, y: Any) -> Any:
-        """Hands out a step; returns what will hold its loss, accuracy and learning rate."""
-        return self._coordinator.schedule(self._step, args=(x, y))
+    def schedule(self, batches: list[Any]) -> Any:
+        """Hands out a step, or a round of `AGN` of as many steps as there are batches.
+
+        Returns:
+            What will hold the mean loss, the accuracy and the learning rate.
+        """
+        if isinstance(self.optimizer, AGN):
+            x, y = (tf.stack(column) for column in zip(*batches, strict=True))
+            return self._coordinator.schedule(self._step, args=(x, y))
+        return self._coordinator.schedule(self._step, args=batches[0])
 
     def join(self) -> None:
         """Waits until all steps that were handed out are taken."""
@@ -73,6 +83,17 @@ class Remote:
 
     def _on_worker(self, x: tf.Tensor, y: tf.Tensor) -> Any:
         return self._strategy.run(self._train, args=(x, y))
+
+    def _round(self, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        def loss(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+            logits = self.model(x, training=True)
+            return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
+
+        mean = self.optimizer.round(loss, (x, y), self.model.non_trainable_variables)
+        # of the centre, on the last batch
+        right = tf.cast(tf.argmax(self.model(x[-1]), axis=-1), y.dtype) == y[-1]
+        rate = tf.cast(self.optimizer.learning_rate, tf.float32)
+        return tf.stack([mean, tf.reduce_mean(tf.cast(right, tf.float32)), rate])
 
     def _train(self, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
@@ -131,14 +152,16 @@ def _show(config: RunConfig, epoch: int, line: dict[str, float]) -> None:
 
 
 def _taken(remote: Remote, batches: Any, count: int, stop: StopRequest) -> list[np.ndarray]:
-    """(loss, accuracy, rate) of up to `count` steps, fewer when asked to stop."""
-    results = []
-    for _ in range(count):
-        if stop.signum is not None:
-            break
-        results.append(remote.schedule(*next(batches)))
+    """(loss, accuracy, rate) of up to `count` steps, a round's for each of its steps; fewer when
+    asked to stop.
+    """
+    results: list[tuple[int, Any]] = []
+    while count and stop.signum is None:
+        steps = min(count, remote.period)
+        results.append((steps, remote.schedule([next(batches) for _ in range(steps)])))
+        count -= steps
     remote.join()
-    return [np.asarray(result.fetch()) for result in results]
+    return [np.asarray(result.fetch()) for steps, result in results for _ in range(steps)]
 
 
 def _evaluated(

@@ -1,0 +1,766 @@
+"""AGN: contrib's recordings, and NumPy models of workers in turn and of replicas in lockstep."""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import column_runs
+import keras
+import numpy as np
+import oracles
+import pytest
+import rounds
+import tensorflow as tf
+from samples import gradients, slices, state_of, variables, weights
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
+from test_replicas import mirrored, per_replica
+
+import tf_graft as tg
+from tf_graft.training.processes import Cluster
+
+SHAPES = {"table": (6, 3), "kernel": (4, 3), "bias": (3,), "scale": ()}
+RATE = 0.125
+
+
+def values_of(model):
+    return {path: variable.numpy() for path, variable in model.items()}
+
+
+def assert_close(actual, expected, atol=2e-6):
+    for path, value in expected.items():
+        np.testing.assert_allclose(actual[path], value, rtol=2e-6, atol=atol, err_msg=path)
+
+
+# Contrib's recordings.
+
+CASES = json.loads((Path(__file__).parent / "goldens" / "agn.json").read_text())["cases"]
+REPRODUCED = [
+    "contrib_unit_test_constant_minus1",
+    "float64_momentum_nesterov",
+    "float64_sgd",
+    "num_worker_has_no_effect",
+    "period1",
+    "single_sgd_period3",
+    "sparse_duplicates_momentum",
+    "zero_gradients",
+]
+TREATED = ["nan_gradient", "single_adam_period4"]
+
+
+def numbers(values):
+    return np.array(values, dtype=object).astype(np.float64)
+
+
+def optimizer_of(case, **options):
+    given = dict(case["optimizer"])
+    cls = given.pop("class")
+    if cls == "Adam":
+        names = {"beta1": "beta_1", "beta2": "beta_2"}
+        given = {names.get(name, name): x for name, x in given.items()} | {"epsilon": 1e-8}
+    # TensorFlow 1 holds hyperparameters in float32
+    given = {k: float(np.float32(x)) if isinstance(x, float) else x for k, x in given.items()}
+    period = case["communication_period"]
+    return tg.AGN(getattr(tg, cls)(**given), communication_period=period, **options)
+
+
+def gradients_of(case, step):
+    for given in case["gradients"][step]:
+        if "dense" in given:
+            yield tf.constant(numbers(given["dense"]), case["dtype"])
+        else:
+            values = numbers(given["sparse"]["values"])
+            yield slices(given["sparse"]["indices"], tf.constant(values, case["dtype"]))
+
+
+def replay(case, optimizer, function):
+    """(centre, local copy, rounds) after each step."""
+    model = variables({path: np.array(w, case["dtype"]) for path, w in case["initial"].items()})
+    optimizer.build(list(model.values()))
+
+    def apply(*given):
+        optimizer.apply(list(given), list(model.values()))
+
+    apply = tf.function(apply) if function else apply
+    for step in range(len(case["gradients"])):
+        apply(*gradients_of(case, step))
+        center = list(optimizer.center_values().values())
+        yield center, list(values_of(model).values()), int(optimizer.rounds.numpy())
+
+
+def test_every_recording_has_its_place():
+    assert sorted(CASES) == sorted(REPRODUCED + TREATED)
+
+
+@pytest.mark.parametrize("name", REPRODUCED)
+@pytest.mark.parametrize("function", [False, True], ids=["eager", "function"])
+def test_reproduces_contrib(name, function):
+    """Bit for bit but for what the recording rounds to nine digits."""
+    case = CASES[name]
+    found = replay(case, optimizer_of(case), function)
+    for step, (center, local, count) in enumerate(found):
+        assert count == case["rounds"][step]
+        for actual, recorded in ((center, case["center"]), (local, case["local"])):
+            for value, expected in zip(actual, recorded[step], strict=True):
+                np.testing.assert_array_max_ulp(
+                    value, numbers(expected).astype(case["dtype"]), maxulp=1
+                )
+
+
+def test_the_comparison_notices_another_period():
+    case = CASES["single_sgd_period3"] | {"communication_period": 2}
+    found = [center[0] for center, *_ in replay(case, optimizer_of(case), False)]
+    right = [numbers(center[0]) for center in case["center"]]
+    with pytest.raises(AssertionError):
+        np.testing.assert_allclose(found, right, rtol=1e-3)
+
+
+def test_the_bias_correction_of_the_centre_is_its_own():
+    """`single_adam_period4`: the centre used that of the worker, of `period` steps more a round."""
+    case = CASES["single_adam_period4"]
+    adam = rounds.by(oracles.adam, float(np.float32(0.1)), epsilon=1e-8)
+    truth = rounds.Rounds(case["initial"], adam, adam, 4)
+    found = list(replay(case, optimizer_of(case), True))
+    for step, (center, local, _) in enumerate(found):
+        truth.step(
+            0, dict(zip(truth.c, (g.numpy() for g in gradients_of(case, step)), strict=True))
+        )
+        assert_close(dict(zip(truth.c, center, strict=True)), truth.c)
+        assert_close(dict(zip(truth.c, local, strict=True)), truth.workers[0].w)
+    first = np.array(case["initial"]["v1"]) - found[3][0][1]
+    np.testing.assert_allclose(np.abs(first), 0.1, rtol=1e-4)  # as Adam's first step is
+    recorded = np.array(case["initial"]["v1"]) - numbers(case["center"][3][1])
+    assert np.abs(recorded).max() < 0.07
+    assert found[2][1][1].tobytes() != found[3][1][1].tobytes()
+
+
+def test_what_is_not_finite_never_reaches_the_centre():
+    """`nan_gradient`: it did, for good."""
+    case = CASES["nan_gradient"]
+    sgd = rounds.by(oracles.sgd, 0.1)
+    truth = rounds.Rounds(case["initial"], sgd, sgd, case["communication_period"])
+    optimizer = optimizer_of(case)
+    for step, (center, *_) in enumerate(replay(case, optimizer, False)):
+        truth.step(
+            0, dict(zip(truth.c, (g.numpy() for g in gradients_of(case, step)), strict=True))
+        )
+        assert_close(dict(zip(truth.c, center, strict=True)), truth.c)
+    assert np.isnan(numbers(case["center"][-1][0])).any()
+    assert int(optimizer.skipped_steps.numpy()) == 1
+    assert int(optimizer.rounds.numpy()) == 1  # three gradients were finite
+
+
+# One process, against the model.
+
+CHILDREN = {
+    "sgd": (lambda: tg.SGD(RATE), rounds.by(oracles.sgd, RATE)),
+    "momentum": (
+        lambda: tg.SGD(RATE, momentum=0.9, nesterov=True),
+        rounds.by(oracles.sgd, RATE, momentum=0.9, nesterov=True),
+    ),
+    "adam": (lambda: tg.Adam(RATE), rounds.by(oracles.adam, RATE)),
+    "keras_adam": (lambda: keras.optimizers.Adam(RATE), rounds.by(oracles.adam, RATE)),
+    "lars": (lambda: tg.LARS(RATE, eeta=0.5), rounds.by(oracles.lars, RATE, eeta=0.5)),
+}
+
+
+def assert_follows(optimizer, truth, steps=10, function=False):
+    model = variables(weights(SHAPES))
+    optimizer.build(list(model.values()))
+
+    def apply(g):
+        optimizer.apply([g[path] for path in model], list(model.values()))
+
+    apply = tf.function(apply) if function else apply
+    for g in gradients(steps, SHAPES):
+        apply({path: tf.constant(x) for path, x in g.items()})
+        truth.step(0, g)
+        assert_close(values_of(model), truth.workers[0].w, atol=1e-5)
+        assert_close(optimizer.center_values(), truth.c, atol=1e-5)
+    assert int(optimizer.rounds.numpy()) == truth.rounds
+    assert int(optimizer.iterations.numpy()) == steps
+
+
+@pytest.mark.parametrize("child", CHILDREN)
+@pytest.mark.parametrize("mode", ["gradients", "updates"])
+@pytest.mark.parametrize("reset", [False, True], ids=["keep", "reset"])
+def test_follows_the_model(child, mode, reset):
+    make, local = CHILDREN[child]
+    center = local if mode == "gradients" else rounds.by(oracles.sgd, 1.0)
+    optimizer = tg.AGN(make(), communication_period=3, mode=mode, reset_local_state=reset)
+    truth = rounds.Rounds(weights(SHAPES), local, center, 3, 1, mode == "updates", reset)
+    assert_follows(optimizer, truth, function=child == "adam")
+
+
+def test_a_graft_as_child():
+    child = lambda: tg.AdaGraft(tg.SGD(RATE), tg.SGD(1.0))  # noqa: E731 - SGD, up to rounding
+    sgd = rounds.by(oracles.sgd, RATE)
+    assert_follows(
+        tg.AGN(child(), communication_period=2), rounds.Rounds(weights(SHAPES), sgd, sgd, 2)
+    )
+
+
+def test_diloco_and_post_local_sgd_are_settings():
+    """The difference of centre and local copy, through Nesterov, or averaged."""
+    period = 4
+    for momentum, rate in ((0.9, 0.7), (0.0, 1.0)):
+        center = tg.SGD(rate * period, momentum=momentum, nesterov=momentum > 0)
+        optimizer = tg.AGN(tg.SGD(RATE), None, period, center, mode="updates")
+        model = variables(weights(SHAPES))
+        c = {p: w.astype("float64") for p, w in weights(SHAPES).items()}
+        v = dict.fromkeys(c, 0.0)
+        w = dict(c)
+        for number, g in enumerate(gradients(8, SHAPES), 1):
+            optimizer.apply([g[path] for path in model], list(model.values()))
+            w = {path: w[path] - RATE * g[path] for path in w}
+            if number % period == 0:
+                for path in c:
+                    difference = c[path] - w[path]
+                    v[path] = momentum * v[path] - rate * difference
+                    nesterov = momentum * v[path] - rate * difference
+                    c[path] = c[path] + (nesterov if momentum else v[path])
+                w = dict(c)
+            assert_close(values_of(model), w, atol=1e-5)
+
+
+def test_schedules_count_rounds_on_the_centre_and_steps_on_the_worker():
+    class Counting(keras.optimizers.schedules.LearningRateSchedule):
+        def __call__(self, step):
+            return 1.0 / (1.0 + tf.cast(step, tf.float32))
+
+    def rate(t):
+        return 1.0 / t
+
+    sgd = rounds.by(oracles.sgd, rate)
+    truth = rounds.Rounds(weights(SHAPES), sgd, sgd, 3)
+    assert_follows(tg.AGN(tg.SGD(Counting()), None, 3, tg.SGD(Counting())), truth, function=True)
+
+
+def test_a_rate_that_is_set_is_set_for_the_copy_too():
+    optimizer = tg.AGN(tg.SGD(0.5), communication_period=1)
+    w = tf.Variable([1.0])
+    optimizer.build([w])
+    optimizer.learning_rate = 0.25
+    optimizer.apply([tf.constant([1.0])], [w])
+    assert w.numpy() == 0.75
+    other = tg.AGN(tg.SGD(0.5), None, 1, tg.SGD(1.0))
+    other.learning_rate = 0.25
+    assert float(other.center_optimizer.learning_rate) == 1.0
+
+
+@pytest.mark.parametrize("period", [2, 3])
+def test_workers_in_turn_equal_the_model(period):
+    """Two workers, one of which is faster, in one process."""
+    sgd = rounds.by(oracles.sgd, RATE, momentum=0.9)
+    truth = rounds.Rounds(weights(SHAPES), sgd, sgd, period, workers=2)
+    workers = tg.AGN(tg.SGD(RATE, momentum=0.9), 2, period).workers()
+    models = [variables(weights(SHAPES, seed=seed)) for seed in (1, 2)]
+    for worker, model in zip(workers, models, strict=True):
+        worker.build(list(model.values()))
+    for number, g in enumerate(gradients(14, SHAPES)):
+        turn = [0, 0, 1, 0, 1, 1, 0][number % 7]
+        workers[turn].apply([g[path] for path in SHAPES], list(models[turn].values()))
+        truth.step(turn, g)
+        for worker, model in zip(truth.workers, models, strict=True):
+            assert_close(values_of(model), worker.w, atol=1e-5)
+        assert_close(workers[0].center_values(), truth.c, atol=1e-5)
+    assert truth.rounds == int(workers[0].rounds.numpy()) == int(workers[1].rounds.numpy())
+
+
+def test_workers_are_refused_without_a_number():
+    with pytest.raises(ValueError, match=r"^AGN\.workers: called without num_worker\.$"):
+        tg.AGN(tg.SGD(0.1)).workers()
+
+
+# Rows.
+
+
+@pytest.mark.parametrize("function", [False, True], ids=["eager", "function"])
+def test_only_touched_rows_are_pushed_and_pulled(function):
+    """Each row is a variable of its own, which takes part in the steps and rounds that touch it."""
+    optimizer = tg.AGN(tg.SGD(RATE, momentum=0.9), communication_period=2)
+    table = variables({"table": weights(SHAPES)["table"]})["table"]
+    optimizer.build([table])
+    w = table.numpy().astype("float64")
+    c, a, m, cm = w.copy(), np.zeros_like(w), np.zeros_like(w), np.zeros_like(w)
+    touched = set()
+
+    def apply(ids, values):
+        optimizer.apply([tf.IndexedSlices(values, ids)], [table])
+
+    apply = tf.function(apply, reduce_retracing=True) if function else apply
+    random = np.random.default_rng(3)
+    for number, ids in enumerate([[1, 1, 3], [0], [3], [3, 4], [0, 1], [2, 2, 2]], 1):
+        values = random.normal(size=(len(ids), 3)).astype("float32")
+        apply(tf.constant(ids, tf.int64), tf.constant(values))
+        g = np.zeros_like(w)
+        np.add.at(g, ids, values)
+        rows = sorted(set(ids))
+        m[rows] = 0.9 * m[rows] - RATE * g[rows]
+        w[rows] += m[rows]
+        a[rows] += g[rows]
+        touched |= set(ids)
+        if number % 2 == 0:
+            rows = sorted(touched)
+            cm[rows] = 0.9 * cm[rows] - RATE * a[rows] / 2
+            c[rows] += cm[rows]
+            w[rows], a[rows] = c[rows], 0
+            touched = set()
+        np.testing.assert_allclose(table.numpy(), w, rtol=2e-6, atol=1e-6)
+        np.testing.assert_allclose(optimizer.center_values()["table"], c, rtol=2e-6, atol=1e-6)
+
+
+def test_exact_equals_dense():
+    found = []
+    for sparse in (True, False):
+        optimizer = tg.AGN(tg.Adam(RATE), communication_period=2, sparse="exact")
+        table = variables({"table": weights(SHAPES)["table"]})["table"]
+        for ids in ([1, 1, 3], [0], [3], [3, 4]):
+            g = slices(ids, np.ones([len(ids), 3], "float32"))
+            g = g if sparse else tf.math.unsorted_segment_sum(g.values, g.indices, 6)
+            optimizer.apply([g], [table])
+        found.append(table.numpy())
+    np.testing.assert_array_equal(*found)
+
+
+# Replicas in lockstep.
+
+
+def shares(form, count, steps):
+    """For each step and each replica, a gradient by path and the rows of the table's."""
+    random = np.random.default_rng(11)
+    result = []
+    for _ in range(steps):
+        each = []
+        for replica in range(count):
+            rows = random.integers(0, 5, 2 + replica) if form == "rows" else np.arange(6)
+            shapes = SHAPES | {"table": (len(rows), 3)}
+            g = {p: random.normal(size=s).astype("float32") for p, s in shapes.items()}
+            each.append((rows.astype("int64"), g))
+        result.append(each)
+    return result
+
+
+def whole(rows, g):
+    """A replica's gradient with the table's as the dense one."""
+    table = np.zeros(SHAPES["table"])
+    np.add.at(table, rows, g["table"].astype("float64"))
+    return g | {"table": table}
+
+
+def assert_replicas_follow(strategy, form, graph, period, steps=8, first=0):
+    """Each replica's local copy and the centre follow the model at every step.
+
+    `first` is the number of this process's first replica.
+    """
+    count = strategy.num_replicas_in_sync
+    with strategy.scope():
+        model = variables(weights(SHAPES))
+        optimizer = tg.AGN(tg.SGD(RATE), communication_period=period)
+        optimizer.build(list(model.values()))
+
+    def step(rows, *values):
+        def on_replica(rows, *values):
+            table = tf.IndexedSlices(values[0], rows) if form == "rows" else values[0]
+            optimizer.apply([table, *values[1:]], list(model.values()))
+
+        strategy.run(on_replica, args=(rows, *values))
+
+    step = tf.function(step, reduce_retracing=True) if graph else step
+    sgd = rounds.by(oracles.sgd, RATE)
+    truth = rounds.Rounds(weights(SHAPES), sgd, sgd, period, count)
+
+    def distributed(values):
+        return strategy.experimental_distribute_values_from_function(
+            lambda context: tf.constant(values[context.replica_id_in_sync_group])
+        )
+
+    for number, each in enumerate(shares(form, count, steps)):
+        columns = zip(*(g.values() for _, g in each), strict=True)
+        step(distributed([rows for rows, _ in each]), *map(distributed, columns))
+        truth.steps_together([whole(rows, g) for rows, g in each], number)
+        for path, variable in model.items():
+            copies = strategy.experimental_local_results(variable.value)
+            for replica, copy in enumerate(copies, first):
+                right = truth.workers[replica].w[path]
+                np.testing.assert_allclose(copy.numpy(), right, rtol=2e-6, atol=2e-6)
+    assert int(optimizer.rounds.numpy()) == truth.rounds == steps // period
+    assert_close(optimizer.center_values(), truth.c)
+    optimizer.finalize_variable_values(list(model.values()))
+    for path, variable in model.items():
+        for copy in strategy.experimental_local_results(variable.value):
+            np.testing.assert_array_equal(copy.numpy(), optimizer.center_values()[path])
+
+
+@pytest.mark.parametrize("graph", [False, True], ids=["eager", "function"])
+@pytest.mark.parametrize("form", ["dense", "rows"])
+@pytest.mark.parametrize("period", [1, 3])
+def test_two_replicas_equal_the_model(form, graph, period):
+    assert_replicas_follow(mirrored(), form, graph, period)
+
+
+@pytest.mark.slow
+def test_four_replicas_equal_the_model():
+    command = [sys.executable, str(column_runs.TESTS / "agn_cases.py")]
+    said = column_runs.run_alone(command, {"PYTHONPATH": str(column_runs.ROOT)}, 300)
+    assert said.count("right") == 4, said
+
+
+@pytest.mark.slow
+def test_on_a_mesh_as_on_one_device():
+    command = [sys.executable, str(column_runs.TESTS / "agn_cases.py"), "mesh"]
+    said = column_runs.run_alone(command, {"PYTHONPATH": str(column_runs.ROOT)}, 300)
+    assert said.count("right") == 4, said
+
+
+@pytest.mark.slow
+def test_two_workers_in_processes_of_their_own_equal_the_model():
+    command = [sys.executable, str(column_runs.TESTS / "agn_cases.py")]
+    with Cluster(command, {"worker": 2}, {"PYTHONPATH": str(column_runs.ROOT)}) as cluster:
+        in_time = cluster.wait(cluster.tasks, 200)
+        said = {task: cluster.output(task) for task in cluster.tasks}
+        assert in_time, said
+        assert not any(cluster.ended().values()), said
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_a_replica_that_skips_still_meets(bad):
+    """Its step is neither made nor accumulated; all replicas communicate when it is time."""
+    strategy, period = mirrored(), 2
+    with strategy.scope():
+        model = variables({"w": np.float32([1.0, 2.0])})
+        optimizer = tg.AGN(tg.SGD(0.25), communication_period=period)
+        optimizer.build(list(model.values()))
+
+    @tf.function
+    def step(g):
+        strategy.run(lambda g: optimizer.apply([g], list(model.values())), args=(g,))
+
+    sgd = rounds.by(oracles.sgd, 0.25)
+    truth = rounds.Rounds({"w": np.float32([1.0, 2.0])}, sgd, sgd, period, 2)
+    for number in range(6):
+        each = [np.float32([1.0, -0.5]) * (number + 1), np.float32([0.5, 2.0])]
+        if number in (1, 2):
+            each[bad] = np.float32([np.nan, 1.0])
+        step(per_replica(each))
+        truth.steps_together([{"w": g} for g in each], number)
+        copies = strategy.experimental_local_results(model["w"].value)
+        for copy, worker in zip(copies, truth.workers, strict=True):
+            np.testing.assert_allclose(copy.numpy(), worker.w["w"], rtol=1e-6)
+    assert int(optimizer.rounds.numpy()) == 3
+
+
+def test_a_round_of_which_a_replica_has_nothing_is_left_out():
+    """As with a period of 1, where a non-finite gradient of any replica skips the step."""
+    strategy = mirrored()
+    with strategy.scope():
+        model = variables({"w": np.float32([1.0, 2.0])})
+        optimizer = tg.AGN(tg.SGD(0.25, momentum=0.9), communication_period=1)
+        optimizer.build(list(model.values()))
+    step = tf.function(
+        lambda g: strategy.run(lambda g: optimizer.apply([g], list(model.values())), args=(g,))
+    )
+    step(per_replica([np.float32([1.0, 1.0]), np.float32([np.inf, 1.0])]))
+    np.testing.assert_array_equal(model["w"].numpy(), [1.0, 2.0])
+    assert int(optimizer.rounds.numpy()) == 0
+    assert int(optimizer.center_optimizer.skipped_steps.numpy()) == 1
+    step(per_replica([np.float32([1.0, 1.0]), np.float32([1.0, 1.0])]))
+    np.testing.assert_array_equal(model["w"].numpy(), [0.5, 1.5])
+
+
+def executed_collectives(optimizer, steps):
+    """How many collectives ran, on all replicas together, in so many steps after the first."""
+    strategy = mirrored()
+    with strategy.scope():
+        start = {"kernel": np.zeros([64, 64], "float32"), "bias": np.zeros(64, "float32")}
+        model = list(variables(start).values())
+        optimizer.build(model)
+
+    @tf.function
+    def step(g):
+        strategy.run(lambda g: optimizer.apply([g, tf.reduce_sum(g, 0)], model), args=(g,))
+
+    g = per_replica([np.ones([64, 64], "float32")] * 2)
+    step(g)
+    with tempfile.TemporaryDirectory() as folder:
+        tf.profiler.experimental.start(folder)
+        for _ in range(steps):
+            step(g)
+        tf.profiler.experimental.stop()
+        (file,) = Path(folder).rglob("*.xplane.pb")
+        space = xplane_pb2.XSpace.FromString(file.read_bytes())
+    names = [
+        plane.event_metadata[event.metadata_id].name
+        for plane in space.planes
+        for line in plane.lines
+        for event in line.events
+    ]
+    assert not any("Gather" in name for name in names if "ollective" in name)
+    return names.count("BaseCollectiveExecutor::ExecuteAsync")
+
+
+@pytest.mark.parametrize("period", [2, 5])
+def test_traffic_is_that_of_synchronous_training_divided_by_the_period(period):
+    """Either sends every entry of every gradient once in one all-reduce, AGN once a period."""
+    plain = executed_collectives(tg.SGD(0.1), 20)
+    assert plain == 20 * 2
+    rarely = executed_collectives(tg.AGN(tg.SGD(0.1), communication_period=period), 20)
+    assert rarely == plain // period
+
+
+# In `fit`; saving; what is refused.
+
+
+def net():
+    return keras.Sequential(
+        [keras.Input((4,)), keras.layers.Dense(3, name="a"), keras.layers.Dense(3, name="b")]
+    )
+
+
+def data(count=96):
+    x = np.random.default_rng(0).normal(size=(count, 4)).astype("float32")
+    return x, x[:, :3].argmax(axis=1)
+
+
+def compiled(optimizer, **options):
+    keras.utils.set_random_seed(1)
+    model = net()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, loss, **options)
+    return model
+
+
+def assert_holds_the_centre(model):
+    center = model.optimizer.center_values()
+    for variable, value in zip(model.trainable_variables, center.values(), strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_fit_ends_with_the_centre(steps):
+    model = compiled(tg.AGN(tg.Adam(0.05), communication_period=4), steps_per_execution=steps)
+    history = model.fit(*data(), epochs=3, batch_size=16, verbose=0).history
+    assert history["loss"][-1] < history["loss"][0]
+    assert int(model.optimizer.iterations.numpy()) == 18
+    assert int(model.optimizer.rounds.numpy()) == 4
+    assert_holds_the_centre(model)
+
+
+@pytest.mark.parametrize("run_eagerly", [False, True])
+def test_fit_on_replicas_with_a_period_of_one_is_synchronous_training(run_eagerly):
+    found = []
+    for make in (lambda: tg.SGD(0.1), lambda: tg.AGN(tg.SGD(0.1), communication_period=1)):
+        with mirrored().scope():
+            model = compiled(make(), run_eagerly=run_eagerly)
+        model.fit(*data(), epochs=2, batch_size=16, verbose=0, shuffle=False)
+        found.append(model.get_weights())
+    for ours, plain in zip(*reversed(found), strict=True):
+        np.testing.assert_allclose(ours, plain, rtol=1e-5, atol=1e-6)
+
+
+def test_fit_on_replicas_ends_with_the_centre_on_all():
+    with mirrored().scope():
+        model = compiled(tg.AGN(tg.Adam(0.05), communication_period=4))
+    history = model.fit(*data(), epochs=3, batch_size=16, verbose=0).history
+    assert history["loss"][-1] < history["loss"][0]
+    assert int(model.optimizer.rounds.numpy()) == 4
+    for variable in model.trainable_variables:
+        first, second = mirrored().experimental_local_results(variable.value)
+        np.testing.assert_array_equal(first.numpy(), second.numpy())
+    assert_holds_the_centre(model)
+
+
+def test_validation_sees_the_centre_and_training_the_local_copy():
+    optimizer = tg.AGN(tg.SGD(0.05), communication_period=100)  # the centre never moves
+    model = compiled(optimizer)
+    x, y = data()
+    before = model.evaluate(x, y, verbose=0)
+
+    class Look(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.shown = []
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.shown.append(np.concatenate([w.ravel() for w in self.model.get_weights()]))
+
+    fit = {"epochs": 2, "batch_size": 16, "verbose": 0, "validation_data": (x, y)}
+    look = Look()
+    history = model.fit(x, y, callbacks=[tg.CenterWeights(), look], **fit).history
+    np.testing.assert_allclose(history["val_loss"], before, rtol=1e-6)
+    assert history["loss"][1] < history["loss"][0]
+    assert np.abs(look.shown[1] - look.shown[0]).max() > 1e-3
+    saved = Look()
+    model.fit(x, y, callbacks=[tg.CenterWeights(swap_on_epoch=True), saved], **fit)
+    start = np.concatenate([c.ravel() for c in optimizer.center_values().values()])
+    for shown in saved.shown:
+        np.testing.assert_array_equal(shown, start)
+    assert_holds_the_centre(model)
+
+
+def test_the_state_is_saved_and_goes_on(tmp_path):
+    """In the middle of a round, in all three forms."""
+    x, y = data()
+
+    def fitted(epochs, weights_of=None):
+        keras.backend.clear_session()  # layers are named alike
+        model = compiled(tg.AGN(tg.Adam(0.05), communication_period=4))
+        model.optimizer.build(model.trainable_variables)
+        if weights_of is not None:
+            weights_of(model)
+        for number in range(*epochs):
+            model.train_on_batch(x[number * 16 :][:16], y[number * 16 :][:16])
+        return model
+
+    whole = state_of(fitted((0, 6)).optimizer, *fitted((0, 6)).trainable_variables)
+    half = fitted((0, 3))
+    half.save(tmp_path / "m.keras")
+    half.save_weights(tmp_path / "m.weights.h5")
+    path = tf.train.Checkpoint(model=half, optimizer=half.optimizer).write(str(tmp_path / "c"))
+    loaded = keras.saving.load_model(tmp_path / "m.keras")
+    for number in range(3, 6):
+        loaded.train_on_batch(x[number * 16 :][:16], y[number * 16 :][:16])
+    ways = [
+        loaded,
+        fitted((3, 6), lambda model: model.load_weights(tmp_path / "m.weights.h5")),
+        fitted(
+            (3, 6),
+            lambda model: (
+                tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+                .read(path)
+                .assert_existing_objects_matched()
+            ),
+        ),
+    ]
+    for model in ways:
+        found = state_of(model.optimizer, *model.trainable_variables)
+        for mine, right in zip(found.values(), whole.values(), strict=True):
+            np.testing.assert_allclose(mine, right, rtol=1e-6, atol=1e-7)
+
+
+def test_another_centres_state_is_refused(tmp_path):
+    models = [
+        compiled(tg.AGN(tg.SGD(0.05), center_optimizer=center)) for center in (tg.SGD(), tg.Adam())
+    ]
+    for model in models:
+        model.optimizer.build(model.trainable_variables)
+    models[0].save_weights(tmp_path / "m.weights.h5")
+    with pytest.raises(ValueError, match=r"is the state of AGN\(SGD, SGD\)"):
+        models[1].load_weights(tmp_path / "m.weights.h5")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"optimizer": "adam"},
+        {"optimizer": {"name": "sgd", "momentum": 0.9}, "mode": "updates", "num_worker": 2},
+        {"optimizer": "lion", "center_optimizer": {"name": "sgd", "clipnorm": 1.0}},
+        {"optimizer": "lars", "communication_period": 3, "reset_local_state": True},
+    ],
+    ids=str,
+)
+def test_config_round_trip(arguments):
+    optimizer = tg.get({"name": "agn", **arguments})
+    config = optimizer.get_config()
+    json.dumps(config)
+    assert tg.AGN.from_config(config).get_config() == config
+    assert tg.deserialize(tg.serialize(optimizer)).get_config() == config
+
+
+SGD = {"name": "sgd"}
+REFUSED = [
+    ({"communication_period": 0}, ValueError, "communication_period must be at least 1"),
+    ({"communication_period": -3}, ValueError, "communication_period must be at least 1"),
+    ({"communication_period": 1.5}, ValueError, "communication_period must be a whole number"),
+    ({"communication_period": "2"}, TypeError, "communication_period must be a number"),
+    ({"communication_period": None}, TypeError, "communication_period must be a number"),
+    ({"num_worker": 0}, ValueError, "num_worker must be at least 1"),
+    ({"use_locking": 1}, TypeError, "use_locking must be True or False"),
+    ({"reset_local_state": None}, TypeError, "reset_local_state must be True or False"),
+    ({"mode": "mean"}, ValueError, "mode must be one of 'gradients', 'updates'"),
+    ({"center_optimizer": 3}, TypeError, "an optimizer, a name, or a dict"),
+    ({"use_ema": True}, ValueError, "give it to center_optimizer"),
+    ({"weight_decay": 0.1}, ValueError, "give it to optimizer"),
+    ({"center_optimizer": SGD | {"loss_scale_factor": 2.0}}, ValueError, "give it to optimizer"),
+    ({"learning_rates": 0.1}, TypeError, "there is no such argument; did you mean"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "error", "message"), REFUSED, ids=str)
+def test_refuses(arguments, error, message):
+    with pytest.raises(error, match=message):
+        tg.AGN(SGD, **arguments)
+
+
+def test_it_is_outermost():
+    for make in (tg.LARC, tg.AGN, lambda child: tg.AdaGraft(child, tg.SGD())):
+        with pytest.raises(
+            TypeError, match="does more than propose steps and must be the outermost"
+        ):
+            make(tg.AGN(tg.SGD()))
+
+
+def test_a_loss_scale_is_a_number():
+    with pytest.raises(TypeError, match=r"^AGN\(optimizer=MixedPrecision\(\.\.\.\)\): .* changes"):
+        tg.AGN(tg.MixedPrecision(tg.SGD()))
+    w = tf.Variable([1.0])
+    optimizer = tg.AGN(tg.SGD(0.5, loss_scale_factor=8.0), communication_period=2)
+    for g in (8.0, 24.0):
+        optimizer.apply([tf.constant([g])], [w])
+    assert w.numpy() == 0.0
+
+
+def test_clipping_and_accumulation_are_of_the_local_gradients():
+    w = tf.Variable([0.0])
+    child = tg.SGD(1.0, clipvalue=2.0, gradient_accumulation_steps=2)
+    optimizer = tg.AGN(child, communication_period=2)
+    found = []
+    for g in (1.0, 2.0, 8.0, 0.0):  # means 1.5 and 4, which is clipped
+        optimizer.apply([tf.constant([g])], [w])
+        found.append(float(w.numpy()[0]))
+    assert found == [0.0, -1.5, -1.5, -1.75]
+    assert int(optimizer.iterations.numpy()) == 2
+
+
+def test_as_many_workers_as_replicas():
+    with mirrored().scope():
+        model = variables({"w": np.float32([1.0])})
+        with pytest.raises(ValueError, match=r"^AGN\(num_worker=3\): the strategy has 2 replicas"):
+            tg.AGN(tg.SGD(), num_worker=3).build(list(model.values()))
+        tg.AGN(tg.SGD(), num_worker=2).build(list(model.values()))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_has_a_centre_in_float32(dtype):
+    """As in float32, rounded; the local copy's master goes on from the centre, too."""
+    found = {}
+    for kind in (dtype, "float32"):
+        w = tf.Variable(tf.cast([1.0, 2.0], kind), name="w")
+        optimizer = tg.AGN(tg.SGD(1e-3), communication_period=2)
+        for _ in range(21):
+            optimizer.apply([tf.cast([0.5, 0.25], kind)], [w])
+        found[kind] = tf.cast(w, tf.float32).numpy(), optimizer.centers()[0].numpy()
+    np.testing.assert_allclose(found[dtype][1], found["float32"][1], rtol=1e-6)
+    epsilon = {"float16": 2**-11, "bfloat16": 2**-8}[dtype]
+    np.testing.assert_allclose(found[dtype][0], found["float32"][0], rtol=epsilon)
+
+
+def test_patterns_are_for_the_models_paths_on_the_centre_too():
+    child = tg.SGD(0.5, weight_decay=0.5, exclude_from_weight_decay=["bias$"])
+    model = variables({"kernel": np.float32([1.0]), "bias": np.float32([1.0])})
+    optimizer = tg.AGN(child, communication_period=1)
+    optimizer.apply([tf.zeros(1), tf.zeros(1)], list(model.values()))
+    assert [v.numpy().item() for v in model.values()] == [0.75, 1.0]
+
+
+def test_without_a_round_nothing_of_the_centre_is_written():
+    optimizer = tg.AGN(tg.Adam(RATE), communication_period=10)
+    model = list(variables(weights(SHAPES)).values())
+    optimizer.build(model)
+    before = state_of(optimizer)
+    for g in gradients(9, SHAPES):
+        optimizer.apply(list(g.values()), model)
+    after = state_of(optimizer)
+    for name in before:
+        if "center" in name:
+            np.testing.assert_array_equal(before[name], after[name], err_msg=name)

@@ -1,0 +1,144 @@
+"""Sums over replicas that may stand in control flow.
+
+`ReplicaContext.all_reduce` of `MirroredStrategy` and `MultiWorkerMirroredStrategy` is a merge call,
+which no branch of a `tf.cond` may hold. In a graph the collective operations themselves are used:
+in a branch that all replicas take, or none does.
+"""
+
+import collections
+import functools
+import itertools
+import weakref
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_graft.core import replicas
+
+MERGE = tf.distribute.MirroredStrategy | tf.distribute.MultiWorkerMirroredStrategy
+OWN_GROUPS = 1 << 30  # strategies number their groups from 1
+SHAPES = 32  # that one collective may have
+
+_number = itertools.count()
+
+
+class Numbers:
+    """The numbers of the collectives of one function: the same on all replicas, which trace it one
+    after the other.
+    """
+
+    def __init__(self) -> None:
+        self._made: list[int] = []
+        self._used: dict[int, int] = collections.defaultdict(int)
+
+    def next(self, replica: int) -> int:
+        """The number of a replica's next collective."""
+        position = self._used[replica]
+        self._used[replica] += 1
+        if position == len(self._made):
+            self._made.append(next(_number))
+        return self._made[position]
+
+
+_of_functions: weakref.WeakKeyDictionary[Any, Numbers] = weakref.WeakKeyDictionary()
+
+
+def summed(values: Sequence[Any], variable: Any) -> list[Any]:
+    """Dense and row-sparse tensors summed over the replicas: one all-reduce for each dtype.
+
+    The rows of a sum stand in the order of the replicas and may repeat. Every replica has to call
+    it, or none.
+
+    Args:
+        values: tensors and `tf.IndexedSlices`.
+        variable: one of which each replica has a copy. It stands for the replica's collectives:
+            those on one copy are in order, and none waits for another replica's, which would wait
+            for it.
+    """
+    context = tf.distribute.get_replica_context()
+    if context is None or context.num_replicas_in_sync == 1:
+        return list(values)
+    if tf.executing_eagerly() or not isinstance(context.strategy, MERGE):
+        return replicas.summed(values)
+    own = replicas.local(variable).handle
+    sparse = [v for v in values if isinstance(v, tf.IndexedSlices)]
+    dense = [v for v in values if not isinstance(v, tf.IndexedSlices)]
+    sums, gathered = iter(_dense(dense, own)), iter(_gathered(sparse, own))
+    return [next(gathered if isinstance(v, tf.IndexedSlices) else sums) for v in values]
+
+
+def _dense(tensors: list[tf.Tensor], own: tf.Tensor) -> list[tf.Tensor]:
+    result: list[Any] = list(tensors)
+    for dtype in dict.fromkeys(x.dtype for x in tensors):
+        places = [i for i, x in enumerate(tensors) if x.dtype == dtype]
+        flat = tf.concat([tf.reshape(tensors[i], [-1]) for i in places], 0)
+        total = _reduced(flat, "Add", own)
+        parts = tf.split(total, [tf.size(tensors[i]) for i in places])
+        for i, part in zip(places, parts, strict=True):
+            result[i] = tf.reshape(part, tf.shape(tensors[i]))
+            result[i].set_shape(tensors[i].shape)
+    return result
+
+
+def _gathered(slices: list[tf.IndexedSlices], own: tf.Tensor) -> list[tf.IndexedSlices]:
+    """All replicas' rows one after the other; each sends as many as the longest, or up to twice.
+
+    A collective keeps its shape for good, so that each has a few: the powers of two.
+    """
+    if not slices:
+        return []
+    exponents = tf.stack([_exponent(tf.size(x.indices)) for x in slices])
+    largest = tf.unstack(_reduced(exponents, "Max", own), len(slices))
+    gather = tf.raw_ops.CollectiveGatherV2
+    result = []
+    for x, exponent in zip(slices, largest, strict=True):
+        missing = tf.bitwise.left_shift(1, exponent) - tf.size(x.indices)
+        indices = tf.pad(tf.cast(x.indices, tf.int64), [[0, missing]], constant_values=-1)
+        values = tf.pad(x.values, [[0, missing], *[[0, 0]] * (x.values.shape.rank - 1)])
+        every, rows = (_collective(gather, y, own, exponent) for y in (indices, values))
+        there = tf.reshape(tf.where(every >= 0), [-1])
+        result.append(tf.IndexedSlices(tf.gather(rows, there), tf.gather(every, there)))
+    return result
+
+
+def _exponent(length: tf.Tensor) -> tf.Tensor:
+    """Of the least power of two that is not below a length."""
+    powers = tf.constant([1 << i for i in range(SHAPES - 1)])
+    return tf.reduce_sum(tf.cast(powers < length, tf.int32))
+
+
+def _reduced(x: tf.Tensor, how: str, own: tf.Tensor) -> tf.Tensor:
+    reduce = functools.partial(tf.raw_ops.CollectiveReduceV2, merge_op=how, final_op="Id")
+    return _collective(reduce, x, own)
+
+
+def _collective(
+    operation: Callable[..., tf.Tensor], x: tf.Tensor, own: tf.Tensor, shape: Any = 0
+) -> tf.Tensor:
+    context = tf.distribute.get_replica_context()
+    strategy = context.strategy
+    group = OWN_GROUPS | zlib.crc32(_devices(strategy).encode()) % OWN_GROUPS
+    replica = int(tf.get_static_value(context.replica_id_in_sync_group))
+    return operation(
+        input=x,
+        group_size=strategy.num_replicas_in_sync,
+        group_key=group,
+        instance_key=_numbers().next(replica) * SHAPES + shape,
+        ordering_token=[own],
+    )
+
+
+def _numbers() -> Numbers:
+    graph = tf.compat.v1.get_default_graph()
+    while hasattr(graph.outer_graph, "outer_graph"):  # out of all branches, which are graphs, too
+        graph = graph.outer_graph
+    return _of_functions.setdefault(graph, Numbers())
+
+
+def _devices(strategy: tf.distribute.Strategy) -> str:
+    """The same text on all workers, another for other devices."""
+    if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return f"{strategy.num_replicas_in_sync} over all workers"
+    return ",".join(strategy.extended.worker_devices)

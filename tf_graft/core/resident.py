@@ -1,0 +1,33 @@
+"""What a worker of parameter servers remembers between the functions it is sent."""
+
+import tensorflow as tf
+
+
+class Resident:
+    """A variable in the memory of the worker that the function being traced will run on.
+
+    It is made there when it is first written, and lost with the worker.
+
+    Args:
+        name: of its own in the cluster.
+        start: what it holds before.
+    """
+
+    def __init__(self, name: str, start: tf.Tensor):
+        self._start = start
+        self._handle = tf.raw_ops.VarHandleOp(
+            dtype=start.dtype, shape=start.shape, shared_name=name
+        )
+
+    def read(self) -> tf.Tensor:
+        """Its value."""
+        handle, dtype = self._handle, self._start.dtype
+        return tf.cond(
+            tf.raw_ops.VarIsInitializedOp(resource=handle),
+            lambda: tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype),
+            lambda: self._start,
+        )
+
+    def write(self, value: tf.Tensor) -> None:
+        """Replaces its value."""
+        tf.raw_ops.AssignVariableOp(resource=self._handle, value=value)

@@ -1,0 +1,158 @@
+"""The centre that workers share: its variables, the optimizer that updates them, and its life."""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any, Self
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_graft.core import keras_contract, replicas
+from tf_graft.core.optimizer import Optimizer
+from tf_graft.core.parameters import Parameter
+from tf_graft.core.registry import serialize
+from tf_graft.core.rows import Whole
+from tf_graft.core.slots import Slot
+from tf_graft.core.wrapper import Around, child_of
+
+
+class Centered(Around):
+    """An optimizer of local copies, and another of the centre that they begin from.
+
+    The model's variables are the local copy. The centre is a copy that `center_optimizer` was built
+    for, with state and a count of its own.
+
+    Attributes:
+        center_optimizer: updates the centre.
+    """
+
+    center_optimizer: Optimizer
+    _leader: Self | None = None
+    _shown = False
+
+    def take_center(self, given: Any) -> Optimizer:
+        """The centre's optimizer, for what was given.
+
+        Raises:
+            TypeError: no optimizer.
+            ValueError: one with an option that is for gradients of the loss.
+        """
+        owner = type(self).__name__
+        center = child_of(owner, "center_optimizer", given)
+        for option in ("gradient_accumulation_steps", "loss_scale_factor"):
+            if getattr(center, option) is not None:
+                raise ValueError(
+                    f"{owner}(center_optimizer={type(center).__name__}(...)): its "
+                    f"{option}={getattr(center, option)!r} is for gradients of the loss; give it "
+                    "to optimizer."
+                )
+        center.sparse, center.jit_compile = self.sparse, self.jit_compile
+        return center
+
+    @property
+    def rounds(self) -> Any:
+        """How many updates the centre has had: a variable."""
+        return self.center_optimizer.iterations
+
+    @property
+    def on_servers(self) -> bool:
+        """Whether the model's variables are the centre, on parameter servers."""
+        return isinstance(self._strategy, tf.distribute.ParameterServerStrategy)
+
+    def slots_for(self, path: str) -> dict[str, Slot]:
+        return {} if self.on_servers else super().slots_for(path)
+
+    def slots(self) -> dict[str, Slot]:
+        """The centre, where it is not another worker's."""
+        if self._leader is not None:
+            return {}
+        return {"center": Slot(lambda variable: tf.convert_to_tensor(variable))}
+
+    def whole(self, path: str) -> bool:
+        return super().whole(path) or self.center_optimizer.whole(path)
+
+    def complete(self, parameters: list[Parameter]) -> None:
+        if self._leader is not None:
+            for p, center in zip(parameters, self._leader.centers(), strict=True):
+                p.slots["center"] = center
+                p.replace(tf.convert_to_tensor(center))
+            return
+        for p in parameters:
+            if self.on_servers and not isinstance(p.variable, keras.Variable):
+                raise ValueError(
+                    f"{type(self).__name__}.build: '{p.path}' is no keras.Variable, which it must "
+                    "be on parameter servers, and not a shard of one."
+                )
+        centers = {p.path: _center_of(p) for p in parameters}
+        self.center_optimizer.mesh = self.mesh
+        with keras_contract.named(centers):  # patterns are for the model's paths
+            self.center_optimizer.build(centers.values())
+        for name, variable in self._center_state().items():
+            keras_contract.rename(self._keep(variable), f"{self.name}/{name}")
+
+    def _center_state(self) -> dict[str, Any]:
+        return self.center_optimizer.named_variables("center_optimizer/")
+
+    def named_variables(self, place: str = "") -> dict[str, Any]:
+        named = super().named_variables(place)
+        return named | self._center_state() if named and self._leader is None else named
+
+    def signature(self) -> str:
+        children = (self.optimizer.signature(), self.center_optimizer.signature())
+        return f"{type(self).__name__}({', '.join(children)})"
+
+    def follow(self, leader: Self) -> None:
+        """Shares another worker's centre."""
+        self._leader, self.center_optimizer = leader, leader.center_optimizer
+
+    def centers(self) -> list[Any]:
+        """The centre's variables, in the order of the model's."""
+        return [_center_of(p) for p in self._parameters]
+
+    def center_values(self) -> dict[str, np.ndarray]:
+        """The centre by the paths of the model's variables."""
+        with self.centered():
+            return {p.path: tf.convert_to_tensor(p.variable).numpy() for p in self._parameters}
+
+    @contextlib.contextmanager
+    def centered(self) -> Iterator[None]:
+        """The context in which the model's variables hold the centre, to evaluate or save it."""
+        self.show_center(True)
+        try:
+            yield
+        finally:
+            self.show_center(False)
+
+    def show_center(self, shown: bool) -> None:
+        """Puts the centre into the model's variables, or the local copy back."""
+        if shown != self._shown and self.built and not self.on_servers:
+            replicas.everywhere(self._strategy, self._exchange)
+            self._shown = shown
+
+    def _exchange(self) -> None:
+        for p in self._parameters:
+            local, center = p.read(Whole()), replicas.local(_center_of(p))
+            p.replace(tf.convert_to_tensor(center))
+            replicas.put(center, local)
+
+    def finalize_variable_values(self, var_list: Iterable[Any]) -> None:
+        """Gives the variables the centre; `fit` calls it when it ends."""
+        wanted = self._parameters_for("finalize_variable_values", list(var_list))
+        self.show_center(False)
+        self.center_optimizer.finalize_variable_values([_center_of(p) for p in wanted])
+
+        def pull() -> None:
+            for p in wanted:
+                p.replace(tf.convert_to_tensor(replicas.local(_center_of(p))))
+
+        if not self.on_servers:
+            replicas.everywhere(self._strategy, pull)
+
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config() | {"center_optimizer": serialize(self.center_optimizer)}
+
+
+def _center_of(parameter: Parameter) -> Any:
+    """A parameter's centre: on servers, its variable itself."""
+    return parameter.slots.get("center", parameter.variable)

@@ -1,0 +1,39 @@
+"""Evaluation and saving in `fit` with the centre's weights."""
+
+from typing import Any
+
+import keras
+
+
+class CenterWeights(keras.callbacks.Callback):
+    """Has validation in `fit` see the centre of an `AGN`, and at will what is saved after an epoch.
+
+    Args:
+        swap_on_epoch: whether the model also holds the centre from the end of an epoch to the
+            beginning of the next, so that a `ModelCheckpoint` that stands after this callback saves
+            it. Default False.
+
+    Example:
+        `model.fit(x, y, validation_data=test, callbacks=[CenterWeights()])`
+    """
+
+    def __init__(self, swap_on_epoch: bool = False) -> None:
+        super().__init__()
+        self.swap_on_epoch = swap_on_epoch
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        """Puts the centre in."""
+        self.model.optimizer.show_center(True)
+
+    def on_test_end(self, logs: Any = None) -> None:
+        """Goes on with the local copy."""
+        self.model.optimizer.show_center(False)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Goes on with the local copy."""
+        self.model.optimizer.show_center(False)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Puts the centre in, where it is asked to."""
+        if self.swap_on_epoch:
+            self.model.optimizer.show_center(True)
