@@ -1,5 +1,6 @@
 """Before anything else: four logical CPU devices, quiet logs, the same random numbers each time."""
 
+import gc
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -16,6 +17,9 @@ tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * DEVICES
 )
 tf.get_logger().setLevel("ERROR")
+
+# To collect the graphs of many tests takes TensorFlow minutes, of whichever test it falls into.
+gc.disable()
 
 # The same examples in every run, and no deadline: the first call of a function traces it.
 hypothesis.settings.register_profile("tests", deadline=None, derandomize=True)

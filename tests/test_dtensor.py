@@ -32,6 +32,7 @@ def passed(*arguments: str, limit: int) -> int:
     return int(re.search(r"(\d+) passed", done.stdout)[1])
 
 
+@pytest.mark.slow
 def test_models_on_a_mesh():
     assert passed("-m", "not slow", limit=500) >= 50
 
