@@ -15,6 +15,8 @@ import tensorflow as tf
 from samples import BY_NAME, RATE, gradients, slices, state_of, variables, weights
 
 import tf_graft
+from tf_graft.core import numerics
+from tf_graft.schedules import lr_policies
 
 GOLDENS = Path(__file__).parent / "goldens"
 FILES = {
@@ -336,6 +338,38 @@ def test_larc_reproduces(name):
 
     if case["slots"]:
         assert_slots(optimizer, case, ours, tolerance)
+
+
+@pytest.mark.parametrize("name", LARC_REPRODUCED)
+def test_larc_by_the_arguments_of_optimize_loss(name):
+    """As it was recorded: through `optimize_loss`, with its policies and its optimizers' names."""
+    case = case_of("larc", name)
+    config = dict(case["config"])
+    policy, params = getattr(lr_policies, config.pop("lr_policy")), config.pop("lr_policy_params")
+    model = {path: tf.Variable(w, name=path) for path, w in initial(case).items()}
+
+    def loss(gradients):
+        def linear(g, w):
+            sparse = isinstance(g, tf.IndexedSlices)
+            return tf.reduce_sum((tf.gather(w, g.indices) if sparse else w) * numerics.values(g))
+
+        return tf.add_n([linear(g, w) for g, w in zip(gradients, model.values(), strict=True)])
+
+    step = tf_graft.optimize_loss(
+        loss,
+        list(model.values()),
+        learning_rate_decay_fn=lambda step: policy(step, **params),
+        **config,
+    )
+    history = []
+    for gradients_now in gradients_of(case):
+        step(gradients_now)
+        history.append({path: v.numpy() for path, v in model.items()})
+    if name == "sparse_duplicates":  # TensorFlow 1's momentum went on in idle rows, ours waits
+        with pytest.raises(AssertionError):
+            assert_recorded(history, case)
+        return
+    assert_recorded(history, case, tolerance=OF_ADAM if config["optimizer"] == "Adam" else None)
 
 
 def test_larc_with_the_rate_inside_differs_under_a_schedule_only():
