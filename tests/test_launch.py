@@ -14,6 +14,7 @@ from pathlib import Path
 import column_runs
 import pytest
 
+from tf_graft.training import cluster
 from tf_graft.training import config as configs
 from tf_graft.training import launch as launcher
 from tf_graft.training.config import ConfigError
@@ -222,6 +223,63 @@ def test_what_does_not_go_together_is_refused(strategy, tasks, message):
     config, source = configs.parse(f"{strategy}\n{TEXT}")
     with pytest.raises(ConfigError, match=message):
         launch(config, source, ["false"], tasks)
+
+
+@pytest.mark.parametrize(
+    ("sections", "overrides", "task", "message"),
+    [
+        (
+            "strategy: {name: mirrored}\nmesh: {batch: 2}",
+            [],
+            None,
+            ":2: mesh: a run has a strategy or a mesh, not both.",
+        ),
+        (
+            "strategy: {name: mirrored, devices: 3}",
+            [],
+            None,
+            "batch_size=32 cannot be divided evenly over 3 devices.",
+        ),
+        (
+            "strategy: {name: mirrored}",
+            ["run.steps_per_execution=2"],
+            None,
+            "Keras cannot do several steps at once on replicas; leave it at 1.",
+        ),
+        ("mesh: {batch: 3}", [], None, "evenly over 3 devices of the mesh's 'batch'."),
+        ("mesh: {batch: 2}", ["run.jit_compile=true"], None, "a mesh has its own compiler"),
+        ("strategy: {name: multi_worker}", [], None, ":1: TF_CONFIG .* tf-graft launch"),
+        ("strategy: {name: multi_worker}", [], "{", "TF_CONFIG in the environment is not JSON"),
+        (
+            "strategy: {name: parameter_server}",
+            [],
+            '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}',
+            "the cluster in TF_CONFIG needs 'worker' and 'ps' tasks.",
+        ),
+    ],
+)
+def test_places_that_are_refused(sections, overrides, task, message, monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    if task is not None:
+        monkeypatch.setenv("TF_CONFIG", task)
+    config, source = configs.parse(f"{sections}\n{TEXT}", overrides=overrides)
+    with pytest.raises(ConfigError, match=message):
+        cluster.enter(config, source)
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ("strategy: {name: mirrord}", "mirrord.*mirrored"),
+        ("strategy: {name: mirrored, shards: 2}", "unknown key 'shards'"),
+        ("mesh: {rows: 2}", "unknown key 'rows' in 'mesh'"),
+        ("mesh: {layouts: {kernel: [rows]}}", "'rows'"),
+        ("mesh: {batch: 0}", "batch is 0; it should be greater than or equal to 1."),
+    ],
+)
+def test_sections_that_are_refused(section, message):
+    with pytest.raises(ConfigError, match=message):
+        configs.parse(f"{section}\n{TEXT}")
 
 
 # The real thing.
