@@ -804,7 +804,7 @@ def after_scaled_steps(optimizer, function):
 @pytest.mark.parametrize("options", [{}, {"mode": "updates"}, {"reset_local_state": True}], ids=str)
 def test_around_mixed_precision_as_without(scale, options, function):
     """A power of two changes no bit, of the local copy, the centre or the state of either."""
-    child = lambda: tg.Adam(RATE, global_clipnorm=1.0)  # noqa: E731
+    child = lambda: tg.SGD(RATE, momentum=0.9, clipvalue=1.0)  # noqa: E731
     plain = tg.AGN(child(), communication_period=3, **options)
     found = [after_scaled_steps(o, function) for o in (scaled(child(), scale, **options), plain)]
     assert list(found[0]) == list(found[1])
@@ -992,6 +992,8 @@ def test_config_round_trip_around_mixed_precision(scale, center):
     for again in (tg.AGN.from_config(config), tg.deserialize(tg.serialize(optimizer))):
         assert again.get_config() == config
         assert type(again) is type(optimizer)
+        assert type(again.scaler) is type(optimizer.scaler)
+        assert again.scaler.get_config() == optimizer.scaler.get_config()
 
 
 def test_workers_in_turn_have_loss_scales_of_their_own():
