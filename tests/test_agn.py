@@ -700,9 +700,7 @@ def test_it_is_outermost():
             make(tg.AGN(tg.SGD()))
 
 
-def test_a_loss_scale_is_a_number():
-    with pytest.raises(TypeError, match=r"^AGN\(optimizer=MixedPrecision\(\.\.\.\)\): .* changes"):
-        tg.AGN(tg.MixedPrecision(tg.SGD()))
+def test_a_loss_scale_that_stays():
     w = tf.Variable([1.0])
     optimizer = tg.AGN(tg.SGD(0.5, loss_scale_factor=8.0), communication_period=2)
     for g in (8.0, 24.0):
@@ -764,3 +762,294 @@ def test_without_a_round_nothing_of_the_centre_is_written():
     for name in before:
         if "center" in name:
             np.testing.assert_array_equal(before[name], after[name], err_msg=name)
+
+
+# Around MixedPrecision.
+
+
+@pytest.fixture(params=["mixed_float16", "float16"])
+def policy(request):
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(request.param)
+    yield request.param
+    keras.config.set_dtype_policy(before)
+
+
+def scaled(child, scale=1024.0, **options):
+    return tg.AGN(tg.MixedPrecision(child, scale), communication_period=3, **options)
+
+
+def without_scaler(state):
+    return {name: x for name, x in state.items() if not name.startswith("loss_scale/")}
+
+
+def after_scaled_steps(optimizer, function):
+    model = variables(weights(SHAPES))
+    optimizer.build(list(model.values()))
+
+    def apply(g, rows):
+        factor = optimizer.scale_loss(tf.constant(1.0))
+        g = {path: x * factor for path, x in g.items()}
+        g["table"] = tf.IndexedSlices(g["table"], rows)
+        optimizer.apply([g[path] for path in model], list(model.values()))
+
+    step = tf.function(apply) if function else apply
+    for rows, g in (each[0] for each in shares("rows", 1, 7)):
+        step({path: tf.constant(x) for path, x in g.items()}, tf.constant(rows))
+    return without_scaler(state_of(optimizer)) | values_of(model)
+
+
+@pytest.mark.parametrize("function", [False, True], ids=["eager", "function"])
+@pytest.mark.parametrize("scale", [1024.0, "backoff", "logmax"])
+@pytest.mark.parametrize("options", [{}, {"mode": "updates"}, {"reset_local_state": True}], ids=str)
+def test_around_mixed_precision_as_without(scale, options, function):
+    """A power of two changes no bit, of the local copy, the centre or the state of either."""
+    child = lambda: tg.SGD(RATE, momentum=0.9, clipvalue=1.0)  # noqa: E731
+    plain = tg.AGN(child(), communication_period=3, **options)
+    found = [after_scaled_steps(o, function) for o in (scaled(child(), scale, **options), plain)]
+    assert list(found[0]) == list(found[1])
+    for name, right in found[1].items():
+        np.testing.assert_array_equal(found[0][name], right, err_msg=name)
+    assert int(plain.rounds.numpy()) == 2
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_an_overflow_skips_one_local_step_and_halves_the_scale(bad, dtype):
+    w = tf.Variable(tf.cast([1.0, 2.0], dtype), name="w")
+    optimizer = scaled(tg.SGD(0.25, momentum=0.5), "backoff")
+    truth = tg.AGN(tg.SGD(0.25, momentum=0.5), communication_period=3)
+    right = tf.Variable([1.0, 2.0], name="w")
+    scale = float(optimizer.loss_scale())
+    for number in range(1, 8):
+        if number in (2, 3):
+            before = without_scaler(state_of(optimizer, w)) | {"skipped_steps": None}
+            optimizer.apply([tf.cast([bad, 1.0], dtype)], [w])
+            after = without_scaler(state_of(optimizer, w)) | {"skipped_steps": None}
+            assert {k: repr(x) for k, x in after.items()} == {k: repr(x) for k, x in before.items()}
+            scale /= 2
+        assert float(optimizer.loss_scale()) == scale
+        g = [0.5 * number, -1.0]
+        optimizer.apply([tf.cast(tf.constant(g) * scale, dtype)], [w])
+        truth.apply([tf.constant(g)], [right])
+        np.testing.assert_array_equal(optimizer.centers()[0].numpy(), truth.centers()[0].numpy())
+        np.testing.assert_array_equal(
+            tf.cast(w, tf.float32), tf.cast(tf.cast(right, dtype), tf.float32)
+        )
+    assert int(optimizer.skipped_steps.numpy()) == 2
+    assert int(optimizer.rounds.numpy()) == 2
+    assert optimizer.centers()[0].dtype == "float32"
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_each_replica_has_a_loss_scale_of_its_own(bad):
+    """That of the replica which overflows is halved; both equal the model of their local steps."""
+    strategy = mirrored()
+    with strategy.scope():
+        model = variables({"w": np.float32([1.0, 2.0])})
+        optimizer = tg.AGN(tg.MixedPrecision(tg.SGD(0.25), "backoff"), communication_period=2)
+        optimizer.build(list(model.values()))
+
+    @tf.function
+    def step(g):
+        def on_replica(g):
+            scale = optimizer.scale_loss(tf.constant(1.0))
+            optimizer.apply([g * scale], list(model.values()))
+            return scale
+
+        return strategy.run(on_replica, args=(g,))
+
+    sgd = rounds.by(oracles.sgd, 0.25)
+    truth = rounds.Rounds({"w": np.float32([1.0, 2.0])}, sgd, sgd, 2, 2)
+    scales = np.float32([2.0**14, 2.0**14])
+    for number in range(6):
+        each = [np.float32([1.0, -0.5]) * (number + 1), np.float32([0.5, 2.0])]
+        if number in (1, 2):
+            each[bad] = np.float32([np.inf, 1.0])
+        used = strategy.experimental_local_results(step(per_replica(each)))
+        np.testing.assert_array_equal([x.numpy() for x in used], scales)
+        if number in (1, 2):
+            scales[bad] /= 2
+        truth.steps_together([{"w": g} for g in each], number)
+        copies = strategy.experimental_local_results(model["w"].value)
+        for copy, worker in zip(copies, truth.workers, strict=True):
+            np.testing.assert_allclose(copy.numpy(), worker.w["w"], rtol=1e-6)
+        assert_close(optimizer.center_values(), truth.c)
+    assert scales[bad] == 2.0**12
+    assert int(optimizer.rounds.numpy()) == 3
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"run_eagerly": True}, {"steps_per_execution": 3}], ids=str
+)
+def test_fit_in_half_precision(policy, options):
+    """The first scales overflow; Keras puts no scaling of its own around it."""
+    scaler = tg.scaling.BackoffScaler(scale_max=2.0**24)
+    optimizer = tg.AGN(tg.MixedPrecision(tg.Adam(0.02), scaler), communication_period=4)
+    model = compiled(optimizer, **options)
+    assert model.optimizer is optimizer
+    logger = tg.scaling.LossScaleLogger()
+    history = model.fit(*data(), epochs=16, batch_size=16, verbose=0, callbacks=[logger]).history
+    assert history["loss"][-1] < 0.6 * history["loss"][0]
+    skipped = int(optimizer.skipped_steps.numpy())
+    assert 0 < skipped < 24
+    assert history["skipped_steps"][-1] == skipped
+    assert history["loss_scale"][-1] == float(optimizer.loss_scale()) == 2.0 ** (24 - skipped)
+    assert int(optimizer.iterations.numpy()) == 96 - skipped
+    assert int(optimizer.rounds.numpy()) == (96 - skipped) // 4
+    assert int(optimizer.center_optimizer.skipped_steps.numpy()) == 0
+    kind = "float16" if policy == "float16" else "float32"
+    for variable, center in zip(model.trainable_variables, optimizer.centers(), strict=True):
+        assert (variable.dtype, center.dtype) == (kind, "float32")
+        np.testing.assert_array_equal(variable.numpy(), center.numpy().astype(kind))
+
+
+def test_fit_in_half_precision_on_replicas(policy):
+    scaler = tg.scaling.BackoffScaler(scale_max=2.0**24)
+    with mirrored().scope():
+        optimizer = tg.AGN(tg.MixedPrecision(tg.Adam(0.02), scaler), communication_period=4)
+        model = compiled(optimizer)
+    history = model.fit(*data(), epochs=12, batch_size=16, verbose=0).history
+    assert history["loss"][-1] < 0.6 * history["loss"][0]
+    assert 0 < int(optimizer.skipped_steps.numpy()) < 24
+    assert (
+        int(optimizer.rounds.numpy()) + int(optimizer.center_optimizer.skipped_steps.numpy())
+        == 72 // 4
+    )
+    assert all(np.isfinite(c).all() for c in optimizer.center_values().values())
+
+
+def test_keras_scales_for_what_is_around_no_mixed_precision():
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        model = compiled(tg.AGN(tg.Adam(0.02), communication_period=4))
+    finally:
+        keras.config.set_dtype_policy(before)
+    assert type(model.optimizer) is keras.optimizers.LossScaleOptimizer
+
+
+@pytest.mark.parametrize("way", ["model", "weights", "checkpoint"])
+@pytest.mark.parametrize("scale", ["backoff", "logmax"])
+def test_the_scalers_state_is_saved_and_goes_on(scale, way, tmp_path):
+    """In the middle of a round and after an overflow, bit for bit."""
+    x, y = data()
+    x[20] = 1e30  # overflows in the second step of either half
+    x[84] = 1e30
+
+    def trained(first, last, model=None, restored=lambda model: None):
+        keras.backend.clear_session()  # layers are named alike
+        if model is None:
+            model = compiled(scaled(tg.Adam(0.05), {"name": scale} | OPTIONS[scale]))
+            model.optimizer.build(model.trainable_variables)
+            restored(model)
+        for number in range(first, last):
+            model.train_on_batch(x[number * 16 :][:16], y[number * 16 :][:16])
+        return model
+
+    whole = trained(0, 6)
+    assert int(whole.optimizer.skipped_steps.numpy()) == 2
+    half = trained(0, 4)
+    new, old = (state_of(model.optimizer) for model in (trained(0, 0), half))
+    assert any(name.startswith("loss_scale/") and old[name] != new[name] for name in new)
+    if way == "model":
+        half.save(tmp_path / "m.keras")
+        again = trained(4, 6, keras.saving.load_model(tmp_path / "m.keras"))
+    elif way == "weights":
+        half.save_weights(tmp_path / "m.weights.h5")
+        again = trained(4, 6, None, lambda m: m.load_weights(tmp_path / "m.weights.h5"))
+    else:
+        path = tf.train.Checkpoint(model=half, optimizer=half.optimizer).write(str(tmp_path / "c"))
+
+        def restored(model):
+            checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+            checkpoint.read(path).assert_existing_objects_matched()
+
+        again = trained(4, 6, None, restored)
+    assert type(again.optimizer) is type(whole.optimizer)
+    found = state_of(again.optimizer, *again.trainable_variables)
+    right = state_of(whole.optimizer, *whole.trainable_variables)
+    assert sum(name.startswith("loss_scale/") for name in right) > 1
+    for mine, theirs in zip(found.values(), right.values(), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+OPTIONS = {"backoff": {"step_window": 2, "scale_max": 2.0**20}, "logmax": {}}
+
+
+@pytest.mark.parametrize("scale", [8.0, "backoff", "logmax"])
+@pytest.mark.parametrize("center", [None, {"name": "sgd", "momentum": 0.5}], ids=["copy", "own"])
+def test_config_round_trip_around_mixed_precision(scale, center):
+    mixed = {"name": "mixed_precision", "optimizer": {"name": "adam", "clipnorm": 1.0}}
+    mixed["loss_scale"] = scale
+    optimizer = tg.get({"name": "agn", "optimizer": mixed, "center_optimizer": center})
+    config = optimizer.get_config()
+    json.dumps(config)
+    assert type(optimizer.scaler) is type(tg.scaling.get(scale))
+    assert optimizer.clipnorm == 1.0
+    assert type(optimizer.center_optimizer) is (tg.Adam if center is None else tg.SGD)
+    assert isinstance(optimizer, tg.AGN)
+    for again in (tg.AGN.from_config(config), tg.deserialize(tg.serialize(optimizer))):
+        assert again.get_config() == config
+        assert type(again) is type(optimizer)
+        assert type(again.scaler) is type(optimizer.scaler)
+        assert again.scaler.get_config() == optimizer.scaler.get_config()
+
+
+def test_workers_in_turn_have_loss_scales_of_their_own():
+    workers = tg.AGN(tg.MixedPrecision(tg.SGD(0.5), "backoff"), 2, 2).workers()
+    models = [tf.Variable([1.0]), tf.Variable([1.0])]
+    for worker, w in zip(workers, models, strict=True):
+        worker.build([w])
+    workers[1].apply([tf.constant([np.inf])], [models[1]])
+    first, second = (float(worker.loss_scale()) for worker in workers)
+    assert second == first / 2
+    assert [w.numpy().item() for w in models] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (
+            lambda: tg.AGN("sgd", center_optimizer=tg.MixedPrecision("sgd")),
+            TypeError,
+            r"^AGN\(center_optimizer=MixedPrecision\(\.\.\.\)\): .* MixedPrecision alone",
+        ),
+        (
+            lambda: tg.AGN(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())),
+            TypeError,
+            r"^AGN\(optimizer=LossScaleOptimizer\(\.\.\.\)\): .* MixedPrecision alone",
+        ),
+        (lambda: tg.AGN(scaled("sgd")), TypeError, r"^AGN\(optimizer=AGN\(\.\.\.\)\)"),
+        (lambda: tg.LARC(scaled("sgd")), TypeError, "must be the outermost optimizer"),
+        (lambda: tg.MixedPrecision(scaled("sgd")), TypeError, "must be the outermost optimizer"),
+        (lambda: tg.MixedPrecision(tg.AGN("sgd")), TypeError, "must be the outermost optimizer"),
+        (
+            lambda: keras.optimizers.LossScaleOptimizer(scaled("sgd")),
+            ValueError,
+            "^AGN: it scales the loss itself",
+        ),
+        (
+            lambda: scaled("sgd", loss_scale_factor=2.0),
+            ValueError,
+            r"^AGN\(loss_scale_factor=2\): the loss would be scaled twice",
+        ),
+        (
+            lambda: tg.AGN(tg.MixedPrecision("sgd", weight_decay=0.1)),
+            ValueError,
+            "give it to optimizer",
+        ),
+        (lambda: tg.AGN("sgd", loss_scale=8), TypeError, "there is no such argument"),
+        (lambda: scaled("sgd").round(None, None), ValueError, "keeps no loss scale"),
+    ],
+)
+def test_what_scales_is_refused(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_a_mixed_precision_with_state_is_refused():
+    mixed = tg.MixedPrecision("sgd")
+    mixed.build([tf.Variable([1.0])])
+    with pytest.raises(ValueError, match=r"^AGN\(optimizer=MixedPrecision.* has been built"):
+        tg.AGN(mixed)

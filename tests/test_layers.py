@@ -37,6 +37,7 @@ SIDEWAYS = {
     ("optimizers/lamb.py", "tf_graft.optimizers.layerwise"): "what LARS and LAMB share",
     ("wrappers/worker_round.py", "tf_graft.wrappers.center"): "what of AGN is the centre's life",
     ("wrappers/agn.py", "tf_graft.wrappers.worker_round"): "what of AGN is a worker's round",
+    ("wrappers/agn.py", "tf_graft.wrappers.center"): "what of AGN is the centre's life",
     ("scaling/fixed.py", "tf_graft.scaling.scaler"): "the base of all scalers",
     ("scaling/backoff.py", "tf_graft.scaling.scaler"): "the base of all scalers",
     ("scaling/logmax.py", "tf_graft.scaling.scaler"): "the base of all scalers",

@@ -192,11 +192,17 @@ def child_of(owner: str, argument: str, given: Any) -> Optimizer:
             f"{owner}({argument}={name}(...)): {name} does more than propose steps and must be the "
             "outermost optimizer."
         )
+    refuse_built(owner, argument, child)
+    return child
+
+
+def refuse_built(owner: str, argument: str, child: Optimizer) -> None:
+    """Refuses an optimizer that has state."""
     if child.built:
+        name = type(child).__name__
         raise ValueError(
             f"{owner}({argument}={name}(...)): it has been built; give one without state."
         )
-    return child
 
 
 def _lifted(child: Optimizer) -> dict[str, Any]:

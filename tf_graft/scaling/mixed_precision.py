@@ -9,7 +9,7 @@ from tf_graft.core import keras_contract, numerics, replicas
 from tf_graft.core.arguments import Common
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.registry import register
-from tf_graft.core.wrapper import Around
+from tf_graft.core.wrapper import LIFTED, PIPELINE, Around, refuse_built
 from tf_graft.scaling import registry
 from tf_graft.scaling.master_regularizer import MasterRegularizer
 from tf_graft.scaling.scaler import State
@@ -85,13 +85,13 @@ class MixedPrecision(Around, keras_contract.ScalesLoss):
     def loss_scale_factor(self, value: Any) -> None:
         if value is not None:
             raise ValueError(
-                f"MixedPrecision(loss_scale_factor={value:g}): the loss would be scaled twice; "
-                "give loss_scale only."
+                f"{type(self).__name__}(loss_scale_factor={value:g}): the loss would be scaled "
+                "twice; give loss_scale only."
             )
         if hasattr(self, "scaler"):
             raise ValueError(
-                "MixedPrecision: it scales the loss itself and must be the outermost optimizer; "
-                "do not put it into a LossScaleOptimizer."
+                f"{type(self).__name__}: it scales the loss itself and must be the outermost "
+                "optimizer; do not put it into a LossScaleOptimizer."
             )
 
     def loss_scale(self) -> tf.Tensor:
@@ -121,6 +121,16 @@ class MixedPrecision(Around, keras_contract.ScalesLoss):
         finite = tf.constant(True) if finite is None else finite
         for role, value in self.scaler.update(self._present(), finite, amax).items():
             replicas.put(self._scaler_state[role], value)
+
+    def handed_over(self, owner: str) -> dict[str, Any]:
+        """What it does for its optimizer, as arguments for what is to do it in its place.
+
+        Raises:
+            ValueError: it has been built.
+        """
+        refuse_built(owner, "optimizer", self)
+        names = {*PIPELINE, *LIFTED, "weight_decay"} - {"loss_scale_factor"}
+        return {name: getattr(self, name) for name in names} | {"loss_scale": self.scaler}
 
     def get_config(self) -> dict[str, Any]:
         scaler = keras.saving.serialize_keras_object(self.scaler)

@@ -214,11 +214,12 @@ def _recorders(
     the loss scale; what has validation see a centre.
     """
     chosen = model.optimizer
+    found: list[keras.callbacks.Callback] = []
     if isinstance(chosen, MixedPrecision):
-        return [LossScaleLogger()]
+        found.append(LossScaleLogger())
     if isinstance(chosen, AGN):
-        return [CenterWeights()]
-    if not (isinstance(chosen, AdaGraft) and chosen.diagnostic):
-        return []
-    every = -(-total // RECORDS)
-    return [GraftRecorder(folder.records, every, writer=writers.get("train"))]
+        found.append(CenterWeights())
+    if isinstance(chosen, AdaGraft) and chosen.diagnostic:
+        every = -(-total // RECORDS)
+        found.append(GraftRecorder(folder.records, every, writer=writers.get("train")))
+    return found

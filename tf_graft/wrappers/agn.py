@@ -12,9 +12,11 @@ import tensorflow as tf
 from tf_graft.core import accumulation, arguments, checks, collectives, numerics, replicas, rows
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.point import Point, Step
-from tf_graft.core.registry import register, serialize
+from tf_graft.core.registry import get, register, serialize
 from tf_graft.core.slots import Slot, refill
 from tf_graft.core.wrapper import Around
+from tf_graft.scaling import MixedPrecision
+from tf_graft.wrappers.center import refuse_scaling
 from tf_graft.wrappers.worker_round import WorkerRounds
 
 MODES = ("gradients", "updates")
@@ -60,7 +62,8 @@ class AGN(WorkerRounds):
 
     Args:
         optimizer: for the local steps: an optimizer of tf_graft or Keras, a name or a config. What
-            it was given for clipping and accumulation is done to the local gradients.
+            it was given for clipping and accumulation is done to the local gradients. In
+            `MixedPrecision`, each worker has a loss scale of its own, and the centre none.
         num_worker: how many there are: the replicas of a strategy must be as many. In one process
             `workers()` makes as many that share a centre. None: not checked.
         communication_period: local steps between two communications, at least 1. Default 10.
@@ -110,17 +113,16 @@ class AGN(WorkerRounds):
         learning_rate: Any = None,
         **common: Unpack[arguments.Common],
     ):
-        if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-            raise TypeError(
-                f"AGN(optimizer={type(optimizer).__name__}(...)): AGN does not go with a loss "
-                "scale that changes; give loss_scale_factor to AGN, or use bfloat16, which needs "
-                "none."
-            )
-        super().__init__(optimizer, learning_rate, **common)
+        optimizer, given = get(optimizer), dict[str, Any](common)
+        if type(optimizer) is MixedPrecision and type(self) in (AGN, ScaledAGN):
+            object.__setattr__(self, "__class__", ScaledAGN)  # Keras' own sets nothing so early
+            optimizer, given = optimizer.optimizer, optimizer.handed_over("AGN") | given
+        refuse_scaling("AGN", "optimizer", optimizer)
+        super().__init__(optimizer, learning_rate=learning_rate, **given)
         for option, receiver in BELONGS.items():
             if getattr(self, option):
-                given = f"AGN({option}={getattr(self, option)!r})"
-                raise ValueError(f"{given}: it is for one of the two; give it to {receiver}.")
+                where = f"AGN({option}={getattr(self, option)!r})"
+                raise ValueError(f"{where}: it is for one of the two; give it to {receiver}.")
         self.num_worker = checks.integer("AGN", "num_worker", num_worker, 1, optional=True)
         self.communication_period = checks.integer(
             "AGN", "communication_period", communication_period, 1
@@ -130,8 +132,9 @@ class AGN(WorkerRounds):
         self.reset_local_state = checks.boolean("AGN", "reset_local_state", reset_local_state)
         self._copies = center_optimizer is None and mode == "gradients"
         usual = serialize(self.optimizer) if self._copies else PAPER
-        given = usual if center_optimizer is None else center_optimizer
-        self.center_optimizer = self.take_center(given)
+        self.center_optimizer = self.take_center(
+            usual if center_optimizer is None else center_optimizer
+        )
         self.idle = False
         self.rowwise = self.optimizer.rowwise and self.center_optimizer.rowwise
         self.local_step = self._scalar("local_step")
@@ -147,24 +150,6 @@ class AGN(WorkerRounds):
         Around.learning_rate.fset(self, value)  # type: ignore[attr-defined]
         if self._copies:
             self.center_optimizer.learning_rate = value
-
-    def workers(self) -> list["AGN"]:
-        """`num_worker` optimizers, this one the first, each for variables of its own: a centre is
-        shared in one process, and the order of their steps is the caller's.
-
-        To be called before anything is built. The others begin from the centre of this one, which
-        has to be built first.
-
-        Raises:
-            ValueError: there is no `num_worker`, or this one is built.
-        """
-        if self.num_worker is None or self.built:
-            what = "after it was built" if self.built else "without num_worker"
-            raise ValueError(f"AGN.workers: called {what}.")
-        others = [type(self).from_config(self.get_config()) for _ in range(self.num_worker - 1)]
-        for other in others:
-            other.follow(self)
-        return [self, *others]
 
     def slots(self) -> dict[str, Slot]:
         touched = Slot(shape="rows", dtype="bool")
@@ -240,3 +225,22 @@ def _sums(parameter: Parameter) -> Parameter:
         "accumulated_rows": parameter.slots["touched_rows"],
     }
     return dataclasses.replace(parameter, state=state)
+
+
+@keras.saving.register_keras_serializable(package="tf_graft")
+class ScaledAGN(AGN, MixedPrecision):
+    """What `AGN(MixedPrecision(...))` is: its own class, for `compile` to see that it scales."""
+
+    def round(self, loss: Any, batches: Any, others: Any = ()) -> tf.Tensor:
+        raise ValueError(
+            "AGN.round: a round on a worker of parameter servers keeps no loss scale; give AGN "
+            "what is in MixedPrecision, and compute in bfloat16, which needs no scale."
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        parts = {name: config.pop(name) for name in ("optimizer", "loss_scale")}
+        return config | {"optimizer": {"name": "mixed_precision", **parts}}
+
+
+ScaledAGN.__name__ = ScaledAGN.__qualname__ = "AGN"  # in errors and names of variables

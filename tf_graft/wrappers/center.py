@@ -11,7 +11,7 @@ import tensorflow as tf
 from tf_graft.core import keras_contract, replicas
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.parameters import Parameter
-from tf_graft.core.registry import serialize
+from tf_graft.core.registry import get, serialize
 from tf_graft.core.rows import Whole
 from tf_graft.core.slots import Slot
 from tf_graft.core.wrapper import Around, child_of
@@ -28,6 +28,7 @@ class Centered(Around):
     """
 
     center_optimizer: Optimizer
+    num_worker: int | None
     _leader: Self | None = None
     _shown = False
 
@@ -35,10 +36,12 @@ class Centered(Around):
         """The centre's optimizer, for what was given.
 
         Raises:
-            TypeError: no optimizer.
+            TypeError: no optimizer, or one that scales the loss.
             ValueError: one with an option that is for gradients of the loss.
         """
         owner = type(self).__name__
+        given = get(given)
+        refuse_scaling(owner, "center_optimizer", given)
         center = child_of(owner, "center_optimizer", given)
         for option in ("gradient_accumulation_steps", "loss_scale_factor"):
             if getattr(center, option) is not None:
@@ -102,6 +105,24 @@ class Centered(Around):
         children = (self.optimizer.signature(), self.center_optimizer.signature())
         return f"{type(self).__name__}({', '.join(children)})"
 
+    def workers(self) -> list[Self]:
+        """`num_worker` optimizers, this one the first, each for variables of its own: a centre is
+        shared in one process, and the order of their steps is the caller's.
+
+        To be called before anything is built. The others begin from the centre of this one, which
+        has to be built first.
+
+        Raises:
+            ValueError: there is no `num_worker`, or this one is built.
+        """
+        if self.num_worker is None or self.built:
+            what = "after it was built" if self.built else "without num_worker"
+            raise ValueError(f"{type(self).__name__}.workers: called {what}.")
+        others = [type(self).from_config(self.get_config()) for _ in range(self.num_worker - 1)]
+        for other in others:
+            other.follow(self)
+        return [self, *others]
+
     def follow(self, leader: Self) -> None:
         """Shares another worker's centre."""
         self._leader, self.center_optimizer = leader, leader.center_optimizer
@@ -156,3 +177,12 @@ class Centered(Around):
 def _center_of(parameter: Parameter) -> Any:
     """A parameter's centre: on servers, its variable itself."""
     return parameter.slots.get("center", parameter.variable)
+
+
+def refuse_scaling(owner: str, argument: str, given: Any) -> None:
+    """Refuses what scales the loss."""
+    if isinstance(given, keras.optimizers.LossScaleOptimizer):
+        raise TypeError(
+            f"{owner}({argument}={type(given).__name__}(...)): of what scales the loss {owner} "
+            "takes MixedPrecision alone, as optimizer; no scaled gradient comes to the centre."
+        )
