@@ -99,3 +99,31 @@ if __name__ == "__main__":
     for line in run(sys.argv[1], *(a.split(",") for a in sys.argv[2:])):
         print(line)
     print(f"{time.monotonic() - began:.0f} s")
+
+
+def kill_workers(cluster, folder, kills, seconds=500):
+    """Kills one of two workers at work so many times, and starts it again; waits for the end.
+
+    The chief writes into `scheduled` how far it is, and ends once it finds `stop`.
+    """
+    seen, until = 0, time.monotonic() + seconds
+    for number in range(kills):
+        # the last kill has been survived when it goes on
+        while (scheduled := number_in(folder / "scheduled")) <= seen:
+            assert time.monotonic() < until, f"{number} kills in {seconds} s"
+            assert cluster.chief not in cluster.ended(), cluster.output(("worker", 0))
+            time.sleep(0.01)
+        seen, task = scheduled, ("worker", number % 2)
+        cluster.send(signal.SIGKILL, [task])
+        cluster.start(task)
+    (folder / "stop.part").write_text(str(kills))
+    (folder / "stop.part").rename(folder / "stop")
+    assert cluster.wait([cluster.chief], 300)
+    assert cluster.ended()[cluster.chief] == 0, cluster.output(("worker", 0))
+
+
+def number_in(path):
+    """The number that a file holds, which may not be there yet, or half written."""
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        return int(path.read_text())
+    return 0

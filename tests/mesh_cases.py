@@ -115,7 +115,7 @@ QUICK = {
 }
 
 
-CHOSEN = samples.spread(NAMES, list(itertools.product(OPTIONS, (False, True))), every=5)
+CHOSEN = samples.spread(NAMES, list(itertools.product(OPTIONS, (False, True))), every=10)
 SLOW = [
     pytest.param(name, *case, marks=pytest.mark.slow)
     for name, cases in CHOSEN.items()

@@ -4,11 +4,7 @@ G16, G29, G30, G32. `matrix.py` fills every cell; here are those that a change i
 Each column runs in processes of its own. Two replicas in one process: `test_replicas.py`.
 """
 
-import contextlib
-import os
-import signal
 import sys
-import time
 
 import cells
 import column_runs
@@ -132,32 +128,7 @@ def test_iterations_are_right_with_two_workers_at_once(tmp_path):
 def test_killed_workers_are_survived(tmp_path):
     """G32: a worker is killed at work, and is started again by whoever started it."""
     with cluster_of("killed", tmp_path) as cluster:
-        kills, until = 0, time.monotonic() + 400
-        seen = 0
-        while kills < KILLS:
-            assert time.monotonic() < until, f"{kills} kills in 400 s"
-            assert cluster.chief not in cluster.ended(), cluster.output(("worker", 0))
-            scheduled = read_number(tmp_path / "scheduled")
-            if scheduled <= seen:  # the last kill has been survived when steps go on
-                time.sleep(0.01)
-                continue
-            seen = scheduled
-            task = ("worker", kills % 2)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(cluster.processes[task].pid, signal.SIGKILL)
-            cluster.processes[task].wait()
-            cluster.start(task)
-            kills += 1
-        (tmp_path / "stop.part").write_text(str(kills))
-        (tmp_path / "stop.part").rename(tmp_path / "stop")
-        assert cluster.wait([cluster.chief], 120)
-        assert cluster.ended()[cluster.chief] == 0
+        column_runs.kill_workers(cluster, tmp_path, KILLS)
     scheduled, done, kills = map(int, (tmp_path / "result").read_text().split())
     assert kills == KILLS
     assert scheduled <= done <= scheduled + kills
-
-
-def read_number(path):
-    with contextlib.suppress(FileNotFoundError, ValueError):
-        return int(path.read_text())
-    return 0
