@@ -8,7 +8,7 @@ import pytest
 from tf_graft.training.processes import Cluster
 
 pytestmark = pytest.mark.slow
-KILLS = 3  # each costs a start of TensorFlow
+KILLS = 2  # each costs a start of TensorFlow
 
 
 def cluster_of(case, folder, workers=2):

@@ -242,7 +242,7 @@ def test_dtype_of_indices_and_dense_shape_do_not_matter(dtype, dense_shape):
 
 
 @pytest.mark.slow
-@settings(max_examples=20)
+@settings(max_examples=6)
 @given(
     ids=st.lists(st.lists(st.integers(0, 4), max_size=6), min_size=1, max_size=5),
     dense=st.sets(st.integers(0, 4)),
