@@ -99,6 +99,9 @@ class Pipeline(Algorithm):
         once = [(rows.once(g, p.rows, masked=on_mesh), p) for g, p in both]
         with tf.control_dependencies(list(itertools.chain.from_iterable(checks))):
             yield [rows.densify(g, p.rows) if self._acts_dense(g, p) else g for g, p in once]
+        for gradient, parameter in both:
+            if isinstance(gradient, tf.IndexedSlices) and not on_mesh:
+                rows.share(replicas.local(parameter.variable))
 
     def _acts_dense(self, gradient: Any, parameter: Parameter) -> bool:
         if not numerics.row_sparse(gradient):

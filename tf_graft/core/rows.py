@@ -28,9 +28,20 @@ def once(gradient: Any, rows: int, masked: bool) -> Any:
         times = tf.ones_like(gradient.indices, tf.float32)
         touched = tf.math.unsorted_segment_sum(times, gradient.indices, rows) > 0
         return MaskedGradient(densify(gradient, rows), touched)
-    unique, position = tf.unique(tf.cast(gradient.indices, tf.int64))
+    with tf.control_dependencies([gradient.values]):  # by then the layer has read the variable
+        unique, position = tf.unique(tf.cast(gradient.indices, tf.int64))
     summed = tf.math.unsorted_segment_sum(gradient.values, position, tf.shape(unique)[0])
     return tf.IndexedSlices(summed, unique)
+
+
+def share(variable: tf.Variable) -> None:
+    """Has later reads of a variable share its memory again.
+
+    An operation on rows has each later read of the whole variable, such as an `Embedding`'s, copy
+    it. Compiled by XLA there is no such mode.
+    """
+    if not keras_contract.in_xla():
+        tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
 
 
 def densify(gradient: Any, rows: int) -> tf.Tensor:
