@@ -1,9 +1,11 @@
 """How long a step takes: ours, stock Keras' and the machine's own floor, measured in one run.
 
 The candidates take turns, so that a machine whose speed drifts is fair to all; figures are medians.
-The floor is the bytes a step must move over the bandwidth of an in-place add in the same run.
+The floor, of dense steps: the bytes a step must move over the bandwidth of an in-place add.
 """
 
+import functools
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +17,8 @@ import tensorflow as tf
 
 import tf_graft as tg
 
-IDS = 4096
+IDS = 4096  # of a batch
+IDS_OF_AN_EXAMPLE = 8
 WIDTH = 64
 SMALL_TABLE = 10_000
 ZIPF = 1.2
@@ -28,18 +31,38 @@ SIX: dict[str, dict[str, Any]] = {
     "Adam": {},
     "AdamW": {},
 }
-ALL_ON = {"use_ema": True, "weight_decay": 0.01, "global_clipnorm": 1.0}
+EVERY: dict[str, Callable[..., Any]] = {
+    **{name: functools.partial(getattr(tg, name), 0.01, **given) for name, given in SIX.items()},
+    "NovoGrad": functools.partial(tg.NovoGrad, 0.01),
+    "LARS": functools.partial(tg.LARS, 0.01),
+    "LAMB": functools.partial(tg.LAMB, 0.01),
+    "LARC of SGD": lambda **options: tg.LARC(tg.SGD(0.01, momentum=0.9), **options),
+    "AdaGraft of Adam and SGD": lambda **options: tg.AdaGraft(
+        tg.Adam(0.01), tg.SGD(0.01, momentum=0.9), **options
+    ),
+    "wrap of Nadam": lambda **options: tg.wrap(keras.optimizers.Nadam(0.01), **options),
+    "MixedPrecision of Adam": lambda **options: tg.MixedPrecision(
+        tg.Adam(0.01), "backoff", **options
+    ),
+    "AGN of Adam": lambda **options: tg.AGN(tg.Adam(0.01), **options),
+}
+ALL_ON = {
+    "use_ema": True,
+    "weight_decay": 0.01,
+    "global_clipnorm": 1.0,
+    "gradient_accumulation_steps": 2,
+}
+NOT_OF_AGN = ("use_ema", "weight_decay")  # they belong to its two optimizers
 
 
 class RowTimes(NamedTuple):
-    """Milliseconds a step on a row-sparse gradient."""
+    """Milliseconds an update through an `Embedding`."""
 
     name: str
     options: str
     small: float
     large: float
     stock: float | None
-    floor: float
 
 
 class DenseTimes(NamedTuple):
@@ -55,41 +78,31 @@ class DenseTimes(NamedTuple):
 
 
 def row_sparse(
-    table: int = 1_000_000, repeats: int = 40, stock: Sequence[str] = ("Adam",)
+    table: int = 1_000_000,
+    repeats: int = 40,
+    stock: Sequence[str] = ("Adam",),
+    names: Sequence[str] = tuple(EVERY),
 ) -> list[RowTimes]:
-    """Steps on 4,096 Zipf-distributed ids, on a table of 10,000 rows and on a large one.
+    """Updates as `fit` makes them, through an `Embedding`, on 4,096 Zipf-distributed ids.
 
     Args:
-        table: rows of the large table, of width 64, float32.
-        repeats: steps to take the median of.
+        table: rows of the large table, of width 64, float32; the small one has 10,000.
+        repeats: updates to take the median of.
         stock: optimizers of stock Keras to measure on the large table too; they take about a
-            second a step.
+            second an update.
+        names: which of `EVERY` to measure.
     """
-    bandwidth = _bandwidth()
     result = []
-    for options in ({}, ALL_ON):
-        for name, arguments in SIX.items():
-            ours = {
-                rows: _row_step(getattr(tg, name)(0.01, **arguments, **options), rows)
-                for rows in (SMALL_TABLE, table)
-            }
-            times = _medians(ours, repeats)
-            keras_time = None
-            if name in stock and not options:
-                step = _row_step(getattr(keras.optimizers, name)(0.01, **arguments), table)
-                keras_time = _medians({0: step}, 3)[0]
-            slots = len(getattr(tg, name)(**arguments).slots())
-            moved = _touched() * WIDTH * 4 * (1 + 2 * (1 + slots))
-            result.append(
-                RowTimes(
-                    name,
-                    ", ".join(options) or "-",
-                    times[SMALL_TABLE],
-                    times[table],
-                    keras_time,
-                    moved / bandwidth * 1e3,
-                )
-            )
+    for name, options in itertools.product(names, ({}, ALL_ON)):
+        given = {k: v for k, v in options.items() if "AGN" not in name or k not in NOT_OF_AGN}
+        sizes = (SMALL_TABLE, table)
+        times = _medians({rows: _fit_step(EVERY[name](**given), rows) for rows in sizes}, repeats)
+        keras_time = None
+        if name in stock and not options:
+            step = _fit_step(getattr(keras.optimizers, name)(0.01, **SIX[name]), table)
+            keras_time = _medians({0: step}, 3)[0]
+        listed = ", ".join(given) or "-"
+        result.append(RowTimes(name, listed, times[SMALL_TABLE], times[table], keras_time))
     return result
 
 
@@ -131,27 +144,31 @@ def dense(repeats: int = 30, names: Sequence[str] = ("SGD", "Adagrad", "Adam")) 
     return result
 
 
-def _row_step(optimizer: Any, rows: int) -> Callable[[], None]:
-    table = tf.Variable(tf.zeros([rows, WIDTH]))
-    optimizer.build([table])
-    batches = tf.constant(_ids() % rows)
-    values = tf.random.normal([IDS, WIDTH]) * 0.01
-    turn = tf.Variable(0)
+def _fit_step(optimizer: Any, rows: int) -> Callable[[], None]:
+    """What `fit` calls for an update of a small model with a table: a call for each micro-step."""
+    model = keras.Sequential(
+        [
+            keras.Input((IDS_OF_AN_EXAMPLE,), dtype="int64"),
+            keras.layers.Embedding(rows, WIDTH),
+            keras.layers.GlobalAveragePooling1D(),
+            keras.layers.Dense(1),
+        ]
+    )
+    model.compile(optimizer, "mse")
+    model.make_train_function()
+    ids = (_ids() % rows).reshape([-1, IDS_OF_AN_EXAMPLE])
+    examples = tf.data.Dataset.from_tensor_slices((ids, np.ones([len(ids), 1], "float32")))
+    batches = iter(examples.batch(IDS // IDS_OF_AN_EXAMPLE).cache().repeat().prefetch(2))
 
-    @tf.function
     def step() -> None:
-        ids = batches[turn.assign_add(1) % len(batches)]
-        optimizer.apply([tf.IndexedSlices(values, ids, [rows, WIDTH])], [table])
+        for _ in range(optimizer.gradient_accumulation_steps or 1):
+            model.train_function(batches)
 
     return step
 
 
 def _ids() -> np.ndarray:
     return np.random.default_rng(0).zipf(ZIPF, size=(10, IDS))
-
-
-def _touched() -> float:
-    return statistics.mean(len(np.unique(batch % SMALL_TABLE)) for batch in _ids())
 
 
 def _dense_step(optimizer: Any, weights: list[Any], targets: list[Any]) -> Callable[[], None]:
