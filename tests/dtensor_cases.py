@@ -4,7 +4,13 @@ Run by `test_dtensor.py`, in a process of its own.
 """
 
 import functools
+import json
 import math
+import pickle
+import re
+import subprocess
+import sys
+import zipfile
 
 import keras
 import numpy as np
@@ -235,6 +241,8 @@ def test_distribute_and_collect_keep_every_value():
     shares = dtensor.unpack(model.layers[1].kernel.value.read_value())
     assert [x.shape.as_list() for x in shares] == [[8, 16 // (DEVICES // 2)]] * DEVICES
     assert td.layout_map_of(model).mesh == mesh()
+    unbuilt = td.distribute(made(mlp, adam()), td.LayoutMap(mesh(), MLP))
+    assert unbuilt.optimizer.iterations.value.layout.mesh == mesh()
 
     assert td.collect(model) is model
     assert_close(state(model), before, 0, 0)
@@ -380,6 +388,122 @@ def own_step(model, optimizer):
     return step
 
 
+# Metrics and variables of one's own.
+
+
+def seen_on(mesh_, updated="in the function"):
+    """What metrics saw of three steps: a mean, one that makes its variables late, a counter."""
+    model = made(mlp)
+    accuracy = keras.metrics.SparseCategoricalAccuracy()
+    score = keras.metrics.F1Score(average="macro", threshold=0.5)
+    counter = keras.Variable(0, dtype="int64")
+    batches = [(X[i : i + 8], Y[i : i + 8]) for i in (0, 8, 16)]
+    if mesh_ is not None:
+        td.distribute(model, td.LayoutMap(mesh_, MLP))
+        batches = td.DTensorDataset(batches, mesh_)
+        metrics = {"of two": [accuracy, score], "count": counter}
+        assert td.replicate(metrics, mesh_) is metrics
+    optimizer = adam()
+    optimizer.build(model.trainable_variables)
+
+    def update(y, outputs):
+        accuracy.update_state(y, outputs)
+        score.update_state(tf.one_hot(y, 4), tf.nn.softmax(outputs))
+        counter.assign_add(1)
+
+    @tf.function(autograph=False)
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            outputs = model(x, training=True)
+            loss = tf.reduce_mean(tf.square(outputs))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply(gradients, model.trainable_variables)
+        if updated == "in the function":
+            update(y, outputs)
+        return outputs
+
+    for _ in range(2):
+        accuracy.reset_state()
+        for x, y in batches:
+            outputs = step(x, y)
+            if updated == "eagerly":
+                update(y, outputs)
+    if mesh_ is not None:
+        for variable in (*accuracy.variables, *score.variables, counter):
+            assert variable.value.layout == dtensor.Layout.replicated(mesh_, len(variable.shape))
+    return [float(accuracy.result()), float(score.result()), int(counter)]
+
+
+@pytest.mark.parametrize("updated", ["in the function", "eagerly"])
+def test_replicated_metrics_of_ones_own_see_what_one_device_sees(updated):
+    expected = seen_on(None, updated)
+    assert expected[2] == 6
+    assert 0 < expected[0] < 1
+    np.testing.assert_allclose(seen_on(mesh(), updated), expected, rtol=1e-6)
+
+
+OFF = r"is on a mesh, and a function that {} .*, which is not: .* once per device.*replicate"
+
+
+def test_a_function_that_updates_what_is_off_the_mesh_is_refused():
+    """Whatever comes first, and whether or not it has an optimizer; reading is allowed."""
+    model = td.distribute(made(mlp), td.LayoutMap(mesh(), MLP))
+    (x,) = td.pack_batch((X[:8],), mesh())
+    metric, counter, optimizer = keras.metrics.Mean(), tf.Variable(0), tg.SGD(0.1)
+    before = state(model)
+
+    @tf.function(autograph=False)
+    def train(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply(gradients, model.trainable_variables)
+        metric.update_state(loss)
+
+    @tf.function(autograph=False)
+    def evaluate(x):
+        counter.assign_add(1)
+        metric.update_state(model(x))
+
+    counted = tf.function(lambda: counter.assign_add(1), autograph=False)
+
+    @tf.function(autograph=False)
+    def nested(x):
+        return tf.cond(tf.reduce_sum(x) > 0, lambda: model(x) + float(counted()), lambda: model(x))
+
+    @tf.function(autograph=False)
+    def broken(x):
+        counter.assign_add(1)
+        raise KeyError(model(x).shape)
+
+    for function, what in [
+        (train, "updates it also uses mean/total"),
+        (evaluate, "reads it also updates (mean/|Variable)"),
+        (nested, "reads it also updates"),
+    ]:
+        with pytest.raises(ValueError, match=OFF.format(what)):
+            function(x)
+    with pytest.raises(KeyError, match="8, 4"):
+        broken(x)
+    assert counter.numpy() == metric.count.numpy() == 0
+    assert_close(state(model), before, 0, 0)
+
+    factor = tf.Variable(2.0)
+    doubled = tf.function(lambda x: (model(x), model(x) * factor), autograph=False)
+    once, twice = (td.from_mesh(outputs) for outputs in doubled(x))
+    np.testing.assert_allclose(twice, 2 * once)
+
+
+def test_what_cannot_be_replicated():
+    with pytest.raises(TypeError, match=r"Make a keras\.Variable of it"):
+        td.replicate([keras.metrics.Mean(), tf.Variable(0)], mesh())
+    with pytest.raises(TypeError, match=r"replicate\(3\): it must be a keras.metrics.Metric"):
+        td.replicate(3, mesh())
+    mean = td.replicate(keras.metrics.Mean(), mesh())
+    with pytest.raises(ValueError, match=r"its '.*total' is on another mesh"):
+        td.replicate(mean, mesh(1))
+
+
 # Batches.
 
 
@@ -512,16 +636,74 @@ def test_weights_are_read_and_written_whole(tmp_path):
     assert_close(state(again), state(other), 0, 0)
 
 
-def test_a_saved_model_loads_off_the_mesh(tmp_path):
+def test_a_saved_model_loads_off_the_mesh_and_onto_another(tmp_path):
     model = made(mlp, adam())
     td.distribute(model, td.LayoutMap(mesh(), MLP))
     model.optimizer.build(model.trainable_variables)
     with pytest.raises(ValueError, match=r"after tf_graft.dtensor.collect\(model\)"):
         model.export(tmp_path / "exported")
     model.save(tmp_path / "model.keras")
+    assert "CPU" not in json.dumps(model.optimizer.get_config())
     loaded = keras.models.load_model(tmp_path / "model.keras")
-    assert not any(isinstance(v.value, dtensor.DVariable) for v in loaded.variables)
+    assert loaded.optimizer.mesh is None
+    for variable in [*loaded.variables, *loaded.optimizer.variables]:
+        assert not isinstance(variable.value, dtensor.DVariable), variable.path
     assert_close(saved(loaded), saved(model), 0, 0)
+    td.distribute(loaded, td.LayoutMap(mesh(DEVICES), MLP))
+    assert loaded.optimizer.mesh == mesh(DEVICES)
+    assert_close(saved(loaded), saved(model), 0, 0)
+    copied = pickle.loads(pickle.dumps(model))
+    assert copied.optimizer.mesh is None
+    assert_close(saved(copied), saved(model), 0, 0)
+
+
+ELSEWHERE = """
+import sys
+import keras
+import numpy as np
+import tensorflow as tf
+import tf_graft as tg
+(cpu,) = tf.config.list_logical_devices("CPU")
+x = np.load(sys.argv[1])
+losses = []
+for file in sys.argv[2:]:
+    for on_mesh in (False, True):
+        model = keras.models.load_model(file)
+        if on_mesh:
+            mesh = tg.dtensor.create_mesh({"batch": 1})
+            tg.dtensor.distribute(model, tg.dtensor.LayoutMap(mesh, {"up/kernel": [None, "batch"]}))
+        losses += model.fit(x, x[:, 0] > 0, batch_size=8, shuffle=False, verbose=0).history["loss"]
+print("LOSSES", *losses)
+"""
+
+
+@pytest.mark.slow
+def test_a_saved_model_loads_in_a_process_with_one_device(tmp_path):
+    """Also one of an earlier version, whose optimizer's config held the mesh."""
+    model = made(mlp, adam())
+    td.distribute(model, td.LayoutMap(mesh(), MLP))
+    model.fit(X, Y, batch_size=8, verbose=0)
+    new, old, data = (str(tmp_path / name) for name in ("new.keras", "old.keras", "x.npy"))
+    model.save(new)
+    np.save(data, X)
+    with zipfile.ZipFile(new) as source, zipfile.ZipFile(old, "w") as target:
+        for name in source.namelist():
+            content = source.read(name)
+            if name == "config.json":
+                config = json.loads(content)
+                config["compile_config"]["optimizer"]["config"]["mesh"] = mesh().to_string()
+                content = json.dumps(config).encode()
+            target.writestr(name, content)
+    done = subprocess.run(
+        [sys.executable, "-c", ELSEWHERE, data, new, old],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = [float(x) for x in re.search("LOSSES (.*)", done.stdout)[1].split()]
+    expected = model.fit(X, X[:, 0] > 0, batch_size=8, shuffle=False, verbose=0).history["loss"]
+    np.testing.assert_allclose(found, expected * 4, rtol=1e-5)
 
 
 def test_checkpoints_from_one_layout_into_another(tmp_path):
@@ -630,7 +812,9 @@ def test_a_model_with_a_step_of_its_own_and_a_metric_of_several_numbers():
     class Model(keras.Model):
         def train_step(self, data):
             logs = super().train_step(data)
-            return logs | {"twice": 2 * logs["loss"]}
+            x, y = data
+            self.late.update_state(y, self(x))  # makes its variables now
+            return logs | {"twice": 2 * logs["loss"], "late": self.late.result()}
 
     def make():
         inner = mlp()
@@ -641,13 +825,14 @@ def test_a_model_with_a_step_of_its_own_and_a_metric_of_several_numbers():
         keras.backend.clear_session()
         model = make()
         score = keras.metrics.F1Score(average="macro", threshold=0.5)
+        model.late = keras.metrics.F1Score(average="macro", threshold=0.4)
         model.compile(tg.SGD(0.1, name="optimizer"), "binary_crossentropy", metrics=[score])
         if mesh_ is not None:
             td.distribute(model, td.LayoutMap(mesh_, MLP))
         return model.fit(X, np.eye(4)[Y], batch_size=8, epochs=2, shuffle=False, verbose=0).history
 
     one, many = fitted(None), fitted(mesh())
-    assert one.keys() == many.keys() >= {"loss", "twice", "f1_score"}
+    assert one.keys() == many.keys() >= {"loss", "twice", "f1_score", "late"}
     for name, values in one.items():
         np.testing.assert_allclose(many[name], values, rtol=1e-5, err_msg=name)
 

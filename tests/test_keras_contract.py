@@ -17,6 +17,7 @@ from samples import each, gradients, variables, weights
 import tf_graft
 from tf_graft.core import keras_contract
 from tf_graft.core.keras_contract import (
+    GRAPH_NAMES,
     MODEL_NAMES,
     MODULE_NAMES,
     OPTIMIZER_NAMES,
@@ -24,7 +25,7 @@ from tf_graft.core.keras_contract import (
     VARIABLE_NAMES,
 )
 
-LISTED = {**OPTIMIZER_NAMES, **PROVIDED_NAMES, **VARIABLE_NAMES, **MODEL_NAMES}
+LISTED = {**OPTIMIZER_NAMES, **PROVIDED_NAMES, **VARIABLE_NAMES, **MODEL_NAMES, **GRAPH_NAMES}
 SOURCE = Path(keras_contract.__file__).read_text("utf-8")
 
 
@@ -65,6 +66,12 @@ def test_keras_variables_have(name):
 def test_keras_models_have(name):
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     assert hasattr(model, name), f"Keras dropped {name}: {MODEL_NAMES[name]}"
+
+
+@pytest.mark.parametrize("name", GRAPH_NAMES)
+def test_function_graphs_have(name):
+    graph = tf.function(lambda: tf.constant(1)).get_concrete_function().graph
+    assert hasattr(graph, name), f"TensorFlow dropped {name}: {GRAPH_NAMES[name]}"
 
 
 @pytest.mark.parametrize("name", MODULE_NAMES)

@@ -37,7 +37,7 @@ class Common(TypedDict, total=False):
             of their gradients. Counters, schedules and averages see updates only.
         name: the name that the optimizer's variables begin with.
         mesh: the `tf.experimental.dtensor.Mesh` the state lives on; found from the variables when
-            None.
+            None. It is not in the config: an optimizer made from one finds its own.
         jit_compile: True compiles the update of dense variables with XLA; False does not; `"auto"`
             takes TensorFlow's in-place kernels where there are some and does not compile.
         sparse: what a row-sparse gradient (`tf.IndexedSlices`) does. `"lazy"`: only touched rows
@@ -60,7 +60,7 @@ class Common(TypedDict, total=False):
     loss_scale_factor: float | None
     gradient_accumulation_steps: int | None
     name: str | None
-    mesh: dtensor.Mesh | str | None
+    mesh: dtensor.Mesh | None
     jit_compile: bool | str
     sparse: str
     nonfinite: str
@@ -144,8 +144,6 @@ def _name(owner: str, given: Any) -> str:
 
 
 def _mesh(owner: str, given: Any) -> dtensor.Mesh | None:
-    if isinstance(given, str):  # as a config holds it
-        return dtensor.Mesh.from_string(given)
     if given is not None and not isinstance(given, dtensor.Mesh):
         raise TypeError(f"{owner}(mesh={given!r}): mesh must be a tf.experimental.dtensor.Mesh.")
     return given

@@ -6,15 +6,18 @@ drops one.
 
 import contextlib
 import copy
+import functools
 import os
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.utils.tracking import no_automatic_dependency_tracking
 from tensorflow.dtensor.python.api import _dtensor_singleton as dtensor_started
-from tensorflow.experimental import dtensor
+from tensorflow.python.framework import auto_control_deps_utils
 from tensorflow.python.ops import control_flow_util
 
 if keras.backend.backend() != "tensorflow":
@@ -67,25 +70,20 @@ def in_xla() -> bool:
     return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
 
 
-class MeshVariable(keras.Variable):
-    """A `keras.Variable` whose storage is a `DVariable` of the layout it is given."""
+class StoredVariable(keras.Variable):
+    """A `keras.Variable` on the storage that a function makes.
 
-    def __init__(self, *, mesh_layout: dtensor.Layout, **arguments: Any):
-        self.mesh_layout = mesh_layout
+    Args:
+        store: called with the initializer, shape, dtype and name.
+        **arguments: of `keras.Variable`.
+    """
+
+    def __init__(self, *, store: Callable[..., tf.Variable], **arguments: Any):
+        self._store = store
         super().__init__(**arguments)
 
     def _initialize_with_initializer(self, initializer: Any) -> None:
-        shape, dtype = self._shape, self._dtype
-        value = dtensor.call_with_layout(tf.zeros, self.mesh_layout, shape, dtype=dtype)
-        if value.dtype != tf.bool:  # what fills it is made off the mesh: a scalar has no layout
-            start = initializer(shape=(), dtype=dtype)
-            value = value + start if start.shape.rank == 0 else self._placed(start)
-        self._value = dtensor.DVariable(value, name=self.name, trainable=False)
-
-    def _placed(self, tensor: tf.Tensor) -> tf.Tensor:
-        if dtensor.is_dtensor(tensor):
-            return dtensor.relayout(tensor, self.mesh_layout)
-        return dtensor.copy_to_mesh(tensor, self.mesh_layout)
+        self._value = self._store(initializer, self._shape, self._dtype, self.name)
 
 
 class Recording(keras.optimizers.Optimizer):
@@ -306,6 +304,13 @@ VARIABLE_NAMES["_initialize"] = "gives a variable an ordinary tf.Variable, with 
 MODULE_NAMES["tensorflow.dtensor.python.api._dtensor_singleton"] = (
     "whether DTensor has started, after which it reads no environment variables"
 )
+MODULE_NAMES["keras.src.backend.common.stateless_scope.in_stateless_scope"] = (
+    "whether Keras asks for shapes only, in a graph that never runs"
+)
+MODULE_NAMES[
+    "tensorflow.python.framework.auto_control_deps_utils.get_read_only_resource_input_indices_graph"
+] = "which variables a traced function does not update"
+GRAPH_NAMES = {"_add_scope_exit_callback": "has something called when a function is traced"}
 
 # TensorFlow moves the all-reduces of a function together, and with them the assignments that wait
 # for one, without what reads the variable afterwards: a metric, an average, a clipped weight would
@@ -333,6 +338,32 @@ def settle(variable: keras.Variable, storage: tf.Variable) -> None:
 def settle_at_home(variable: keras.Variable, value: Any) -> None:
     """Gives a variable an ordinary `tf.Variable` of its own with that value."""
     variable._initialize(value)
+
+
+_CHECKED: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def at_end_of_trace(check: Callable[[Any], None]) -> None:
+    """Has a function that is being traced, and those around it, checked when that is done.
+
+    Args:
+        check: called with the function's graph, once.
+    """
+    if tf.executing_eagerly() or in_stateless_scope():
+        return
+    graph = tf.compat.v1.get_default_graph()
+    while isinstance(graph, tf.__internal__.FuncGraph) and graph not in _CHECKED:
+        _CHECKED.add(graph)
+        graph._add_scope_exit_callback(functools.partial(check, graph))
+        graph = graph.outer_graph
+
+
+def resources(graph: Any) -> Iterator[tuple[tf.Tensor, bool]]:
+    """The variables and the like that a traced function takes; whether it updates them."""
+    indices = auto_control_deps_utils.get_read_only_resource_input_indices_graph(graph)
+    for index, tensor in enumerate(graph.inputs):
+        if tensor.dtype == tf.resource:
+            yield tensor, index not in indices
 
 
 def layers_of(model: keras.Model) -> list[keras.Layer]:

@@ -13,7 +13,6 @@ from tf_graft.core import (
     arguments,
     averaging,
     checks,
-    keras_contract,
     matching,
     numerics,
     replicas,
@@ -21,14 +20,14 @@ from tf_graft.core import (
     state,
 )
 from tf_graft.core.parameters import Parameter, Parameters, paths
-from tf_graft.core.rates import Rates
+from tf_graft.core.placed import Placed
 from tf_graft.core.slots import Slot
 
 MASTER = Slot(dtype="float32")
 COUNTER = Slot(dtype="int64")
 
 
-class Lifecycle(Rates):
+class Lifecycle(Placed):
     """Everything of `Optimizer` that is not the step itself."""
 
     _shared: state.Named  # made in `build` and not before: TensorFlow restores it then
@@ -42,8 +41,8 @@ class Lifecycle(Rates):
         self.jit_compile = own["jit_compile"]
         self.sparse = own["sparse"]
         self.nonfinite = own["nonfinite"]
-        self.mesh = own["mesh"]
         self._decay_exclusions = own["exclude_from_weight_decay"]
+        self.settle(own["mesh"])
         self._parameters = Parameters({})
         self._strategy = tf.distribute.get_strategy()
         self._scalars = {self.iterations.name: self.iterations}
@@ -84,11 +83,9 @@ class Lifecycle(Rates):
         if self.built:
             return
         made_under, self._strategy = self._strategy, replicas.strategy_of(variables)
-        self.mesh = self.mesh or slots.mesh_of(variables)
-        if self.mesh is not None:
-            keras_contract.check_order_on_mesh()
         with tf.init_scope(), replicas.creating_under(self._strategy):
-            self._settle_scalars(moved=made_under is not self._strategy)
+            mesh = self.mesh or slots.mesh_of(variables)
+            self.settle(mesh, moved=made_under is not self._strategy)
             by_path = dict(zip(paths(variables), variables, strict=True))
             self.prepare(by_path)
             self._shared = {
@@ -141,25 +138,6 @@ class Lifecycle(Rates):
         self._scalars[role] = made
         return made
 
-    def _settle_scalars(self, moved: bool) -> None:
-        """Makes the scalars and the rate anew where the variables live, if that is elsewhere."""
-        for role, scalar in {**self._scalars, **self.rate_variables()}.items():
-            if moved or self._off_mesh(scalar):
-                fill = Slot(float(scalar.numpy()), dtype=scalar.dtype)
-                home = slots.create((self.name,), role, fill, scalar.dtype, mesh=self.mesh)
-                keras_contract.rehome(scalar, home)
-
-    def _off_mesh(self, variable: keras.Variable) -> bool:
-        return self.mesh is not None and slots.layout_of(variable) is None
-
-    def join(self, parent: "Lifecycle") -> None:
-        """Makes this optimizer a child: its rate moves to where the parent's is, and it counts by
-        the parent's `iterations`.
-        """
-        self.mesh = parent.mesh
-        self._settle_scalars(moved=True)
-        keras_contract.rehome(self.iterations, parent.iterations)
-
     def signature(self) -> str:
         """Whose state this is."""
         return type(self).__name__
@@ -189,11 +167,12 @@ class Lifecycle(Rates):
         self._decay_exclusions = [*self._decay_exclusions, *exact, *named]
 
     def get_config(self) -> dict[str, Any]:
-        """Every argument of the constructor, as plain values."""
+        """Every argument of the constructor but `mesh`, as plain values: the mesh of one process
+        is not another's.
+        """
         config = super().get_config()
         config |= {n: getattr(self, n) for n in self._own_arguments() if n not in config}
         config |= {
-            "mesh": None if self.mesh is None else self.mesh.to_string(),
             "jit_compile": self.jit_compile,
             "sparse": self.sparse,
             "nonfinite": self.nonfinite,
@@ -210,7 +189,10 @@ class Lifecycle(Rates):
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
         """The optimizer that `get_config` describes, without its state."""
-        return super().from_config(dict(config), custom_objects=custom_objects)
+        config = dict(config)
+        if isinstance(config.get("mesh"), str):  # saved by an earlier version
+            del config["mesh"]
+        return super().from_config(config, custom_objects=custom_objects)
 
     def save_own_variables(self, store: Any) -> None:
         """Writes the state into a Keras weights store, by path and role."""

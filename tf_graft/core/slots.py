@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-from tf_graft.core import keras_contract, replicas
+from tf_graft.core import keras_contract, mesh_storage, replicas
 from tf_graft.core.rows import Part, Whole
 
 
@@ -30,10 +30,10 @@ class Slot(NamedTuple):
     dtype: str | None = None
 
     def shape_for(self, variable: Any) -> tuple[int, ...]:
-        """The slot's shape for a model variable."""
+        """The slot's shape for a model variable; for none, a scalar's if it has none of its own."""
         if isinstance(self.shape, tuple):
             return self.shape
-        shape = tuple(variable.shape)
+        shape = () if variable is None else tuple(variable.shape)
         return {"variable": shape, "rows": shape[:1], "scalar": ()}[self.shape]
 
 
@@ -51,7 +51,7 @@ def create(
     variable where it has its dimensions, replicated otherwise.
     """
     scope, _, name = "/".join([*scope, name]).rpartition("/")
-    shape = () if variable is None else slot.shape_for(variable)
+    shape = slot.shape_for(variable)
     arguments = {
         "initializer": functools.partial(_filled, slot.fill, variable),
         "shape": shape,
@@ -65,13 +65,19 @@ def create(
         if mesh is None:
             scopes.enter_context(replicas.beside(variable))
             return keras.Variable(**arguments)
-        layout = _layout(mesh, variable, shape)
-        return keras_contract.MeshVariable(mesh_layout=layout, **arguments)
+        arguments["initializer"] = lambda _, dtype: _filled(slot.fill, variable, (), dtype)
+        return on_mesh(_layout(mesh, variable, shape), **arguments)
+
+
+def on_mesh(layout: dtensor.Layout, **arguments: Any) -> keras.Variable:
+    """A `keras.Variable` with those arguments on a mesh."""
+    store = functools.partial(mesh_storage.filled, layout)
+    return keras_contract.StoredVariable(store=store, **arguments)
 
 
 def first(slot: Slot, variable: Any, dtype: tf.DType) -> tf.Tensor:
     """What a slot is filled with at the start, as a tensor."""
-    shape = () if variable is None else slot.shape_for(variable)
+    shape = slot.shape_for(variable)
     return _filled(slot.fill, variable, shape, slot.dtype or dtype.name)
 
 

@@ -8,9 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from tensorflow.experimental import dtensor
 
-from tf_graft.core import slots
 from tf_graft.core.checks import CheckpointError
 
 Named = dict[str, keras.Variable]
@@ -76,7 +74,7 @@ def save(identity: Identity, named: Named, store: Any) -> None:
     """Writes each variable under its path and role, and whose state it is."""
     store[_IDENTITY] = np.frombuffer(identity.serialize().encode(), np.uint8)
     for name, variable in named.items():
-        store[_key(name)] = _numpy(variable)
+        store[_key(name)] = variable.numpy()
 
 
 def load(identity: Identity, named: Named, store: Any) -> None:
@@ -111,7 +109,7 @@ def load(identity: Identity, named: Named, store: Any) -> None:
                 "shape. Nothing was loaded."
             )
     for name, variable in named.items():
-        _assign(variable, saved[_key(name)])
+        variable.assign(saved[_key(name)])
 
 
 def renamed(saved: Sequence[str], present: Sequence[str]) -> bool:
@@ -148,21 +146,3 @@ def _described(shapes: dict[str, list[int]], name: str) -> str:
 
 def _key(name: str) -> str:
     return name.replace("/", "|")  # a slash would open a group in an HDF5 file
-
-
-def _assign(variable: keras.Variable, value: np.ndarray) -> None:
-    layout = slots.layout_of(variable)
-    if layout is None:
-        variable.assign(value)
-        return
-    whole = dtensor.Layout.replicated(layout.mesh, value.ndim)
-    on_mesh = dtensor.copy_to_mesh(tf.cast(value, variable.dtype), whole)
-    variable.value.assign(dtensor.relayout(on_mesh, layout))
-
-
-def _numpy(variable: keras.Variable) -> np.ndarray:
-    layout = slots.layout_of(variable)
-    if layout is None:
-        return variable.numpy()
-    whole = dtensor.Layout.replicated(layout.mesh, len(variable.shape))
-    return dtensor.relayout(variable.value, whole).numpy()

@@ -68,6 +68,7 @@ class Wrapper(Optimizer):
             setattr(self, argument, child)
             for name, variable in under(role, child.rate_variables()).items():
                 keras_contract.rename(self._keep(variable), f"{self.name}/{name}")
+        self.settle(self.mesh)
 
     def slots_for(self, path: str) -> dict[str, Slot]:
         return super().slots_for(path) | self._of_children(lambda child: child.slots_for(path))

@@ -1,10 +1,11 @@
 """Training Keras 3 models on a DTensor mesh."""
 
+from tf_graft.core.mesh_tensors import from_mesh, to_mesh
 from tf_graft.dtensor.dataset import DTensorDataset, pack_batch
 from tf_graft.dtensor.layout_map import LayoutMap
 from tf_graft.dtensor.meshes import create_mesh, logical_cpus
 from tf_graft.dtensor.model import collect, distribute, layout_map_of
-from tf_graft.dtensor.tensors import from_mesh, to_mesh
+from tf_graft.dtensor.replicated import replicate
 
 __all__ = [
     "DTensorDataset",
@@ -16,5 +17,6 @@ __all__ = [
     "layout_map_of",
     "logical_cpus",
     "pack_batch",
+    "replicate",
     "to_mesh",
 ]

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-from tf_graft.dtensor.tensors import to_mesh
+from tf_graft.core.mesh_tensors import to_mesh
 
 
 def pack_batch(batch: Any, mesh: dtensor.Mesh, batch_dim: str | None = "batch") -> Any:

@@ -62,15 +62,16 @@ def create_mesh(
         ValueError: a size that is not positive; sizes whose product is not the number of devices; a
             device that is missing or given twice.
         RuntimeError: TensorFlow has started before its accelerators were initialized; several
-            clients.
+            processes (`tf.experimental.dtensor.create_distributed_mesh` makes their mesh).
 
     Example:
         With 8 devices `create_mesh({"batch": 2, "model": -1})` has 2 rows of 4.
     """
     if dtensor.num_clients() > 1:
         raise RuntimeError(
-            "create_mesh: DTENSOR_JOBS names several clients; make the mesh with "
-            "tf.experimental.dtensor.create_distributed_mesh."
+            f"create_mesh: DTENSOR_JOBS names {dtensor.num_clients()} processes, and this makes a "
+            "mesh of one; make it with tf.experimental.dtensor.create_distributed_mesh, after "
+            "tf.experimental.dtensor.initialize_accelerator_system. All else takes such a mesh."
         )
     given = None if devices is None else _checked_devices(devices)
     kind = (device_type or (given[0].split(":")[0] if given else None)) or (

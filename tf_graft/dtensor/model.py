@@ -8,12 +8,12 @@ import keras
 from tensorflow.experimental import dtensor
 
 from tf_graft.core import keras_contract
+from tf_graft.core.mesh_tensors import from_mesh
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.dtensor import calls, support, training
 from tf_graft.dtensor.dataset import check_batch_dim
 from tf_graft.dtensor.layout_map import LayoutMap
-from tf_graft.dtensor.storage import MeshStorage
-from tf_graft.dtensor.tensors import from_mesh
+from tf_graft.dtensor.replicated import move, release, replicate
 
 
 class Placement(NamedTuple):
@@ -77,9 +77,12 @@ def distribute(
     layouts = _layouts(model, layout_map)
     remade = _detached(model.optimizer) if model.compiled else None
     for variable in _variables(model):
-        _move(variable, layouts.get(id(variable)) or _replicated(layout_map.mesh, variable))
+        move(variable, layout_map.mesh, layouts.get(id(variable)))
+    replicate(model.metrics, layout_map.mesh)  # for what they make later
     PLACEMENTS[model] = Placement(layout_map, batch_dim)
     _attach(model, remade)
+    if model.compiled and model.optimizer is not None:
+        model.optimizer.settle(layout_map.mesh)
     calls.replace(model, layout_map.mesh)
     training.install(model, layout_map.mesh, batch_dim, lambda: _follow(model))
     return model
@@ -103,6 +106,7 @@ def collect(model: keras.Model) -> keras.Model:
         raise ValueError(f"collect: the model '{model.name}' is not on a mesh.")
     training.uninstall(model)
     calls.restore(model)
+    release(model.metrics)
     remade = _detached(model.optimizer) if model.compiled else None
     for variable in _variables(model):
         keras_contract.settle_at_home(variable, from_mesh(variable.value).numpy())
@@ -168,21 +172,11 @@ def _distinct(variables: Iterable[keras.Variable]) -> list[keras.Variable]:
     return list({id(variable): variable for variable in variables}.values())
 
 
-def _replicated(mesh: dtensor.Mesh, variable: keras.Variable) -> dtensor.Layout:
-    return dtensor.Layout.replicated(mesh, len(variable.shape))
-
-
-def _move(variable: keras.Variable, layout: dtensor.Layout) -> None:
-    storage = MeshStorage(variable.numpy(), layout, variable.path, variable.trainable)
-    keras_contract.settle(variable, storage)
-
-
 def _follow(model: keras.Model) -> None:
     """Puts on the mesh what was made since, such as the variables of metrics."""
     mesh = PLACEMENTS[model].layout_map.mesh
     for variable in _variables(model):
-        if not isinstance(variable.value, dtensor.DVariable):
-            _move(variable, _replicated(mesh, variable))
+        move(variable, mesh)
 
 
 def _detached(optimizer: Any) -> tuple[Optimizer, dict[str, Any]] | None:
@@ -192,7 +186,7 @@ def _detached(optimizer: Any) -> tuple[Optimizer, dict[str, Any]] | None:
     state: dict[str, Any] = {}
     if optimizer.built:
         optimizer.save_own_variables(state)
-    fresh = type(optimizer).from_config(optimizer.get_config() | {"mesh": None})
+    fresh = type(optimizer).from_config(optimizer.get_config())
     return fresh, state
 
 

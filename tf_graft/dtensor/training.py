@@ -14,11 +14,10 @@ from tensorflow.experimental import dtensor
 
 from tf_graft import optimizers
 from tf_graft.core import keras_contract
+from tf_graft.core.mesh_tensors import from_mesh
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.dtensor import support
 from tf_graft.dtensor.dataset import examples, pack_batch
-from tf_graft.dtensor.storage import check_on_mesh
-from tf_graft.dtensor.tensors import from_mesh
 
 REPLACED = ("make_train_function", "make_test_function", "make_predict_function", "export")
 
@@ -120,14 +119,7 @@ class _Step:
         self.model = model
         self.feed = feed
         self.follow = follow
-
-        def checked(batch: Any) -> Any:
-            outputs = step(batch)
-            check_on_mesh(f"The model '{model.name}'")
-            return outputs
-
-        compiled = tf.function(checked, autograph=False)
-        self.run = step if model.run_eagerly else compiled
+        self.run = step if model.run_eagerly else tf.function(step, autograph=False)
 
     def __call__(self, batch: Any) -> Any:
         packed = self.feed(batch)

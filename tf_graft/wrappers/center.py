@@ -51,6 +51,7 @@ class Centered(Around):
                     "to optimizer."
                 )
         center.sparse, center.jit_compile = self.sparse, self.jit_compile
+        center.settle(self.mesh)
         return center
 
     @property
@@ -88,7 +89,7 @@ class Centered(Around):
                     "be on parameter servers, and not a shard of one."
                 )
         centers = {p.path: _center_of(p) for p in parameters}
-        self.center_optimizer.mesh = self.mesh
+        self.center_optimizer.settle(self.mesh)
         with keras_contract.named(centers):  # patterns are for the model's paths
             self.center_optimizer.build(centers.values())
         for name, variable in self._center_state().items():
