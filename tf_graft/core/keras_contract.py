@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.utils.tracking import no_automatic_dependency_tracking
@@ -37,6 +38,9 @@ OPTIMIZER_NAMES = {
     "_var_key": "one key for a Keras variable, its tf.Variable and a replica's copy of it",
     "_distribution_strategy": "SwapEMAWeights updates through it",
     "_trackable_children": "what tf.train.Checkpoint goes through",
+    "_lookup_dependency": "what tf.train.Checkpoint asks for each thing that it restores",
+    "_deferred_dependencies": "where it leaves what has no place: the list of variables of Keras' "
+    "own optimizers",
     "_backend_update_step": "Nadam does there what it does once an update",
     "_backend_apply_gradients": "an optimizer with its own cannot be recorded",
     "_apply_weight_decay": "Muon decays in its own way there",
@@ -234,6 +238,25 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         children = super()._trackable_children(save_type, **kwargs)
         return {name: child for name, child in children.items() if name not in BY_POSITION}
 
+    def _lookup_dependency(self, name: str, *arguments: Any, **kwargs: Any) -> Any:
+        """What in the optimizer a checkpoint's thing of that name is restored into.
+
+        A Keras optimizer's checkpoint begins with its list of variables, which has no place here.
+        What is taken of it is marked as restored, its counters always: TensorFlow would restore
+        them alone.
+        """
+        for position in self._deferred_dependencies.pop("_variables", ()):
+            author, values = _listed_at(position)
+            taken = self._take_stock(author, values)
+            for child in position.object_proto.children:
+                if taken or child.local_name in ("0", "1"):
+                    position.create_child_position(child.node_id).bind_object(self)
+        return super()._lookup_dependency(name, *arguments, **kwargs)
+
+    def _take_stock(self, author: str | None, values: dict[str, np.ndarray]) -> bool:
+        """Takes over what Keras' own optimizer of that name saved, if it fits; says whether."""
+        raise NotImplementedError
+
     @property
     def _model_variables_moving_average(self) -> list[keras.Variable]:
         """What `SwapEMAWeights` swaps with the model variables, brought up to date first."""
@@ -251,12 +274,41 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         return averages
 
     def __dir__(self) -> list[str]:
-        """Without the averages: Keras' saving reads all it finds here, and reading them acts."""
-        return [name for name in super().__dir__() if name not in PROVIDED_NAMES]
+        """Without the averages: Keras' saving reads all it finds here, and reading them acts.
+        Without optimizers that it holds either: their state is part of its own.
+        """
+        optimizer = keras.optimizers.Optimizer
+        held = {name for name, value in vars(self).items() if isinstance(value, optimizer)}
+        return [name for name in super().__dir__() if name not in {*PROVIDED_NAMES, *held}]
 
     def synchronized_averages(self) -> list[keras.Variable]:
         """The averages of all variables as of the last step, in the variables' order."""
         raise NotImplementedError
+
+
+# What Keras' own optimizers leave in files.
+
+STORE_NAMES = {"_h5_entry_group": "says the name of the optimizer whose variables a store holds"}
+
+
+def author_of(store: Any) -> str | None:
+    """The name of the optimizer that wrote into a Keras weights store, where it says."""
+    group = getattr(store, "_h5_entry_group", None)
+    return getattr(group, "attrs", {}).get("name")
+
+
+def _listed_at(position: Any) -> tuple[str, dict[str, np.ndarray]]:
+    """The name of the Keras optimizer whose list of variables stands at a checkpoint's position,
+    and their values.
+    """
+    checkpoint = position.checkpoint
+    reader = tf.train.load_checkpoint(checkpoint.save_path_string)
+    entries = {
+        child.local_name: checkpoint.object_graph_proto.nodes[child.node_id].attributes[0]
+        for child in position.object_proto.children
+    }
+    values = {name: reader.get_tensor(entry.checkpoint_key) for name, entry in entries.items()}
+    return entries["0"].full_name.partition("/")[0], values
 
 
 def rename(variable: keras.Variable, path: str) -> None:

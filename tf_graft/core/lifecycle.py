@@ -21,16 +21,15 @@ from tf_graft.core import (
 )
 from tf_graft.core.parameters import Parameter, Parameters, paths
 from tf_graft.core.placed import Placed
+from tf_graft.core.saving import Saving
 from tf_graft.core.slots import Slot
 
 MASTER = Slot(dtype="float32")
 COUNTER = Slot(dtype="int64")
 
 
-class Lifecycle(Placed):
+class Lifecycle(Saving, Placed):
     """Everything of `Optimizer` that is not the step itself."""
-
-    _shared: state.Named  # made in `build` and not before: TensorFlow restores it then
 
     def __init__(self, learning_rate: Any, **common: Unpack[arguments.Common]):
         owner = type(self).__name__
@@ -88,14 +87,23 @@ class Lifecycle(Placed):
             self.settle(mesh, moved=made_under is not self._strategy)
             by_path = dict(zip(paths(variables), variables, strict=True))
             self.prepare(by_path)
+            roles = {path: self.slots_for(path) for path in by_path}
+            engine = {path: self._engine_slots(variable) for path, variable in by_path.items()}
+            state.refuse_clashes(
+                type(self).__name__, roles, engine, self.shared_slots(), self._early_variables()
+            )
             self._shared = {
                 role: self._keep(slots.create((self.name,), role, slot, "float32", mesh=self.mesh))
                 for role, slot in self.shared_slots().items()
             }
-            built = [self._parameter(variable, path) for path, variable in by_path.items()]
+            built = [
+                self._parameter(variable, path, roles[path], engine[path])
+                for path, variable in by_path.items()
+            ]
             self.complete(built)
-        self._parameters = Parameters(dict(zip(keys, built, strict=True)))
-        self._identity.check_awaited()
+            self._parameters = Parameters(dict(zip(keys, built, strict=True)))
+            self._identity.check_awaited()
+            self._settle_awaited()
         self._state = {p.path: {**p.slots, **p.state} for p in built}  # for tf.train.Checkpoint
         self._declare(variables, self._strategy)
 
@@ -108,7 +116,8 @@ class Lifecycle(Placed):
                 f"{owner}: it was built for other variables; make a new optimizer for these."
             )
 
-    def _parameter(self, variable: Any, path: str) -> Parameter:
+    def _engine_slots(self, variable: Any) -> dict[str, Slot]:
+        """What the engine keeps for a variable, by role."""
         engine: dict[str, Slot] = {}
         if tf.as_dtype(variable.dtype) in numerics.HALF:
             engine["master"] = MASTER
@@ -116,6 +125,11 @@ class Lifecycle(Placed):
             engine |= averaging.SLOTS
         if self.gradient_accumulation_steps:
             engine |= accumulation.SLOTS
+        return engine
+
+    def _parameter(
+        self, variable: Any, path: str, roles: dict[str, Slot], engine: dict[str, Slot]
+    ) -> Parameter:
         dtype = numerics.compute_dtype(tf.as_dtype(variable.dtype)).name
 
         def made(roles: dict[str, Slot]) -> dict[str, keras.Variable]:
@@ -126,7 +140,7 @@ class Lifecycle(Placed):
                 for role, slot in roles.items()
             }
 
-        return Parameter(variable, path, made(self.slots_for(path)), made(engine))
+        return Parameter(variable, path, made(roles), made(engine))
 
     def decays(self, path: str) -> bool:
         """Whether decoupled weight decay applies to the variable of that path."""
@@ -137,10 +151,6 @@ class Lifecycle(Placed):
         made = self._keep(slots.create((self.name,), role, slot, "float32", mesh=self.mesh))
         self._scalars[role] = made
         return made
-
-    def signature(self) -> str:
-        """Whose state this is."""
-        return type(self).__name__
 
     @property
     def iterations(self) -> keras.Variable:
@@ -193,30 +203,3 @@ class Lifecycle(Placed):
         if isinstance(config.get("mesh"), str):  # saved by an earlier version
             del config["mesh"]
         return super().from_config(config, custom_objects=custom_objects)
-
-    def save_own_variables(self, store: Any) -> None:
-        """Writes the state into a Keras weights store, by path and role."""
-        state.save(self._identity, self.named_variables(), store)
-
-    def load_own_variables(self, store: Any) -> None:
-        """Reads the state back, by path and role.
-
-        Raises:
-            CheckpointError: the optimizer is not built, or the state is another optimizer's.
-        """
-        state.load(self._identity, self.named_variables(), store)
-
-    def named_variables(self, place: str = "") -> state.Named:
-        """Every variable of the optimizer by path and role; none before it is built.
-
-        Args:
-            place: goes before every role: `"center/"` for `dense/kernel/center/momentum`.
-        """
-        if not self._parameters:
-            return {}
-        shared = {**self._scalars, **self.rate_variables(), **self._shared}
-        named = {f"{place}{role}": variable for role, variable in shared.items()}
-        for parameter in self._parameters:
-            for role, variable in {**parameter.slots, **parameter.state}.items():
-                named[f"{parameter.path}/{place}{role}"] = variable
-        return named

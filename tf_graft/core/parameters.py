@@ -1,5 +1,6 @@
 """The model variables an optimizer was built for, each with all that is remembered about it."""
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -92,10 +93,12 @@ class Parameters:
 
 def paths(variables: Sequence[Any]) -> list[str]:
     """One distinct path per variable: equal names are told apart by a number, in order."""
-    seen: dict[str, int] = {}
+    given = [getattr(v, "path", None) or re.sub(r":\d+$", "", v.name) for v in variables]
+    taken: set[str] = set()
     result = []
-    for variable in variables:
-        path = getattr(variable, "path", None) or re.sub(r":\d+$", "", variable.name)
-        count = seen[path] = seen.get(path, -1) + 1
-        result.append(f"{path}_{count}" if count else path)
+    for path in given:
+        numbered = (f"{path}_{count}" for count in itertools.count(1))
+        free = (name for name in numbered if name not in taken and name not in given)
+        result.append(next(free) if path in taken else path)
+        taken.add(result[-1])
     return result

@@ -83,6 +83,14 @@ class Recorder:
         self._optimizer.once()
         return {role: stand_in.read() for role, stand_in in self.shared.items()}
 
+    def names(self) -> list[str]:
+        """Each piece of state by path and role, in the order in which the optimizer made them."""
+        at = {
+            s: f"{path}/{role}" for path, slots in self.slots.items() for role, s in slots.items()
+        }
+        at |= {stand_in: role for role, stand_in in self.shared.items()}
+        return [at[made] for made in self._made if made in at]
+
     def first(self, stand_in: StandIn) -> tf.Tensor:
         """What a piece of state starts as."""
         made = self._first[stand_in]

@@ -45,6 +45,16 @@ def put(variable: Any, value: tf.Tensor) -> None:
     local(variable).assign(value, read_value=False)
 
 
+def put_everywhere(variable: Any, value: Any) -> None:
+    """Gives every replica's copy of a variable a new value, from inside a replica too."""
+    raw = variable if isinstance(variable, tf.Variable) else variable.value
+    copies = [raw]
+    if _in_replica() and isinstance(raw, tf.distribute.DistributedValues):
+        copies = tf.distribute.get_strategy().experimental_local_results(raw)
+    for copy in copies:
+        copy.assign(tf.cast(value, copy.dtype))
+
+
 def add(variable: Any, value: tf.Tensor) -> None:
     """Adds to the calling replica's copy of a variable, in one atomic operation."""
     local(variable).assign_add(value, read_value=False)

@@ -2,18 +2,21 @@
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_graft.core import replicas
 from tf_graft.core.checks import CheckpointError
 
 Named = dict[str, keras.Variable]
+Saved = dict[str, np.ndarray]
 
-_IDENTITY = "optimizer"
+IDENTITY = "optimizer"  # the key under which a store says whose state it holds
 
 
 class Identity(tf.train.experimental.PythonState):
@@ -70,46 +73,72 @@ class Identity(tf.train.experimental.PythonState):
             _refuse_differences(self.owner, awaited, present)
 
 
+def refuse_clashes(
+    owner: str,
+    slots_of: Mapping[str, Mapping[str, Any]],
+    engine_of: Mapping[str, Mapping[str, Any]],
+    shared: Mapping[str, Any],
+    scalars: Mapping[str, Any],
+) -> None:
+    """Refuses an optimizer of whose state two parts would go by one name.
+
+    Args:
+        owner: the optimizer's class.
+        slots_of: for each path, its slots by role.
+        engine_of: for each path, what the engine keeps for it, by role.
+        shared: its shared slots by role.
+        scalars: what the engine keeps once, by role.
+
+    Raises:
+        ValueError: names the class and the role.
+    """
+    uses = [("shared_slots", role, {*scalars, IDENTITY}) for role in shared]
+    uses += [("slots", r, {*engine_of[p], *shared}) for p, roles in slots_of.items() for r in roles]
+    for method, role, taken in uses:
+        if role in taken:
+            raise ValueError(
+                f"{owner}.{method}: the role '{role}' is in use by the optimizer itself, and one "
+                "of the two would be lost when it is saved; call it by another name."
+            )
+    both = (slots_of, engine_of)
+    of_variables = [f"{p}/{r}" for given in both for p, roles in given.items() for r in roles]
+    name, count = Counter([*shared, *scalars, *of_variables]).most_common(1)[0]
+    if count > 1:
+        raise ValueError(
+            f"{owner}.build: two parts of its state would be saved as '{name}'; give the variable "
+            "or the slot another name."
+        )
+
+
 def save(identity: Identity, named: Named, store: Any) -> None:
     """Writes each variable under its path and role, and whose state it is."""
-    store[_IDENTITY] = np.frombuffer(identity.serialize().encode(), np.uint8)
+    store[IDENTITY] = np.frombuffer(identity.serialize().encode(), np.uint8)
     for name, variable in named.items():
         store[_key(name)] = variable.numpy()
 
 
-def load(identity: Identity, named: Named, store: Any) -> None:
+def load(identity: Identity, named: Named, saved: Saved) -> None:
     """Assigns every variable, or changes none.
 
     Variables are found by path. Keras names them anew when it makes a model from its config or a
     second one in a process: where the paths differ in this only, their order counts.
 
     Raises:
-        CheckpointError: the state is another optimizer's, of other variables or damaged, or there
-            is state and the optimizer is not built.
+        CheckpointError: the state is another optimizer's, of other variables or damaged.
     """
     owner = identity.owner
-    saved = {name: np.asarray(store[name]) for name in store.keys()}  # noqa: SIM118 - no dict
-    if _IDENTITY not in saved:
-        raise CheckpointError(f"{owner}: what was saved is not the state of a tf_graft optimizer.")
-    shapes = identity.shapes_in(bytes(saved.pop(_IDENTITY)))
-    if not shapes:
-        return  # it was saved before it was built
-    if not named:
-        raise CheckpointError(
-            f"{owner}: it is not built, so its saved state has nowhere to go; call "
-            "optimizer.build(model.trainable_variables) before loading."
-        )
+    shapes = identity.shapes_in(bytes(saved[IDENTITY]))
     if set(shapes) != set(named) and renamed(list(shapes), list(named)):
         named = dict(zip(shapes, named.values(), strict=True))
     _refuse_differences(owner, shapes, {name: list(v.shape) for name, v in named.items()})
+    values = values_of(saved, named)
     for name, shape in shapes.items():
-        if _key(name) not in saved or list(saved[_key(name)].shape) != shape:
+        if name not in values or list(values[name].shape) != shape:
             raise CheckpointError(
                 f"{owner}: the saved state is damaged: '{_key(name)}' is missing or of another "
                 "shape. Nothing was loaded."
             )
-    for name, variable in named.items():
-        variable.assign(saved[_key(name)])
+    assign(named, values)
 
 
 def renamed(saved: Sequence[str], present: Sequence[str]) -> bool:
@@ -125,6 +154,23 @@ def renamed(saved: Sequence[str], present: Sequence[str]) -> bool:
         all(x == y for x, y in zip(parts(a), parts(b), strict=False))
         for a, b in zip(saved, present, strict=True)
     )
+
+
+def assign(named: Named, values: Mapping[str, Any]) -> None:
+    """Gives variables their values by name, on every replica; those without one are left alone."""
+    for name, variable in named.items():
+        if name in values:
+            replicas.put_everywhere(variable, values[name])
+
+
+def numpy(named: Named) -> Saved:
+    """The present values, by name."""
+    return {name: variable.numpy() for name, variable in named.items()}
+
+
+def values_of(saved: Saved, names: Iterable[str]) -> Saved:
+    """What a store holds under these names."""
+    return {name: saved[key] for name, key in _keys_in(saved, names).items() if key in saved}
 
 
 def _refuse_differences(
@@ -145,4 +191,13 @@ def _described(shapes: dict[str, list[int]], name: str) -> str:
 
 
 def _key(name: str) -> str:
-    return name.replace("/", "|")  # a slash would open a group in an HDF5 file
+    """A name as a store's key: a slash would open a group in an HDF5 file."""
+    return name.replace("%", "%25").replace("|", "%7C").replace("/", "|")
+
+
+def _keys_in(saved: Saved, names: Iterable[str]) -> dict[str, str]:
+    """The keys of names in a store; version 0.1.0 left `|` and `%` in names as they were."""
+    keys = {name: _key(name) for name in names}
+    older = {name: name.replace("/", "|") for name in names}
+    unclaimed = set(saved) - set(keys.values())
+    return {n: older[n] if older[n] in unclaimed else key for n, key in keys.items()}

@@ -97,6 +97,12 @@ class Wrapped(Optimizer):
     def propose(self, points: Iterable[Point]) -> Iterator[Step]:
         return map(self._recorder.step, points)
 
+    def _namesake(self) -> str:
+        return type(self.optimizer).__name__
+
+    def _slots_in_keras(self) -> list[str]:
+        return self._recorder.names() if self._parameters else []
+
     def signature(self) -> str:
         return f"{type(self).__name__}({type(self.optimizer).__name__})"
 

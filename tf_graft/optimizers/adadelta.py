@@ -47,6 +47,8 @@ class Adadelta(Optimizer):
         Zeiler, 2012, "ADADELTA: an adaptive learning rate method", algorithm 1.
     """
 
+    keras_slots = (("accumulated_gradient", "accumulated_delta"),)
+
     def __init__(
         self,
         learning_rate: Any = 0.001,

@@ -2,6 +2,7 @@
 
 from typing import Any, Unpack
 
+import numpy as np
 import tensorflow as tf
 
 from tf_graft.core import checks, numerics
@@ -48,6 +49,7 @@ class Adagrad(Optimizer):
     """
 
     idle = True
+    keras_slots = (("accumulator",),)
 
     def __init__(
         self,
@@ -64,6 +66,9 @@ class Adagrad(Optimizer):
 
     def slots(self) -> dict[str, Slot]:
         return {"accumulator": Slot(self.initial_accumulator_value + self.epsilon)}
+
+    def slot_from_keras(self, role: str, value: np.ndarray) -> np.ndarray:
+        return value + np.asarray(self.epsilon, value.dtype)
 
     def step(self, g: Any, w: Any, s: dict[str, Any], lr: Any, t: Any) -> Step:
         a = s["accumulator"] + g * g

@@ -51,6 +51,8 @@ class Adam(Optimizer):
         algorithm 2.
     """
 
+    keras_slots = (("momentum", "velocity"), ("velocity_hat",))
+
     def __init__(
         self,
         learning_rate: Any = 0.001,

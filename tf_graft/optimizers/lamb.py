@@ -58,6 +58,8 @@ class LAMB(Layerwise):
         (arXiv 1904.00962), algorithm 2.
     """
 
+    keras_slots = (("momentum", "velocity"),)
+
     def __init__(
         self,
         learning_rate: Any = 0.001,

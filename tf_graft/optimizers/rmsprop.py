@@ -51,6 +51,8 @@ class RMSprop(Optimizer):
         sequences with recurrent neural networks", equations 38 to 45.
     """
 
+    keras_slots = (("velocity",), ("momentum",), ("average_gradient",))
+
     def __init__(
         self,
         learning_rate: Any = 0.001,

@@ -48,6 +48,8 @@ class SGD(Optimizer):
         learning", equations 1 to 4.
     """
 
+    keras_slots = (("momentum",),)
+
     def __init__(
         self,
         learning_rate: Any = 0.01,

@@ -243,4 +243,4 @@ class ScaledAGN(AGN, MixedPrecision):
         return config | {"optimizer": {"name": "mixed_precision", **parts}}
 
 
-ScaledAGN.__name__ = ScaledAGN.__qualname__ = "AGN"  # in errors and names of variables
+ScaledAGN.__name__ = "AGN"  # in errors and names of variables

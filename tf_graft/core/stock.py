@@ -1,0 +1,58 @@
+"""What Keras' own optimizers leave in files, in the terms of their namesakes here.
+
+Keras saves an optimizer's variables by position, and of the optimizer no more than its name: first
+its count and its rate, then averages, accumulators and slots.
+"""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from tf_graft.core.state import Named, Saved
+
+# Roles in the order in which a Keras optimizer keeps them: those of one group stand together,
+# variable by variable.
+Groups = Sequence[Sequence[str]]
+
+
+def is_of(name: str, author: str | None) -> bool:
+    """Whether the author is Keras' optimizer of that class name, as Keras calls it: `adam_1`."""
+    return re.sub(r"_\d+$", "", author or "").replace("_", "").lower() == name.lower()
+
+
+def never_stepped(values: Saved) -> bool:
+    """Whether the optimizer that saved these values had made no update: nothing can be lost."""
+    return "0" in values and not np.any(values["0"])
+
+
+def matched(values: Saved, names: Sequence[str], named: Named) -> Saved | None:
+    """The values by name, for names in Keras' order; None where a shape differs or one is missing.
+
+    There may be more values than names.
+    """
+    result = {name: values.get(str(i)) for i, name in enumerate(names)}
+    fits = all(x is not None and x.shape == tuple(named[n].shape) for n, x in result.items())
+    return result if fits else None  # type: ignore[return-value]
+
+
+def completed(values: Saved, named: Named, micro_steps: int | None) -> Saved:
+    """The values, with what the engine keeps beside them as it would be after the same steps.
+
+    Args:
+        values: by name.
+        named: the optimizer's variables.
+        micro_steps: how many make an update; Keras counts these.
+    """
+    counted = values["iteration"]
+    done = counted // micro_steps if micro_steps else counted
+    result = {name: np.zeros(v.shape) for name, v in named.items() if name.endswith("_steps")}
+    result |= {**values, "iteration": done} | ({"micro_steps": counted} if micro_steps else {})
+    for name, variable in named.items():
+        path, _, role = name.rpartition("/")
+        if role == "average_step":
+            result[name] = np.full(variable.shape, done)
+        elif role == "accumulated_rows":
+            sums = values[f"{path}/gradient_accumulator"]
+            result[name] = np.any(sums != 0, axis=tuple(range(1, sums.ndim)))
+    return result
