@@ -80,7 +80,7 @@ def check_on_mesh(graph: Any) -> None:
     Raises:
         ValueError: naming both.
     """
-    names = {id(variable.handle): variable.name for variable in graph.variables}
+    names = {id(v.handle): v.name.partition(":")[0] for v in graph.variables}
     if not names:  # the trace was broken off by an error
         return
     outer = {id(inner): source for source, inner in graph.captures}

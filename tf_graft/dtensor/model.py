@@ -37,11 +37,12 @@ def distribute(
     `predict` and their `..._on_batch` work as ever, with ordinary data, callbacks, validation and
     `steps_per_execution`. `jit_compile` of `compile` has no effect on a mesh.
 
-    In a loop of one's own the batches go through `pack_batch`; a `tf.function` made before is to
-    be made again. An optimizer that was built is made anew with its state: take it from
-    `model.optimizer`. `set_weights`, `load_weights` and `save` work; what is saved loads as an
-    ordinary model. `export` wants the model collected. A batch that cannot be divided evenly is
-    refused, but for a short last one, which every device computes whole.
+    In a loop of one's own the batches go through `pack_batch`, metrics and counters through
+    `replicate`; a `tf.function` made before is to be made again. An optimizer that was built is
+    made anew with its state: take it from `model.optimizer`. `set_weights`, `load_weights` and
+    `save` work; what is saved loads as an ordinary model. `export` wants the model collected. A
+    batch that cannot be divided evenly is refused, but for a short last one, which every device
+    computes whole.
 
     A table that is gathered from, such as an `Embedding`'s, cannot be divided by rows: TensorFlow
     does not support it. Divide its columns.

@@ -17,9 +17,9 @@ T = TypeVar("T")
 def replicate(target: T, mesh: dtensor.Mesh) -> T:
     """Puts metrics and variables of a loop of one's own on a mesh, whole on every device.
 
-    A `tf.function` on a mesh updates what is not there once per device and out of order; one that
-    also uses a variable of a distributed model or its optimizer is refused for it. `distribute`
-    takes the compiled metrics of a model along; this is for others.
+    A `tf.function` on a mesh would update what is off it once per device and out of order. It is
+    refused, unless it is given tensors only and uses no variable of a distributed model or its
+    optimizer: then nothing tells it from others. `distribute` takes a model's own metrics along.
 
     Args:
         target: a `keras.metrics.Metric` or `keras.Variable`, or any nesting of tuples, lists and
