@@ -89,6 +89,7 @@ class Lifecycle(Rates):
             keras_contract.check_order_on_mesh()
         with tf.init_scope(), replicas.creating_under(self._strategy):
             self._settle_scalars(moved=made_under is not self._strategy)
+        with replicas.ahead_of(variables), replicas.creating_under(self._strategy):
             by_path = dict(zip(paths(variables), variables, strict=True))
             self.prepare(by_path)
             self._shared = {
@@ -157,7 +158,8 @@ class Lifecycle(Rates):
         the parent's `iterations`.
         """
         self.mesh = parent.mesh
-        self._settle_scalars(moved=True)
+        with tf.init_scope():
+            self._settle_scalars(moved=True)
         keras_contract.rehome(self.iterations, parent.iterations)
 
     def signature(self) -> str:
