@@ -1,7 +1,8 @@
 """Runs Keras' own optimizer tests on our classes; prints how each ended, as JSON.
 
-Keras' wheels have held their tests since 3.15. Our classes stand in the places of Keras' while the
-tests are imported; what only Keras has is wrapped. To be run in a process of its own.
+Of the supported versions the wheel of Keras 3.15.1 holds its tests. Our classes stand in the places
+of Keras' while the tests are imported; what only Keras has is wrapped. To be run in a process of
+its own.
 """
 
 import contextlib

@@ -398,16 +398,16 @@ def fitted(optimizer, built):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: tg.AGN(tg.SGD(0.1, momentum=0.5), communication_period=2),
-        lambda: tg.wrap(keras.optimizers.ScheduleFreeAdamW(0.1)),
-        lambda: tg.AdaGraft(tg.SGD(0.1), tg.wrap(keras.optimizers.ScheduleFreeAdamW(0.1))),
-    ],
-    ids=["agn", "schedule_free", "grafted"],
-)
-def test_state_that_starts_as_the_weights_of_a_model_made_in_fit(make):
+@pytest.mark.parametrize("name", ["agn", "schedule_free"])
+def test_state_that_starts_as_the_weights_of_a_model_made_in_fit(name):
     """While `fit` traces its first step such weights have no value yet."""
+    if name == "schedule_free" and name not in samples.BUILT_IN:
+        pytest.skip("this Keras has no ScheduleFreeAdamW")
+
+    def make():
+        if name == "agn":
+            return tg.AGN(tg.SGD(0.1, momentum=0.5), communication_period=2)
+        return tg.AdaGraft(tg.SGD(0.1), samples.BUILT_IN[name](0.1))
+
     for ours, expected in zip(fitted(make(), False), fitted(make(), True), strict=True):
         np.testing.assert_allclose(ours, expected, rtol=1e-6)

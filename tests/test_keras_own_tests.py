@@ -1,6 +1,6 @@
 """Keras' own optimizer tests, run on our classes in place of Keras': all pass but those named here.
 
-The tests are in Keras' wheel, from 3.15 on.
+They are in Keras' wheel: of the supported versions, in that of 3.15.1.
 """
 
 import fnmatch
