@@ -97,6 +97,15 @@ def test_repr_is_of_now_and_can_be_evaluated():
     assert again.get_config() == optimizer.get_config()
 
 
+def test_repr_of_ones_own_that_keeps_its_arguments_elsewhere():
+    class Plain(tg.Optimizer):
+        def __init__(self, factor, *rest, **options):
+            super().__init__(0.5, **options)
+            self.kept = factor
+
+    assert repr(Plain(3, clipvalue=1)) == "Plain(learning_rate=0.5, clipvalue=1.0)"
+
+
 @samples.each()
 def test_repr_of_every_optimizer(sample):
     said = repr(sample.make(learning_rate=0.375))

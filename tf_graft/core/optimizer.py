@@ -161,8 +161,9 @@ class Optimizer(Pipeline):
 
     def _arguments(self) -> dict[str, Any]:
         """What `repr` shows where it is not the default: the constructor's arguments, as of now."""
-        names = dict.fromkeys([*self._own_arguments(), *arguments.Common.__annotations__])
-        held = {name: getattr(self, name) for name in names}
+        common = ("learning_rate", *arguments.Common.__annotations__)
+        names = dict.fromkeys([*self._own_arguments(), *common])
+        held = {name: getattr(self, name) for name in names if hasattr(self, name)}
         return held | {
             "learning_rate": keras_contract.rate_of(self),
             "mesh": self.mesh and description.Written(f"Mesh({_dimensions(self.mesh)})"),
