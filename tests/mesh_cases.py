@@ -406,3 +406,19 @@ def test_loss_scalers_on_a_mesh_equal_one_device(name, graph):
             assert dtensor.fetch_layout(on_devices[role]) == dtensor.Layout.replicated(mesh(), 0)
             np.testing.assert_allclose(whole(on_devices[role]), value, rtol=1e-6)
         assert float(whole(scaler.scale(on_devices))) == float(scaler.scale(alone))
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_minimize_on_a_mesh(graph):
+    variables = list(on_mesh().values())
+    optimizer = tf_graft.MixedPrecision(tf_graft.SGD(0.25), "backoff")
+    optimizer.build(variables)
+    start = [whole(v) for v in variables]
+
+    def step():
+        optimizer.minimize(lambda: tf.add_n([tf.reduce_sum(v * v) for v in variables]), variables)
+
+    (tf.function(step) if graph else step)()
+    for variable, before in zip(variables, start, strict=True):
+        np.testing.assert_allclose(whole(variable), before / 2, rtol=1e-6)
+    assert repr(optimizer).endswith("mesh=Mesh(x=2, y=2))")

@@ -133,14 +133,28 @@ COMMON_NAMES = (
 )
 
 
-def _number(owner: str, name: str, *wrong: Any, must: str) -> tuple[Refusal, ...]:
-    """Refusals of one argument: values out of range, then what is no number at all."""
+def _number(
+    owner: str, name: str, *wrong: Any, must: str, nothing: type[Exception] = TypeError
+) -> tuple[Refusal, ...]:
+    """Refusals of one argument: values out of range, then what is no number at all.
+
+    Args:
+        owner: the class.
+        name: of the argument.
+        wrong: values out of range.
+        must: what the message says of the range.
+        nothing: the error for None.
+    """
     out_of_range = [
         Refusal({name: value}, ValueError, f"{owner}({name}={value}): {name} must {must}.")
         for value in (*wrong, float("nan"), float("inf"))
     ]
     no_number = [
-        Refusal({name: value}, TypeError, f"{owner}({name}={value!r}): {name} must be a number.")
+        Refusal(
+            {name: value},
+            nothing if value is None else TypeError,
+            f"{owner}({name}={value!r}): {name} must be a number.",
+        )
         for value in ("0.1", True, None, [0.1])
     ]
     return (*out_of_range, *no_number)
@@ -440,7 +454,7 @@ SAMPLES = (
         stock_rtol=_ADAM_STOCK_RTOL,
         refuses=(
             *_adam("AdamW"),
-            *_number("AdamW", "weight_decay", -0.1, must=_NOT_NEGATIVE),
+            *_number("AdamW", "weight_decay", -0.1, must=_NOT_NEGATIVE, nothing=ValueError),
         ),
     ),
     Sample(

@@ -4,10 +4,10 @@ from tf_graft import dtensor, report, scaling, schedules
 from tf_graft.core.checks import CheckpointError
 from tf_graft.core.clipping import clip_by_global_norm
 from tf_graft.core.optimizer import Optimizer
-from tf_graft.core.registry import deserialize, get, list_optimizers, serialize
+from tf_graft.core.registry import deserialize, list_optimizers, serialize
 from tf_graft.core.replicas import shards
 from tf_graft.core.slots import Slot
-from tf_graft.core.wrapped import wrap
+from tf_graft.core.wrapped import get, wrap
 from tf_graft.optimizers import (
     LAMB,
     LARS,

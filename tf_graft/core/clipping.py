@@ -1,5 +1,6 @@
 """The three ways of clipping, on whole gradients: aggregated, coalesced and unscaled."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -47,10 +48,11 @@ def clip_by_global_norm(
     ```
 
     It is computed in float32 at least and returned in the dtype of each gradient. From
-    OpenSeq2Seq's: repeated rows are summed first, scalars stay scalars, None stays None.
+    OpenSeq2Seq's: repeated rows are summed first, scalars stay scalars, None stays None. Where the
+    norm is infinite or NaN, every entry becomes NaN, as in TensorFlow.
 
     Args:
-        gradients: tensors of any shape, `tf.IndexedSlices` or None.
+        gradients: a list of floating point tensors of any shape, `tf.IndexedSlices` or None.
         clip_norm: the largest norm, above 0.
 
     Returns:
@@ -58,7 +60,9 @@ def clip_by_global_norm(
         scalar (float64 where a gradient is); None where there is no gradient.
 
     Raises:
-        TypeError, ValueError: `clip_norm` is no number, or not above 0.
+        TypeError: `gradients` is no list; a gradient is not floating point; `clip_norm` is no
+            number.
+        ValueError: `clip_norm` is not above 0.
 
     Example:
         >>> (g, missing), norm = clip_by_global_norm([tf.constant([3.0, 4.0]), None], 2.5)
@@ -67,9 +71,7 @@ def clip_by_global_norm(
     """
     largest = checks.number("clip_by_global_norm", "clip_norm", clip_norm, 0, open_low=True)
     assert largest is not None  # for the type checker: not optional here
-    given = [
-        g if g is None or numerics.row_sparse(g) else tf.convert_to_tensor(g) for g in gradients
-    ]
+    given = _listed(gradients)
     dtypes = [None if g is None else numerics.values(g).dtype for g in given]
     precise = [
         None if g is None else rows.once(numerics.cast(g, numerics.compute_dtype(dtype)), 0, False)
@@ -86,6 +88,28 @@ def clip_by_global_norm(
     ], norm
 
 
+def _listed(gradients: Any) -> list[Any]:
+    """The gradients as tensors.
+
+    Raises:
+        TypeError: no list, or a gradient that is not floating point.
+    """
+    if not isinstance(gradients, Sequence) or isinstance(gradients, str):
+        raise TypeError(
+            f"clip_by_global_norm(gradients={type(gradients).__name__}): gradients must be a list "
+            "of gradients; put a single one in a list."
+        )
+    listed = [None if g is None else numerics.tensors(g) for g in gradients]
+    for number, gradient in enumerate(listed):
+        if gradient is not None and not gradient.dtype.is_floating:
+            raise TypeError(
+                f"clip_by_global_norm: gradient {number} is of dtype {gradient.dtype.name}; it "
+                "must be floating point."
+            )
+    return listed
+
+
 def _excess(norm: tf.Tensor, largest: float) -> tf.Tensor:
-    """How many times too long a gradient is; 1 where it is not."""
-    return tf.maximum(numerics.quotient(norm, largest), 1)
+    """How many times too long a gradient is: 1 where it is not, NaN where that cannot be said."""
+    excess = tf.maximum(numerics.quotient(norm, largest), 1)
+    return tf.where(tf.math.is_finite(norm), excess, math.nan)

@@ -199,7 +199,10 @@ def decay_exclusions(optimizer: keras.optimizers.Optimizer) -> tuple[list[str], 
 def rate_of(optimizer: keras.optimizers.Optimizer) -> Any:
     """The learning rate as it was given: a number, a schedule or a callable."""
     given = optimizer._learning_rate
-    return float(given.numpy()) if isinstance(given, keras.Variable) else given
+    if not isinstance(given, keras.Variable):
+        return given
+    with tf.init_scope():  # a function may be traced
+        return float(str(np.asarray(given.numpy())[()]))  # 0.1, where a float32 is a little more
 
 
 def storage(variable: Any) -> Any:

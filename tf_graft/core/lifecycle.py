@@ -85,6 +85,7 @@ class Lifecycle(Saving, Placed):
         with tf.init_scope(), replicas.creating_under(self._strategy):
             mesh = self.mesh or slots.mesh_of(variables)
             self.settle(mesh, moved=made_under is not self._strategy)
+        with replicas.ahead_of(variables), replicas.creating_under(self._strategy):
             by_path = dict(zip(paths(variables), variables, strict=True))
             self.prepare(by_path)
             roles = {path: self.slots_for(path) for path in by_path}

@@ -65,7 +65,7 @@ def pairs(
 
     Raises:
         TypeError: a gradient that is not floating point, or an ordinary tensor for a variable on
-            a mesh.
+            a mesh; indices of rows that are no integers.
         ValueError: gradients and variables differ in number or shape, or there is no gradient.
     """
     if len(gradients) != len(parameters):
@@ -88,10 +88,7 @@ def pairs(
 def _checked(owner: str, gradient: Any, parameter: Parameter) -> Any:
     if isinstance(gradient, tf.distribute.DistributedValues):
         return gradient
-    if isinstance(gradient, tf.IndexedSlices):  # the variable's shape counts, not the one it brings
-        gradient = tf.IndexedSlices(tf.convert_to_tensor(gradient.values), gradient.indices)
-    else:
-        gradient = tf.convert_to_tensor(gradient)
+    gradient = numerics.tensors(gradient)  # the variable's shape counts, not the one it brings
     if not gradient.dtype.is_floating:
         raise TypeError(
             f"{owner}: the gradient of '{parameter.path}' is of dtype {gradient.dtype.name}; it "
@@ -100,6 +97,8 @@ def _checked(owner: str, gradient: Any, parameter: Parameter) -> Any:
     shape = tuple(parameter.variable.shape)
     given = numerics.values(gradient).shape
     row_sparse = isinstance(gradient, tf.IndexedSlices)
+    if row_sparse:
+        _check_rows(owner, gradient, parameter)
     on_mesh = slots.layout_of(parameter.variable) is not None
     if on_mesh and shape and tf.executing_eagerly() and not _lies_on_mesh(gradient):
         raise TypeError(
@@ -113,6 +112,19 @@ def _checked(owner: str, gradient: Any, parameter: Parameter) -> Any:
             f"shape {shape}."
         )
     return gradient
+
+
+def _check_rows(owner: str, gradient: tf.IndexedSlices, parameter: Parameter) -> None:
+    where = f"{owner}: the row-sparse gradient of '{parameter.path}'"
+    if not gradient.indices.dtype.is_integer:
+        raise TypeError(
+            f"{where} has indices of dtype {gradient.indices.dtype.name}, not integers."
+        )
+    if not gradient.indices.shape.is_compatible_with(gradient.values.shape[:1]):
+        raise ValueError(
+            f"{where} has values of shape {tuple(gradient.values.shape)} for indices of shape "
+            f"{tuple(gradient.indices.shape)}; each row must have one index."
+        )
 
 
 def _lies_on_mesh(gradient: Any) -> bool:

@@ -25,6 +25,14 @@ def compute_dtype(dtype: tf.DType) -> tf.DType:
     return tf.float32 if dtype in HALF else dtype
 
 
+def tensors(gradient: Any) -> Any:
+    """The gradient, dense or row-sparse, made of tensors where it was made of arrays or lists."""
+    if isinstance(gradient, tf.IndexedSlices):
+        indices = tf.convert_to_tensor(gradient.indices, dtype_hint=tf.int64)
+        return tf.IndexedSlices(tf.convert_to_tensor(gradient.values), indices)
+    return tf.convert_to_tensor(gradient)
+
+
 def values(gradient: Any) -> tf.Tensor:
     """The numbers of a gradient, dense or row-sparse."""
     return gradient.values if row_sparse(gradient) else gradient
@@ -68,10 +76,10 @@ def like(gradient: Any, new_values: tf.Tensor) -> Any:
 
 
 def norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """The L2 norm over all entries of all tensors, a scalar.
+    """The L2 norm over all entries of all tensors, a scalar: 0 where there is no entry.
 
     Where the sum of squares overflows though every entry is finite, it is taken again relative to
-    the largest entry.
+    the largest entry. With a NaN it is NaN, else with an infinity infinite.
     """
     precision = tf.float64 if any(x.dtype == tf.float64 for x in tensors) else tf.float32
     total = tf.add_n([tf.cast(_sum_of_squares(x), precision) for x in tensors])
@@ -80,7 +88,7 @@ def norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
         peaks = [tf.cast(tf.reduce_max(tf.abs(x)), precision) for x in tensors]
         peak = tf.reduce_max(tf.stack(peaks))
         ratios = [_sum_of_squares(tf.cast(x, precision) / peak) for x in tensors]
-        return peak * tf.sqrt(tf.add_n(ratios))
+        return tf.where(tf.math.is_finite(peak), peak * tf.sqrt(tf.add_n(ratios)), total)
 
     return tf.cond(tf.math.is_finite(total), lambda: tf.sqrt(total), relative)
 
@@ -94,8 +102,10 @@ def length(x: tf.Tensor) -> tf.Tensor:
 
 
 def peak(x: tf.Tensor) -> tf.Tensor:
-    """The largest magnitude of a tensor, with no second tensor for the magnitudes."""
-    return tf.maximum(tf.reduce_max(x), -tf.reduce_min(x))
+    """The largest magnitude of a tensor, with no second tensor for the magnitudes; 0 where it is
+    empty.
+    """
+    return tf.maximum(tf.maximum(tf.reduce_max(x), -tf.reduce_min(x)), 0)
 
 
 def all_finite(tensors: Sequence[tf.Tensor], divisor: Any = None) -> tf.Tensor:

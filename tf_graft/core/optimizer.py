@@ -5,11 +5,22 @@ from typing import Any, Unpack
 
 import keras
 import tensorflow as tf
+from tensorflow.experimental import dtensor
 
-from tf_graft.core import arguments, averaging, matching, replicas
+from tf_graft.core import arguments, averaging, description, keras_contract, matching, replicas
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.pipeline import Pipeline, in_precision
 from tf_graft.core.rows import Part, Whole
+
+# What the engine's parts ask of one another: `dir`, and with it tab completion, leaves it out.
+INTERNAL = {
+    *("aggregate", "apply_summed", "complete", "decays", "divisor", "join", "judged", "meet"),
+    *("named_variables", "outermost", "penalized", "prepare", "proposals", "rate_variables"),
+    *("rates", "signature", "spoiled_micro_steps", "watch", "write_by_kernel"),
+    # of wrappers
+    *("accumulated_steps", "adapts", "centers", "check_finite", "children", "follow"),
+    *("handed_over", "local_step", "on_servers", "ratio", "show_center", "take_center"),
+}
 
 
 class Optimizer(Pipeline):
@@ -68,6 +79,51 @@ class Optimizer(Pipeline):
         with tf.name_scope(self.name.lstrip("_")):  # a scope may not begin with one
             replicas.everywhere(self._strategy, self._receive, gradients, parameters, summed)
 
+    def minimize(self, loss: Any, var_list: Any, tape: tf.GradientTape | None = None) -> Any:
+        """`apply_gradients` of `compute_gradients`; returns `iterations`.
+
+        Example:
+            >>> from tf_graft.optimizers import SGD
+            >>> w = tf.Variable(2.0)
+            >>> int(SGD(0.25).minimize(lambda: w * w, [w])), float(w)
+            (1, 1.0)
+        """
+        return self.apply_gradients(self.compute_gradients(loss, var_list, tape))
+
+    def compute_gradients(
+        self, loss: Any, var_list: Any, tape: tf.GradientTape | None = None
+    ) -> list[tuple[Any, Any]]:
+        """Pairs of gradient and variable, as `apply_gradients` takes them.
+
+        They are those of `scale_loss(loss)`: with a loss scale, times the scale, which
+        `apply_gradients` divides them by.
+
+        Args:
+            loss: a function without arguments that returns the loss; or the loss, a tensor, with
+                the tape that recorded it.
+            var_list: the variables; or a function that returns them, for variables that are made
+                when `loss` is called for the first time.
+            tape: records a `loss` that is a function; a new one when None.
+
+        Raises:
+            ValueError: a loss that is a tensor, without its tape.
+        """
+        if callable(loss):
+            tape = tf.GradientTape() if tape is None else tape
+            with tape:
+                if not callable(var_list):
+                    tape.watch([keras_contract.storage(variable) for variable in var_list])
+                loss = tf.convert_to_tensor(loss())
+        elif tape is None:
+            raise ValueError(
+                f"{type(self).__name__}.compute_gradients: the loss is a tensor; give the tape "
+                "that recorded it, or a function that computes the loss."
+            )
+        variables = list(var_list() if callable(var_list) else var_list)
+        scale = tf.cast(self.scale_loss(tf.ones_like(loss)), loss.dtype)
+        gradients = tape.gradient(loss, variables, output_gradients=scale)
+        return list(zip(gradients, variables, strict=True))
+
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> keras.Variable:
         """`apply`, for pairs of gradient and variable; returns `iterations`."""
         pairs = list(grads_and_vars)
@@ -92,6 +148,27 @@ class Optimizer(Pipeline):
                 )
 
         replicas.everywhere(self._strategy, update)
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in INTERNAL]
+
+    def __repr__(self) -> str:
+        usual = {
+            **arguments.checked(type(self).__name__, (), {}),
+            "exclude_from_weight_decay": None,
+        }
+        return description.call(type(self), self._arguments(), usual)
+
+    def _arguments(self) -> dict[str, Any]:
+        """What `repr` shows where it is not the default: the constructor's arguments, as of now."""
+        common = ("learning_rate", *arguments.Common.__annotations__)
+        names = dict.fromkeys([*self._own_arguments(), *common])
+        held = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        return held | {
+            "learning_rate": keras_contract.rate_of(self),
+            "mesh": self.mesh and description.Written(f"Mesh({_dimensions(self.mesh)})"),
+            "exclude_from_weight_decay": self._decay_exclusions or None,
+        }
 
     def _parameters_for(self, method: str, variables: list[Any] | None) -> list[Parameter]:
         owner = f"{type(self).__name__}.{method}"
@@ -118,3 +195,7 @@ class Optimizer(Pipeline):
             lambda: averaging.catch_up(everything, whole, self._done(), self.ema_momentum),
         )
         return [parameter.state["average"] for parameter in everything]
+
+
+def _dimensions(mesh: dtensor.Mesh) -> str:
+    return ", ".join(f"{name}={mesh.dim_size(name)}" for name in mesh.dim_names)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from tf_graft.core import keras_contract, slots
@@ -41,7 +42,8 @@ class Placed(Rates):
         """Makes this optimizer a child: its rate moves to where the parent's is, and it counts by
         the parent's `iterations`.
         """
-        self.settle(parent.mesh, moved=True)
+        with tf.init_scope():
+            self.settle(parent.mesh, moved=True)
         keras_contract.rehome(self.iterations, parent.iterations)
 
     def add_variable(

@@ -8,11 +8,14 @@ from typing import Any
 
 import keras
 
+OURS = "tf_graft>"  # what Keras puts before the name that a class of ours is registered under
 _CLASSES: dict[str, type[keras.optimizers.Optimizer]] = {}
 _KERAS = {
     name.lower(): cls
     for name, cls in vars(keras.optimizers).items()
-    if inspect.isclass(cls) and issubclass(cls, keras.optimizers.Optimizer)
+    if inspect.isclass(cls)
+    and issubclass(cls, keras.optimizers.Optimizer)
+    and cls is not keras.optimizers.Optimizer
 }
 
 
@@ -22,29 +25,21 @@ def register(cls: type) -> type:
     return keras.saving.register_keras_serializable(package="tf_graft")(cls)
 
 
-def get(identifier: Any) -> keras.optimizers.Optimizer:
-    """The optimizer that an identifier stands for.
-
-    Args:
-        identifier: an optimizer, returned as it is; a name (`"adam"`); a flat config
-            (`{"name": "adam", "learning_rate": 0.1}`); or what `serialize` returned. A dict
-            given is left unchanged. A name that only Keras has (`"lion"`) gives Keras' optimizer,
-            for `wrap`.
+def resolve(identifier: Any) -> keras.optimizers.Optimizer:
+    """The optimizer that an identifier of `get` stands for, Keras' own where it is one of Keras'.
 
     Raises:
         TypeError: something else, or an argument the optimizer does not have.
         ValueError: an unknown name, or a bad argument.
-
-    Example:
-        >>> get({"name": "sgd", "momentum": 0.9}).momentum
-        0.9
     """
     if isinstance(identifier, keras.optimizers.Optimizer):
         return identifier
     if isinstance(identifier, str):
         return find(identifier)()
     if isinstance(identifier, Mapping) and "class_name" in identifier:
-        return deserialize(identifier)
+        if identifier.get("module") or identifier.get("registered_name"):
+            return deserialize(identifier)
+        return find(identifier["class_name"]).from_config(dict(identifier.get("config", {})))
     if isinstance(identifier, Mapping) and isinstance(identifier.get("name"), str):
         arguments = {key: value for key, value in identifier.items() if key != "name"}
         return find(identifier["name"])(**arguments)
@@ -85,18 +80,22 @@ def snake_case(name: str) -> str:
 
 
 def find(name: str) -> type[keras.optimizers.Optimizer]:
-    """The optimizer class of a name, in any case, with underscores or without.
+    """The optimizer class of a name, in any case, with underscores or without; or of the name that
+    a class is registered under with Keras, such as `tf_graft>Adam`.
 
     Raises:
         ValueError: there is none.
     """
-    plain = name.replace("_", "").lower()
+    registered = None if name.startswith(OURS) else keras.saving.get_registered_object(name)
+    if inspect.isclass(registered) and issubclass(registered, keras.optimizers.Optimizer):
+        return registered
+    plain = name.removeprefix(OURS).replace("_", "").lower()
     for known, cls in _CLASSES.items():
         if known.lower() == plain:
             return cls
     if plain in _KERAS:
         return _KERAS[plain]
     names = list(list_optimizers())
-    near = difflib.get_close_matches(name.lower(), names, 1)
+    near = difflib.get_close_matches(name.lower().removeprefix(OURS), [*names, *_KERAS], 1)
     hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(names)}."
     raise ValueError(f"get('{name}'): there is no such optimizer; {hint}")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.experimental import dtensor
 
 
 def summed(gradients: Sequence[Any]) -> list[Any]:
@@ -79,6 +80,14 @@ def creating_under(strategy: tf.distribute.Strategy) -> contextlib.AbstractConte
     return contextlib.nullcontext() if _in_replica() else strategy.scope()
 
 
+def ahead_of(variables: Iterable[Any]) -> contextlib.AbstractContextManager[Any]:
+    """The context in which state is created for variables, while a function is traced: outside of
+    it; inside where it makes the variables too, which then have no value outside.
+    """
+    made_here = not tf.executing_eagerly() and not all(_has_value(v) for v in variables)
+    return contextlib.nullcontext() if made_here else tf.init_scope()
+
+
 def beside(variable: Any) -> contextlib.AbstractContextManager[Any]:
     """The context in which variables are created where another one is; anywhere when None."""
     if variable is None:
@@ -144,6 +153,13 @@ def strategy_of(variables: Sequence[Any]) -> tf.distribute.Strategy:
         if strategy is not None:
             return strategy
     return tf.distribute.get_strategy()
+
+
+def _has_value(variable: Any) -> bool:
+    raw = variable if isinstance(variable, tf.Variable) else variable.value
+    with tf.init_scope():
+        plain = not isinstance(raw, tf.distribute.DistributedValues | dtensor.DVariable)
+        return bool(raw.is_initialized()) if plain and tf.executing_eagerly() else True
 
 
 def _in_replica() -> bool:

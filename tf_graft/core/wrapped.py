@@ -1,5 +1,6 @@
 """Any Keras optimizer through the pipeline of this package."""
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Unpack
 
@@ -8,10 +9,11 @@ import tensorflow as tf
 
 from tf_graft.core import checks, keras_contract
 from tf_graft.core.arguments import Common
+from tf_graft.core.description import Written, described
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.point import Point, Step
 from tf_graft.core.recorder import Recorder
-from tf_graft.core.registry import get, register, serialize
+from tf_graft.core.registry import register, resolve, serialize
 from tf_graft.core.slots import Slot
 from tf_graft.core.stand_in import StandIn
 
@@ -59,7 +61,7 @@ class Wrapped(Optimizer):
     """
 
     def __init__(self, optimizer: Any, learning_rate: Any = None, **common: Unpack[Common]):
-        optimizer = _checked(get(optimizer), **common)
+        optimizer = _checked(resolve(optimizer), **common)
         lifted: dict[str, Any] = {name: getattr(optimizer, name) for name in LIFTED}
         lifted["exclude_from_weight_decay"], undecayed = keras_contract.decay_exclusions(optimizer)
         rate = keras_contract.rate_of(optimizer) if learning_rate is None else learning_rate
@@ -109,6 +111,40 @@ class Wrapped(Optimizer):
     def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"optimizer": serialize(self.optimizer)}
 
+    def _arguments(self) -> dict[str, Any]:
+        inner = described(self.optimizer, without=(*LIFTED, "learning_rate"))
+        arguments = super()._arguments() | {"optimizer": Written(inner)}
+        automatic = re.sub(r"_\d+$", "", self.name).replace("_", "")
+        if automatic == type(self.optimizer).__name__.lower():
+            del arguments["name"]
+        return arguments
+
+
+def get(identifier: Any) -> keras.optimizers.Optimizer:
+    """The optimizer that an identifier stands for, ready to use.
+
+    Args:
+        identifier: an optimizer, returned as it is; a name (`"adam"`), also as it is registered
+            with Keras (`"tf_graft>Adam"`); a flat config
+            (`{"name": "adam", "learning_rate": 0.1}`); a config of Keras'
+            (`{"class_name": "adam", "config": {...}}`); or what `serialize` returned. What only
+            Keras has (`"lion"`), or is described as Keras', is wrapped. A dict given is left
+            unchanged.
+
+    Raises:
+        TypeError: something else, or an argument the optimizer does not have.
+        ValueError: an unknown name, or a bad argument.
+
+    Example:
+        >>> get({"name": "sgd", "momentum": 0.9})
+        SGD(learning_rate=0.01, momentum=0.9)
+        >>> get("lion")
+        Wrapped(optimizer=Lion(), learning_rate=0.001)
+    """
+    if isinstance(identifier, keras.optimizers.Optimizer):
+        return identifier
+    return wrap(resolve(identifier))
+
 
 def wrap(optimizer: Any, **common: Unpack[Common]) -> Optimizer:
     """A Keras optimizer as one of this package; one of this package is returned as it is.
@@ -125,7 +161,7 @@ def wrap(optimizer: Any, **common: Unpack[Common]) -> Optimizer:
         >>> wrap(keras.optimizers.Nadam(0.5, global_clipnorm=1.0)).global_clipnorm
         1.0
     """
-    optimizer = get(optimizer)
+    optimizer = resolve(optimizer)
     if not isinstance(optimizer, Optimizer):
         return Wrapped(optimizer, **common)
     if common:

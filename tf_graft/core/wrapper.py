@@ -11,7 +11,7 @@ from tf_graft.core import arguments, keras_contract, state
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.point import Point, Step, under, within
-from tf_graft.core.registry import get, serialize
+from tf_graft.core.registry import resolve, serialize
 from tf_graft.core.slots import Slot
 from tf_graft.core.wrapped import wrap
 
@@ -152,6 +152,11 @@ class Around(Wrapper):
             value = arguments.rate(type(self).__name__, value)
         self.optimizer.learning_rate = value
 
+    def _arguments(self) -> dict[str, Any]:
+        arguments = super()._arguments()
+        del arguments["learning_rate"]  # the optimizer's
+        return arguments
+
     def inner(self, p: Point) -> Point:
         """The point as the optimizer is to see it, at the rate of this step."""
         point = p.within("optimizer")
@@ -180,7 +185,7 @@ class Around(Wrapper):
 
 def child_of(owner: str, argument: str, given: Any) -> Optimizer:
     """An optimizer of this package for what was given, without state."""
-    given = get(given)
+    given = resolve(given)
     name = type(given).__name__
     if isinstance(given, keras.optimizers.LossScaleOptimizer):
         raise TypeError(

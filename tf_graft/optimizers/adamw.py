@@ -54,6 +54,8 @@ class AdamW(Adam):
         amsgrad: bool = False,
         **common: Unpack[Common],
     ):
+        if weight_decay is None:
+            raise ValueError("AdamW(weight_decay=None): weight_decay must be a number.")
         checks.number("AdamW", "weight_decay", weight_decay, 0)
         super().__init__(
             learning_rate, beta_1, beta_2, epsilon, amsgrad, weight_decay=weight_decay, **common

@@ -136,6 +136,9 @@ class MixedPrecision(Around, keras_contract.ScalesLoss):
         scaler = keras.saving.serialize_keras_object(self.scaler)
         return super().get_config() | {"loss_scale": scaler, "loss_scale_factor": None}
 
+    def _arguments(self) -> dict[str, Any]:
+        return super()._arguments() | {"loss_scale": self.scaler, "loss_scale_factor": None}
+
     def _present(self) -> State:
         return {
             role: tf.convert_to_tensor(replicas.local(variable))

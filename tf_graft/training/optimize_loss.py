@@ -8,8 +8,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_graft.core import checks, registry
+from tf_graft.core import checks
 from tf_graft.core.parameters import paths
+from tf_graft.core.wrapped import get
 from tf_graft.scaling import AutomaticLossScaler, MixedPrecision
 from tf_graft.training import openseq2seq_names
 from tf_graft.training import summaries as metrics
@@ -194,7 +195,7 @@ def _optimizer(
     inner_takes = {} if larc is not None else common
     made = openseq2seq_names.build(optimizer, params, decay, inner_takes)
     if larc is not None:
-        made = registry.get({"name": "larc", "optimizer": made, **larc, **common})
+        made = get({"name": "larc", "optimizer": made, **larc, **common})
     elif given and common and scaler is None:
         return MixedPrecision(made, 1.0, **common)  # which takes over what it has of its own
     if scaler is None:

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tf_graft.core import accumulation, arguments, checks, collectives, numerics, replicas, rows
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.point import Point, Step
-from tf_graft.core.registry import get, register, serialize
+from tf_graft.core.registry import register, resolve, serialize
 from tf_graft.core.slots import Slot, refill
 from tf_graft.core.wrapper import Around
 from tf_graft.scaling import MixedPrecision
@@ -113,7 +113,7 @@ class AGN(WorkerRounds):
         learning_rate: Any = None,
         **common: Unpack[arguments.Common],
     ):
-        optimizer, given = get(optimizer), dict[str, Any](common)
+        optimizer, given = resolve(optimizer), dict[str, Any](common)
         if type(optimizer) is MixedPrecision and type(self) in (AGN, ScaledAGN):
             object.__setattr__(self, "__class__", ScaledAGN)  # Keras' own sets nothing so early
             optimizer, given = optimizer.optimizer, optimizer.handed_over("AGN") | given

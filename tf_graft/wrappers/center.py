@@ -11,7 +11,7 @@ import tensorflow as tf
 from tf_graft.core import keras_contract, replicas
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.parameters import Parameter
-from tf_graft.core.registry import get, serialize
+from tf_graft.core.registry import resolve, serialize
 from tf_graft.core.rows import Whole
 from tf_graft.core.slots import Slot
 from tf_graft.core.wrapper import Around, child_of
@@ -40,7 +40,7 @@ class Centered(Around):
             ValueError: one with an option that is for gradients of the loss.
         """
         owner = type(self).__name__
-        given = get(given)
+        given = resolve(given)
         refuse_scaling(owner, "center_optimizer", given)
         center = child_of(owner, "center_optimizer", given)
         for option in ("gradient_accumulation_steps", "loss_scale_factor"):

@@ -93,6 +93,10 @@ class LARC(Around):
         # in a graph, a plain product with a scalar would be regrouped with the optimizer's own
         return inner._replace(g=tf.math.multiply_no_nan(p.g, self.ratio(p.g, p.w, p.lr)))
 
+    def _arguments(self) -> dict[str, Any]:
+        patterns = self.exclude_from_layer_adaptation or None
+        return super()._arguments() | {"exclude_from_layer_adaptation": patterns}
+
     def adapts(self, path: str) -> bool:
         """Whether the variable of that path is not excluded."""
         return not checks.matches(path, self.exclude_from_layer_adaptation)

@@ -88,6 +88,9 @@ class LayerwiseRates(Wrapper):
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "rates": self._rates.to_dict()}
 
+    def _arguments(self) -> dict[str, Any]:
+        return super()._arguments() | {"rates": self._rates}
+
 
 def _read(given: Any) -> report.LayerwiseRates:
     if isinstance(given, report.LayerwiseRates):

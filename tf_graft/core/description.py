@@ -1,0 +1,46 @@
+"""What optimizers, schedules and scalers are, as one would write them."""
+
+import inspect
+from collections.abc import Container, Mapping
+from typing import Any
+
+
+class Written(str):
+    """A description in the place of the thing itself."""
+
+    __repr__ = str.__str__
+
+
+def described(thing: Any, without: Container[str] = ()) -> str:
+    """`ExpDecay(learning_rate=0.1, decay_steps=10)`: an argument as one would write it.
+
+    Args:
+        thing: a value; a function, which is named; or an object that keeps each argument of its
+            constructor in an attribute of the same name.
+        without: names of such arguments that are left out.
+    """
+    if inspect.isroutine(thing):
+        return thing.__qualname__
+    cls = type(thing)
+    of_its_own: Any = cls.__repr__
+    if of_its_own is not object.__repr__:
+        return repr(thing)
+    names = [name for name in inspect.signature(cls).parameters if name not in without]
+    held = {name: getattr(thing, name) for name in names if hasattr(thing, name)}
+    return call(cls, held, {})
+
+
+def call(cls: type, arguments: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
+    """The call of a class with its learning rate, and what else differs from its defaults.
+
+    Args:
+        cls: the class, whose constructor tells the defaults of its own arguments.
+        arguments: by name.
+        defaults: of other arguments, by name.
+    """
+    own = {name: p.default for name, p in inspect.signature(cls).parameters.items()}
+    usual = {name: described(value) for name, value in {**defaults, **own}.items()}
+    usual.pop("learning_rate", None)
+    given = {name: described(value) for name, value in arguments.items()}
+    shown = [f"{name}={x}" for name, x in given.items() if x != usual.get(name)]
+    return f"{cls.__name__}({', '.join(shown)})"
