@@ -1,6 +1,7 @@
 """`fit` as a user writes it, on several workers.
 
-A program: `python multi_worker_cases.py 2_workers --out FOLDER` writes a JSON line a case. Run by `test_multi_worker.py`, which trains the same on one device.
+A program: `python multi_worker_cases.py 2_workers --out FOLDER` writes a JSON line a case. Run by
+`test_multi_worker.py`, which trains the same on one device.
 """
 
 import argparse
