@@ -22,6 +22,7 @@ from tf_graft.optimizers import (
 )
 from tf_graft.scaling import MixedPrecision
 from tf_graft.training.optimize_loss import get_regularization_loss, optimize_loss
+from tf_graft.training.workers import multi_worker
 from tf_graft.wrappers import AGN, LARC, AdaGraft, CenterWeights, LayerwiseRates
 
 __version__ = "0.1.0"
@@ -52,6 +53,7 @@ __all__ = [
     "get",
     "get_regularization_loss",
     "list_optimizers",
+    "multi_worker",
     "optimize_loss",
     "report",
     "scaling",

@@ -429,3 +429,27 @@ def layers_of(model: keras.Model) -> list[keras.Layer]:
 def make_metrics(model: keras.Model, batch: Any) -> None:
     """Makes what Keras makes on the first step: variables of compiled metrics and losses."""
     model._symbolic_build(data_batch=batch)
+
+
+# A model on several workers (`tf_graft/training/workers.py`).
+
+MODEL_NAMES["_maybe_symbolic_build"] = (
+    "averages the first batch over all replicas to make metrics of it, which workers cannot"
+)
+
+
+def make_metrics_of_one_replica(model: keras.Model) -> None:
+    """Has `fit` and `evaluate` make metrics of what one replica gets of the first batch."""
+    strategy = model.distribute_strategy
+
+    def first(value: Any) -> Any:
+        return strategy.experimental_local_results(value)[0]
+
+    def build(iterator: Any = None, data_batch: Any = None) -> None:
+        for _, _, batches in iterator or ():
+            data_batch = tf.nest.map_structure(first, next(batches))
+            break
+        with strategy.scope():
+            make_metrics(model, data_batch)
+
+    model._maybe_symbolic_build = build

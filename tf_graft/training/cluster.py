@@ -44,35 +44,16 @@ class Place:
             return contextlib.nullcontext()
         return self.strategy.scope()
 
-    def model_scope(self) -> contextlib.AbstractContextManager[Any]:
-        """The context in which the model that Keras trains is made."""
-        return contextlib.nullcontext() if self.workers > 1 else self.layer_scope()
-
-    def divided(self, batches: Any) -> Any:
-        """A data set of which each worker gets its part of every batch."""
-        if self.strategy is None or self.servers or self.workers == 1:
-            return batches  # Keras divides them among replicas
-        return self.strategy.experimental_distribute_dataset(batches)
-
-    def distributed(self, data: Batches) -> Batches:
-        """The data of a run, its test data `divided`."""
-        return dataclasses.replace(data, test=self.divided(data.test))
-
     def settle(self, model: keras.Model, data: Batches) -> None:
         """Makes all that a compiled model makes on first use, and puts it where it belongs.
 
         Raises:
             ConfigError: a layout that does not fit.
         """
-        several = self.strategy is not None and self.workers > 1 and not self.servers
+        if isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            workers.multi_worker(model)
         count = 1 if self.strategy is None else self.strategy.num_replicas_in_sync
-        x, y = (
-            tf.zeros([1 if several else count, *spec.shape[1:]], spec.dtype)
-            for spec in data.test.element_spec
-        )
-        if several:
-            workers.install(model, self.strategy, (x, y))
-            return
+        x, y = (tf.zeros([count, *s.shape[1:]], s.dtype) for s in data.test.element_spec)
         model.evaluate(x, y, verbose=0)
         model.reset_metrics()
         if self.mesh is not None:

@@ -57,7 +57,6 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
     ):
         data = data_sets.load(config.data, config.run.steps_per_execution, source)
         model = _compile(config, data, source, place)
-        data = place.distributed(data)
         folder = RunFolder(config.run.dir or "runs/run")
         if place.chief:
             folder.check(config, source)
@@ -89,9 +88,7 @@ def _compile(
     keras.utils.set_random_seed(config.run.seed + 1)
     with place.layer_scope():
         plain = models.build(config.model, data, source)
-    with place.model_scope():
         model = RecordedModel(plain.input, plain.output, name=plain.name)
-    with place.layer_scope():
         model.compile(
             optimizer=optimizer.build(config, data.steps_per_epoch, source),
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -127,7 +124,7 @@ def _fit(
         contextlib.closing(Log(folder.metrics, metric_columns(model), start)) as metrics,
     ):
         model.fit(
-            place.divided(data.stream(config.run.seed, start)),
+            data.stream(config.run.seed, start),
             epochs=config.run.epochs,
             initial_epoch=epoch,
             steps_per_epoch=data.steps_per_epoch,

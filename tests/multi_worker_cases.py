@@ -1,0 +1,137 @@
+"""`fit` as a user writes it, on several workers.
+
+A program: `python multi_worker_cases.py 2_workers --out FOLDER` writes a JSON line a case. Run by
+`test_multi_worker.py`, which trains the same on one device.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import sys
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tf_graft as tg
+from tf_graft.training.processes import end_with_launcher
+
+RANDOM = np.random.default_rng(0)
+IDS = RANDOM.integers(0, 6, (48, 5)).astype("int32")  # every batch repeats some
+LABELS = (IDS.sum(1, keepdims=True) > 12).astype("float32")
+BATCH = 8
+
+
+class BatchLogs(keras.callbacks.Callback):
+    """Keeps what callbacks are told after each batch."""
+
+    def on_train_begin(self, logs=None):
+        self.kept = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.kept.append({name: float(value) for name, value in logs.items()})
+
+
+class OwnStep(keras.Model):
+    """A model with a `train_step` of its own."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(y=y, y_pred=self(x, training=True))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        return {"own": loss * replicas} | self.compute_metrics(x, y, None)
+
+
+def network(cls, optimizer, **compiled):
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input([5], dtype="int32")
+    rows = keras.layers.Flatten()(keras.layers.Embedding(6, 4)(inputs))
+    model = cls(inputs, keras.layers.Dense(1)(rows))
+    loss = keras.losses.BinaryCrossentropy(from_logits=True)
+    model.compile(optimizer, loss, **compiled)
+    return model
+
+
+def arrays(scope, prepare):
+    """Arrays, shuffled, with validation, metrics and averages; then evaluated and predicted."""
+    with scope():
+        optimizer = tg.Adam(0.02, global_clipnorm=0.5, weight_decay=0.01, use_ema=True)
+        model = prepare(network(keras.Model, optimizer, metrics=["accuracy"]))
+    logs = BatchLogs()
+    history = model.fit(
+        *(IDS, LABELS), BATCH, 2, 0, [logs], validation_data=(IDS[:16], LABELS[:16])
+    ).history
+    return {
+        "history": history,
+        "batches": logs.kept,
+        "evaluated": model.evaluate(IDS, LABELS, BATCH, 0, return_dict=True),
+        "predicted": model.predict(IDS, BATCH, 0).ravel().tolist(),
+        "iterations": int(model.optimizer.iterations.numpy()),
+    }
+
+
+def data_set(scope, prepare):
+    """A data set and a step of one's own; prepared before it is compiled."""
+    with scope():
+        model = prepare(network(OwnStep, None))
+        model.compile(tg.Adagrad(0.1), "mse")
+    batches = tf.data.Dataset.from_tensor_slices((IDS, LABELS)).batch(BATCH)
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    logs = BatchLogs()
+    history = model.fit(batches.with_options(options), None, None, 2, 0, [logs], shuffle=False)
+    return {"history": history.history, "batches": logs.kept}
+
+
+def not_a_number(scope, prepare):
+    """One worker's loss is not a number; all stop, and none waits for the others."""
+    labels = LABELS.copy()
+    labels[9] = np.nan  # of the second batch the first half
+    with scope():
+        model = prepare(network(keras.Model, tg.SGD(0.1)))
+    logs = BatchLogs()
+    callbacks = [logs, keras.callbacks.TerminateOnNaN()]
+    model.fit(IDS, labels, BATCH, 2, 0, callbacks, shuffle=False)
+    return {"batches": len(logs.kept), "skipped": int(model.optimizer.skipped_steps.numpy())}
+
+
+CASES = (arrays, data_set, not_a_number)
+
+
+def refused(scope, prepare):
+    """What is said of several steps at once."""
+    with scope():
+        model = prepare(network(keras.Model, tg.SGD(0.1), steps_per_execution=2))
+    try:
+        model.fit(IDS, LABELS, BATCH, verbose=0)
+    except ValueError as error:
+        return str(error)
+    return "not refused"
+
+
+def main():
+    end_with_launcher()
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("column")
+    arguments.add_argument("--every")
+    arguments.add_argument("--out", type=pathlib.Path)
+    folder = arguments.parse_args().out
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    task = json.loads(os.environ["TF_CONFIG"])["task"]
+    with contextlib.closing(open(folder / f"{task['type']}_{task['index']}.jsonl", "w")) as out:
+        for case in (*CASES, refused):
+            out.write(json.dumps(case(strategy.scope, tg.multi_worker)) + "\n")
+
+
+if __name__ == "__main__":
+    main()
+    sys.stdout.flush()
+    os._exit(0)  # threads of a cluster would wait for one another

@@ -1,0 +1,63 @@
+"""`tg.multi_worker`: plain `fit` on two real workers learns what one device learns."""
+
+import contextlib
+import re
+
+import column_runs
+import keras
+import multi_worker_cases
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_graft as tg
+
+
+def assert_equal(mine, its, where=""):
+    """Of the same structure, within what another order of sums makes."""
+    if isinstance(mine, dict):
+        assert mine.keys() == its.keys(), where
+        for name in mine:
+            assert_equal(mine[name], its[name], f"{where} {name}")
+    elif isinstance(mine, list) and isinstance(mine[0], dict):
+        for number, (one, other) in enumerate(zip(mine, its, strict=True)):
+            assert_equal(one, other, f"{where} {number}")
+    else:
+        np.testing.assert_allclose(mine, its, rtol=2e-6, atol=2e-6, err_msg=where)
+
+
+@pytest.mark.slow
+def test_fit_on_workers_equals_one_device():
+    """That all workers say the same, bit for bit, `run` sees to."""
+    *lines, refusal = column_runs.run("2_workers", program="multi_worker_cases.py", seconds=200)
+    for case, line in zip(multi_worker_cases.CASES, lines, strict=True):
+        assert_equal(line, case(contextlib.nullcontext, lambda model: model), case.__name__)
+    assert re.match(
+        r"multi_worker: the model '\w+' is compiled with steps_per_execution=2, and", refusal
+    )
+
+
+def test_one_device_stops_where_workers_do():
+    """The check of the check: what is compared is what the case is about."""
+    case = multi_worker_cases.not_a_number(contextlib.nullcontext, lambda model: model)
+    assert case == {"batches": 2, "skipped": 1}
+    with pytest.raises(AssertionError, match="skipped"):
+        assert_equal(case, case | {"skipped": 0})
+
+
+def test_without_tf_config_nothing_changes(monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile(tg.SGD(0.1), "mse")
+    assert tg.multi_worker(model) is model
+    assert "train_step" not in vars(model)
+
+
+@pytest.mark.parametrize("scope", [contextlib.nullcontext, tf.distribute.MirroredStrategy().scope])
+def test_a_model_made_elsewhere_is_refused(scope):
+    with scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)], name="net")
+    with pytest.raises(ValueError, match=r"^multi_worker: the model 'net' was made outside the"):
+        tg.multi_worker(model)
