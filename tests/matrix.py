@@ -23,7 +23,6 @@ import column_runs
 import model_rows
 import samples
 
-MESH = ["replicated", "rows", "columns", "both"]
 TITLES = {
     "eager": "eager",
     "function": "function",
@@ -39,10 +38,10 @@ TITLES = {
     "both": "mesh: both",
     "tpu": "TPU, traced",
 }
-# What is run, the slowest first, and the columns that come out of it where it is not its own name.
+# What is run, the slowest first: each is a column, but for the mesh, which has several.
 RUNS = ("mesh", "4_replicas", "xla", "2_workers", "2_replicas", "shards", "tpu", "function")
 RUNS += ("parameter_server", "eager")
-COLUMNS_OF = {"mesh": MESH}
+ONE_PART_HAS = {"tpu": "model", "rows": "apply", "columns": "apply"}  # columns of one part alone
 LIMIT = 3600.0
 # Of the samples that have the same class, one goes through the model, unless all do.
 THROUGH_APPLY_ALONE = ("sgd", "sgd_nesterov", "rmsprop", "rmsprop_momentum", "adam_amsgrad")
@@ -59,8 +58,8 @@ class Part:
 
     def __init__(self, through, names, every=1):
         self.through, self.names, self.every = through, names, every
-        self.columns = [name for name in TITLES if through == "model" or name != "tpu"]
-        self.runs = [run for run in RUNS if run in self.columns or run in COLUMNS_OF]
+        self.columns = [name for name in TITLES if ONE_PART_HAS.get(name, through) == through]
+        self.runs = [run for run in RUNS if run == "mesh" or run in self.columns]
         self.cells = {}
         self.reasons = []
 
@@ -68,9 +67,7 @@ class Part:
         """Runs a group of columns; what breaks is a cell too."""
         began = time.monotonic()
         try:
-            every = max(1, self.every)
-            given = {"seconds": LIMIT, "every": every, "through": self.through}
-            lines = column_runs.run(run, self.names, **given)
+            lines = column_runs.run(run, self.names, None, self.every, LIMIT, self.through)
         except AssertionError as error:
             print(f"{self.through}, {run}: {error}", file=sys.stderr)
             lines = []

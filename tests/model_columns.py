@@ -15,12 +15,16 @@ import tensorflow as tf
 import tf_graft
 from tf_graft import dtensor as meshes
 
-# How the variables lie on a mesh of 2 x 2, whose dimension x divides the examples.
+# How the variables lie on a mesh of 2 x 2, whose dimension x divides the examples: whole on every
+# device, or divided along each dimension that can be. A table's rows cannot.
 LAYOUTS = {
     "replicated": {},
-    "rows": {"dense/kernel": ["y", None]},
-    "columns": {"embeddings": [None, "y"], "dense/kernel": [None, "y"], "dense/bias": ["y"]},
-    "both": {"embeddings": [None, "y"], "dense/kernel": ["x", "y"], "norm/gamma": ["y"]},
+    "both": {
+        "embeddings": [None, "y"],
+        "dense/kernel": ["x", "y"],
+        "dense/bias": ["y"],
+        "norm/gamma": ["y"],
+    },
 }
 
 

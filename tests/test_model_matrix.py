@@ -126,14 +126,14 @@ def clip_by_half(monkeypatch):
 
 
 def lose_a_scale(monkeypatch):
-    monkeypatch.setattr(tf_graft.Adam, "divisor", lambda self: None)
+    monkeypatch.setattr(tf_graft.Adagrad, "divisor", lambda self: None)
 
 
 BREAKS = [
     (forget_to_sum_rows, "adagrad", "plain"),
     (divide_by_one_too_many, "adagrad", "accumulation"),
     (clip_by_half, "adagrad", "global_clipnorm"),
-    (lose_a_scale, "adam", "together"),
+    (lose_a_scale, "adagrad", "loss_scale"),
 ]
 
 
