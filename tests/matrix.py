@@ -1,14 +1,16 @@
 """Prints the matrix: optimizer x execution x option, each held against the float64 oracle.
 
-    python tests/matrix.py [--output matrix.md] [--all] [--jobs 2]
+    python tests/matrix.py [--through model] [--output matrix.md] [--all] [--every 1] [--jobs 2]
 
-A cell is the largest error of weights and averages after four steps, as a share of what is allowed:
-0.2 is a fifth of it. `no` is a refusal, whose reason is below the tables. Takes about six minutes
-on two cores; with `--all`, for every configuration of `samples.py`, about a quarter of an hour.
+Two parts: through a compiled Keras model, as users meet an optimizer, and through `apply` alone. A
+cell is the largest error of weights and averages after four steps, as a share of what is allowed:
+0.2 is a fifth of it. `no` is a refusal, whose reason is below the tables. With `--every 3` one
+cell in three is computed, and each option of an optimizer in some of the executions.
 """
 
 import argparse
 import concurrent.futures
+import functools
 import pathlib
 import sys
 import time
@@ -18,20 +20,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
 import cells
 import column_runs
+import model_rows
 import samples
 
-# What is run, and the columns that come out of it.
-RUNS = {
-    "xla": ["xla"],
-    "4_replicas": ["4_replicas"],
-    "mesh": ["replicated", "rows", "columns", "both"],
-    "2_workers": ["2_workers"],
-    "function": ["function"],
-    "2_replicas": ["2_replicas"],
-    "shards": ["shards"],
-    "parameter_server": ["parameter_server"],
-    "eager": ["eager"],
-}
 TITLES = {
     "eager": "eager",
     "function": "function",
@@ -45,15 +36,30 @@ TITLES = {
     "rows": "mesh: rows",
     "columns": "mesh: columns",
     "both": "mesh: both",
+    "tpu": "TPU, traced",
 }
-LIMIT = 1800.0
+# What is run, the slowest first: each is a column, but for the mesh, which has several.
+RUNS = ("mesh", "4_replicas", "xla", "2_workers", "2_replicas", "shards", "tpu", "function")
+RUNS += ("parameter_server", "eager")
+ONE_PART_HAS = {"tpu": "model", "rows": "apply", "columns": "apply"}  # columns of one part alone
+LIMIT = 3600.0
+# Of the samples that have the same class, one goes through the model, unless all do.
+THROUGH_APPLY_ALONE = ("sgd", "sgd_nesterov", "rmsprop", "rmsprop_momentum", "adam_amsgrad")
 
 
-class Matrix:
-    """All cells by (sample, option, column), and what could not be run."""
+class Part:
+    """One part of the matrix: its cells by (row, option, column), and what was refused.
 
-    def __init__(self, names):
-        self.names = names
+    Args:
+        through: "model" or "apply".
+        names: the rows.
+        every: of how many cells one is computed.
+    """
+
+    def __init__(self, through, names, every=1):
+        self.through, self.names, self.every = through, names, every
+        self.columns = [name for name in TITLES if ONE_PART_HAS.get(name, through) == through]
+        self.runs = [run for run in RUNS if run == "mesh" or run in self.columns]
         self.cells = {}
         self.reasons = []
 
@@ -61,16 +67,22 @@ class Matrix:
         """Runs a group of columns; what breaks is a cell too."""
         began = time.monotonic()
         try:
-            lines = column_runs.run(run, self.names, seconds=LIMIT)
+            lines = column_runs.run(run, self.names, None, self.every, LIMIT, self.through)
         except AssertionError as error:
-            print(f"{run}: {error}", file=sys.stderr)
+            print(f"{self.through}, {run}: {error}", file=sys.stderr)
             lines = []
         for line in lines:
             self.cells[line["sample"], line["option"], line["column"]] = line
-        return run, time.monotonic() - began
+        return f"through {self.through}, {run}: {time.monotonic() - began:.0f} s"
+
+    @functools.cached_property
+    def wanted(self):
+        return samples.spread(self.names, list(cells.OPTIONS), self.every)
 
     def text(self, name, option, column):
         """A cell: a share of what is allowed, a numbered refusal, or, bold, what is wrong."""
+        if option not in self.wanted[name]:
+            return ""
         line = self.cells.get((name, option, column))
         if line is None:
             return "**did not run**"
@@ -80,66 +92,95 @@ class Matrix:
             known = cells.known_refusal(line["refusal"])
             mark = f"no [{self.reasons.index(line['refusal']) + 1}]"
             return mark if known else f"**{mark}**"
+        if column == "tpu":
+            return "traced"
         error = line["error"]
         return f"{error:.2f}" if error <= 1 else f"**{error:.3g}**"
 
     def wrong(self):
         """How many cells are neither right nor refused for a known reason."""
-        return sum(
-            self.text(name, option, column).startswith("**")
-            for name in self.names
-            for option in cells.OPTIONS
-            for column in TITLES
-        )
+        texts = [
+            self.text(n, o, c) for n in self.names for o in cells.OPTIONS for c in self.columns
+        ]
+        return sum(text.startswith("**") for text in texts)
+
+    def count(self):
+        return sum(map(len, self.wanted.values())) * len(self.columns)
 
     def worst(self, name, column):
         """The largest error of an optimizer's options, or what is wrong."""
-        texts = [self.text(name, option, column) for option in cells.OPTIONS]
+        texts = [self.text(name, option, column) for option in self.wanted[name]]
         bad = [text for text in texts if text.startswith("**")]
         numbers = [text for text in texts if not text.startswith("no")]
-        return bad[0] if bad else max(numbers, key=float, default=texts[0])
+        if bad or not numbers or column == "tpu":
+            return [*bad, *numbers, *texts][0]
+        return max(numbers, key=float)
+
+    def table(self, first, rows):
+        yield "".join([f"| {first} |", *(f" {TITLES[column]} |" for column in self.columns)])
+        yield "| --- |" + " ---: |" * len(self.columns)
+        for name, texts in rows:
+            yield f"| {name} | " + " | ".join(texts) + " |"
 
     def markdown(self):
-        """The page."""
-        head = ["| optimizer |", *(f" {title} |" for title in TITLES.values())]
-        yield "".join(head)
-        yield "| --- |" + " ---: |" * len(TITLES)
+        """A section of the page."""
+        title = "a compiled model" if self.through == "model" else "`apply`"
+        yield f"## Through {title}\n"
+        yield from self.table(
+            "optimizer", [(n, [self.worst(n, c) for c in self.columns]) for n in self.names]
+        )
         for name in self.names:
-            yield f"| {name} | " + " | ".join(self.worst(name, c) for c in TITLES) + " |"
-        for name in self.names:
-            rtol = cells.rtol(samples.BY_NAME[name])
+            row = model_rows.ROWS[name]
+            more = ", and what float32 makes of the gradient" if self.through == "model" else ""
             yield f"\n### {name}\n"
-            yield f"Allowed for each step: one rounding and {rtol:.0e} of the largest step.\n"
-            yield "".join(["| option |", *head[1:]])
-            yield "| --- |" + " ---: |" * len(TITLES)
-            for option in cells.OPTIONS:
-                texts = [self.text(name, option, column) for column in TITLES]
-                yield f"| {option} | " + " | ".join(texts) + " |"
+            yield f"Allowed for each step: one rounding and {row.rtol:.0e} of the largest{more}.\n"
+            yield from self.table(
+                "option",
+                [(o, [self.text(name, o, c) for c in self.columns]) for o in self.wanted[name]],
+            )
         yield "\n### Refusals\n"
         for number, reason in enumerate(self.reasons, 1):
             yield f"{number}. {reason}"
+        yield ""
+
+
+def parts_of(given):
+    """The parts that are asked for."""
+    chosen = [sample.name for sample in samples.SAMPLES if given.all or not sample.slow]
+    more = [name for name in model_rows.ROWS if name not in samples.BY_NAME]
+    rows = {
+        "model": [n for n in chosen if given.all or n not in THROUGH_APPLY_ALONE] + more,
+        "apply": chosen,
+    }
+    if given.samples:
+        asked = given.samples.split(",")
+        rows = {"model": asked, "apply": [name for name in asked if name in samples.BY_NAME]}
+    wanted = [given.through] if given.through else ["model", "apply"]
+    return [Part(through, rows[through], given.every) for through in wanted]
 
 
 def main():
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--output", type=pathlib.Path)
+    arguments.add_argument("--through", choices=["model", "apply"])
     arguments.add_argument("--all", action="store_true")
+    arguments.add_argument("--every", type=int, default=1)
     arguments.add_argument("--jobs", type=int, default=2)
     arguments.add_argument("--samples")
     given = arguments.parse_args()
-    names = [sample.name for sample in samples.SAMPLES if given.all or not sample.slow]
-    matrix = Matrix(given.samples.split(",") if given.samples else names)
+    parts = parts_of(given)
     began = time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
-        for run, seconds in pool.map(matrix.fill, RUNS):
-            print(f"{run}: {seconds:.0f} s", file=sys.stderr)
-    page = "\n".join(matrix.markdown()) + "\n"
+        waiting = [pool.submit(part.fill, run) for part in parts for run in part.runs]
+        for done in concurrent.futures.as_completed(waiting):
+            print(done.result(), file=sys.stderr)
+    page = "\n".join(line for part in parts for line in part.markdown()) + "\n"
     if given.output:
         given.output.write_text(page)
     else:
         print(page)
-    count = len(matrix.names) * len(cells.OPTIONS) * len(TITLES)
-    wrong, seconds = matrix.wrong(), time.monotonic() - began
+    wrong, seconds = sum(part.wrong() for part in parts), time.monotonic() - began
+    count = sum(part.count() for part in parts)
     print(f"{count} cells in {seconds:.0f} s, {wrong} wrong.", file=sys.stderr)
     sys.exit(bool(wrong))
 

@@ -27,7 +27,7 @@ DEVICES = 4
 COLUMNS = (
     *("eager", "function", "xla", "one_device"),
     *("2_replicas", "2_replicas_function", "4_replicas", "4_replicas_function"),
-    *("mesh", *TASKS),
+    *("mesh", "tpu", *TASKS),
 )
 
 
@@ -61,6 +61,7 @@ def parameter_servers(shards):
 
 
 def place_of(column, strategy):
+    """Where the cells through `apply` are computed."""
     import columns  # makes tensors
 
     if column in ("parameter_server", "shards"):
@@ -74,31 +75,59 @@ def place_of(column, strategy):
     return columns.OneDevice(*([wraps[column]] if column in wraps else []))
 
 
+def model_place_of(column, strategy):
+    """Where the cells through a compiled model are computed."""
+    import model_columns
+
+    if column in ("parameter_server", "shards"):
+        return model_columns.Servers(strategy, 2 if column == "shards" else 1)
+    if column.endswith("workers"):
+        return model_columns.Workers(strategy, jit_compile=False)
+    if strategy is not None:
+        return model_columns.Replicas(strategy, jit_compile=False)
+    if column in ("mesh", "tpu"):
+        return (model_columns.Mesh if column == "mesh" else model_columns.Traced)(jit_compile=False)
+    eager = column == "eager"
+    return model_columns.OneDevice(run_eagerly=eager, jit_compile=column == "xla")
+
+
+def lines_of(given, place):
+    """What is written: a cell each."""
+    import cells
+    import columns
+    import model_columns
+    import samples
+
+    names = given.samples.split(",") if given.samples else list(samples.BY_NAME)
+    options = given.options.split(",") if given.options else list(cells.OPTIONS)
+    for name, chosen in samples.spread(names, options, given.every).items():
+        if given.through == "model":
+            filled = model_columns.filled(place, name, chosen)
+        else:
+            filled = columns.filled(place, samples.BY_NAME[name], chosen)
+        for found, digest in filled:
+            for column, cell in found.items():
+                yield cell._asdict() | {"column": column or given.column, "digest": digest}
+
+
 def main():
     end_with_launcher()
     arguments = argparse.ArgumentParser()
     arguments.add_argument("column", choices=COLUMNS)
+    arguments.add_argument("--through", choices=["apply", "model"], default="apply")
     arguments.add_argument("--samples")
     arguments.add_argument("--options")
     arguments.add_argument("--every", type=int, default=1)
     arguments.add_argument("--out", type=pathlib.Path, required=True)
     given = arguments.parse_args()
     tf.get_logger().setLevel("ERROR")
-    place = place_of(given.column, strategy_of(given.column))
-    import cells
-    import columns
-    import samples
-
-    names = given.samples.split(",") if given.samples else list(samples.BY_NAME)
-    options = given.options.split(",") if given.options else list(cells.OPTIONS)
+    made = model_place_of if given.through == "model" else place_of
+    place = made(given.column, strategy_of(given.column))
     task = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {})
     file = f"{task.get('type', 'chief')}_{task.get('index', 0)}.jsonl"
     with open(given.out / file, "w", buffering=1) as out:
-        for name, chosen in samples.spread(names, options, given.every).items():
-            for found, digest in columns.filled(place, samples.BY_NAME[name], chosen):
-                for column, cell in found.items():
-                    line = cell._asdict() | {"column": column or given.column, "digest": digest}
-                    out.write(json.dumps(line) + "\n")
+        for line in lines_of(given, place):
+            out.write(json.dumps(line) + "\n")
 
 
 if __name__ == "__main__":

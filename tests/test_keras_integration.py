@@ -380,6 +380,25 @@ def test_swap_ema_weights_needs_averages():
         )
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: tf_graft.Adam(0.1, use_ema=True, gradient_accumulation_steps=100),
+        lambda: tf_graft.AGN(
+            tf_graft.SGD(0.0), center_optimizer=tf_graft.SGD(0.1, use_ema=True, ema_momentum=0.5)
+        ),
+    ],
+    ids=["accumulation", "agn"],
+)
+def test_a_fit_that_ends_before_the_first_average_leaves_the_weights(make):
+    net = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, name="head")])
+    net.compile(make(), "mse")
+    before = [w.copy() for w in net.get_weights()]
+    net.fit(np.ones((4, 2)), np.ones((4, 1)), batch_size=2, verbose=0)
+    for after, w in zip(net.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(after, w)
+
+
 def test_ema_is_in_the_model_when_fit_ends():
     model, _ = fitted(tf_graft.SGD(0.02, use_ema=True, ema_momentum=0.5))
     plain = fitted(tf_graft.SGD(0.02))[0]

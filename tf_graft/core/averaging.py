@@ -4,7 +4,8 @@
 
 A row that no gradient touches has constant weights, so its average after k idle steps is
 `w + m^k (a - w)`. Each row remembers the step its average was brought up to; the idle steps are
-made up for when the row is touched next, and for all rows before the averages are read.
+made up for when the row is touched next, and for all rows before the averages are read. What has
+never been averaged has its weights as its average.
 """
 
 from collections.abc import Sequence
@@ -39,7 +40,9 @@ def catch_up(
             for parameter in whole:
                 _catch_up(parameter, Whole(), step, momentum)
 
-        tf.cond(tf.reduce_min(tf.stack(oldest)) < step, catch_up_all, lambda: None)
+        # before the first update there is nothing to make up for, but no average either
+        behind = tf.reduce_min(tf.stack(oldest)) < tf.maximum(step, 1)
+        tf.cond(behind, catch_up_all, lambda: None)
 
 
 def update(
@@ -62,8 +65,9 @@ def _catch_up(parameter: Parameter, part: Part, step: tf.Tensor, momentum: float
     idle = tf.cast(step - last, weights.dtype)
     stale = part.read(average)
     fresh = weights + tf.pow(tf.constant(momentum, weights.dtype), idle) * (stale - weights)
-    fresh = tf.where(last == 0, weights, fresh)  # it has never been averaged
-    part.write(average, tf.where(idle > 0, fresh, stale))
+    never = last == 0
+    fresh = tf.where(never, weights, fresh)
+    part.write(average, tf.where((idle > 0) | never, fresh, stale))
     _stamp(parameter, part, step)
 
 

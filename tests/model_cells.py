@@ -1,0 +1,246 @@
+"""One optimizer with one option in one execution of a compiled Keras model, against the oracle.
+
+The model is as small as one can be that has what models have: an embedding of a few ids for each
+example, a dense layer, a normalization and a layer of one's own with a scalar weight. What is right
+is computed in float64 NumPy: the model's gradient at the oracle's own weights, by hand, and the
+oracle's pipeline on it. Each step's examples come in four parts, which N replicas share among
+themselves. Ids repeat within an example, a part and between parts. Every part touches the same rows
+of the table, so that `sparse="lazy"` does with these rows, for a worker alone too, what a dense
+gradient would do with a table of them alone; the other rows must not change by a bit.
+"""
+
+import functools
+from typing import NamedTuple
+
+import cells
+import keras
+import model_rows
+import numpy as np
+import samples
+import tensorflow as tf
+
+TABLE = "table/embeddings"
+TOUCHED = np.array([0, 1, 3, 4])  # of its rows
+SHAPES = {
+    TABLE: (6, 4),
+    "dense/kernel": (4, 4),
+    "dense/bias": (4,),
+    "norm/gamma": (4,),
+    "norm/beta": (4,),
+    "scale/scale": (),
+}
+EXAMPLES = 8  # of a step: two for each part
+IDS = 3  # of an example
+VARIANCE = 1e-3  # added by the normalization
+# How far a gradient that is computed in float32 may be off, entry by entry: as a share of the
+# largest sum of magnitudes over the examples. A third of it is measured.
+NOISE = 1e-6
+DRAWS = 6
+
+
+class Batch(NamedTuple):
+    """The data of one step: ids, targets, and a weight for each example."""
+
+    ids: np.ndarray
+    targets: np.ndarray
+    weights: np.ndarray
+
+
+@functools.cache
+def batches(option: str) -> list[Batch]:
+    """A batch for each step. Where a gradient is not to be finite, one weight is infinite."""
+    random = np.random.default_rng(11)
+    parts = cells.PARTS * cells.STEPS
+    every = [random.permutation([0, 1, 2, 3, *random.integers(0, 4, 2)]) for _ in range(parts)]
+    ids = TOUCHED[np.reshape(every, [cells.STEPS, EXAMPLES, IDS])]
+    targets = random.normal(size=(cells.STEPS, EXAMPLES, 4)).astype("float32")
+    weights = random.integers(1, 4, (cells.STEPS, EXAMPLES)).astype("float32")
+    if option == "not_finite":
+        weights[1, -1] = np.inf  # of the last part: only the last replica sees it
+    return [Batch(*step) for step in zip(ids, targets, weights, strict=True)]
+
+
+def data(option: str) -> Batch:
+    """The batches of all steps, one after the other, as `fit` takes them."""
+    return Batch(*(np.concatenate(column) for column in zip(*batches(option), strict=True)))
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Scale(keras.layers.Layer):
+    """A layer of one's own: a factor."""
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(), name="scale")
+
+    def call(self, x):
+        return self.scale * x
+
+
+def weights() -> dict[str, np.ndarray]:
+    """What every model begins with, by path."""
+    return samples.weights(SHAPES)
+
+
+def layers(dtype="float32") -> tuple[keras.KerasTensor, keras.KerasTensor]:
+    """The model's input and output, its weights set."""
+    ids = keras.Input((IDS,), dtype="int64")
+    embedded = keras.layers.Embedding(*SHAPES[TABLE], name="table", dtype=dtype)(ids)
+    x = keras.ops.mean(embedded, axis=1)
+    x = keras.layers.Dense(4, name="dense", dtype=dtype)(x)
+    x = keras.layers.LayerNormalization(epsilon=VARIANCE, name="norm", dtype=dtype)(x)
+    out = Scale(name="scale", dtype=dtype)(x)
+    keras.Model(ids, out).set_weights(list(weights().values()))
+    return ids, out
+
+
+def model(dtype="float32") -> keras.Model:
+    return keras.Model(*layers(dtype))
+
+
+def start(row, shards: int) -> dict[str, np.ndarray]:
+    """What an oracle begins with: of the table the rows that are touched, or all of them."""
+    values = weights()
+    return cells.split(values | {TABLE: values[TABLE][rows_of(row)]}, shards)
+
+
+def rows_of(row) -> np.ndarray:
+    return np.arange(len(weights()[TABLE])) if row.whole else TOUCHED
+
+
+LOSS = keras.losses.MeanSquaredError  # times the examples' weights, divided by their number
+
+
+def each_examples(w, batch: Batch, rows: np.ndarray) -> dict[str, np.ndarray]:
+    """The gradient of each example's part of the loss, in float64: forward, then backward.
+
+    The table has but the rows given.
+    """
+    counts = (batch.ids[:, :, None] == rows).mean(1)
+    x = counts @ w[TABLE]
+    h = x @ w["dense/kernel"] + w["dense/bias"]
+    centred = h - h.mean(-1, keepdims=True)
+    r = 1 / np.sqrt((centred**2).mean(-1, keepdims=True) + VARIANCE)
+    n = centred * r
+    z = n * w["norm/gamma"] + w["norm/beta"]
+    error = w["scale/scale"] * z - batch.targets.astype("float64")
+
+    d = 2 * error * batch.weights[:, None].astype("float64") / error.size
+    d_z = d * w["scale/scale"]
+    d_n = d_z * w["norm/gamma"]
+    d_h = r * (d_n - d_n.mean(-1, keepdims=True) - n * (d_n * n).mean(-1, keepdims=True))
+    return {
+        TABLE: counts[:, :, None] * (d_h @ w["dense/kernel"].T)[:, None, :],
+        "dense/kernel": x[:, :, None] * d_h[:, None, :],
+        "dense/bias": d_h,
+        "norm/gamma": d_z * n,
+        "norm/beta": d_z,
+        "scale/scale": (d * z).sum(-1),
+    }
+
+
+class Problem(NamedTuple):
+    """Where a cell is computed, as far as it matters for what is right.
+
+    Attributes:
+        replicas: which share a batch, one after the other.
+        own: the replica whose copies are read, where they differ.
+        shards: servers that a variable is divided among.
+        rounds: whether a worker of parameter servers takes a round at a time.
+    """
+
+    replicas: int = 1
+    own: int = 0
+    shards: int = 1
+    rounds: bool = False
+
+
+def shares(row, oracle, number: int, option: str, problem: Problem, noise) -> list[dict]:
+    """Each replica's share of a step's gradient, at the oracle's weights."""
+    batch, result = batches(option)[number], []
+    each = EXAMPLES // problem.replicas
+    for replica, w in enumerate(oracle.weights_of(problem.replicas)):
+        with np.errstate(invalid="ignore", over="ignore"):
+            found = each_examples(cells.joined(w, SHAPES), batch, rows_of(row))
+        mine = slice(replica * each, (replica + 1) * each)
+        found = {path: noise(values[mine]) for path, values in found.items()}
+        result.append(cells.split(found, problem.shards))
+    return result
+
+
+def exact(values: np.ndarray) -> np.ndarray:
+    """The sum over examples."""
+    return values.sum(0)
+
+
+def noisy(random) -> callable:
+    """The sum over examples, each entry off by all that float32 may be off."""
+
+    def noise(values):
+        signs = random.choice([-1.0, 1.0], values.shape[1:])
+        largest = np.abs(values).sum(0).max()
+        return exact(values) + NOISE * signs * (largest if np.isfinite(largest) else 0.0)
+
+    return noise
+
+
+def followed(row, option, problem: Problem, noise=exact):
+    """The oracle after the last step; and the largest step of each variable before."""
+    oracle = row.oracle(start(row, problem.shards), option, problem)
+    largest = dict.fromkeys(oracle.w, 0.0)
+    for number in range(cells.STEPS):
+        before = dict(oracle.w)
+        oracle.apply(shares(row, oracle, number, option, problem, noise))
+        for path, w in oracle.w.items():
+            largest[path] = max(largest[path], np.abs(w - before[path]).max())
+    return oracle, largest
+
+
+@functools.cache
+def expected(name: str, option: str, problem: Problem) -> cells.Expected:
+    """What is right after the last step, and after `fit` has ended.
+
+    Allowed is, beside what `cells.py` allows, what an error of `NOISE` in every gradient makes of
+    the weights by this very optimizer: twice the largest of a few draws.
+    """
+    row = model_rows.ROWS[name]
+    oracle, largest = followed(row, option, problem)
+    before, after = oracle.finished()
+    spread = dict.fromkeys(before, 0.0)
+    for seed in range(DRAWS):
+        other, _ = followed(row, option, problem, noisy(np.random.default_rng(seed)))
+        for values, truths in zip(other.finished(), (before, after), strict=True):
+            for path, value in values.items():
+                spread[path] = max(spread[path], np.abs(value - truths[path]).max())
+    allowed = {
+        path: cells.STEPS * (np.finfo("float32").eps * np.abs(w).max() + row.rtol * largest[path])
+        + 2 * spread[path]
+        for path, w in before.items()
+    }
+    return cells.Expected(before, after, allowed, oracle.count, oracle.skipped, oracle.exact())
+
+
+def judged(name: str, option: str, found: cells.Found, problem: Problem) -> cells.Cell:
+    """The cell of what was found, by the paths of the model's variables, shards in one piece."""
+    row = model_rows.ROWS[name]
+    rows, first = rows_of(row), weights()[TABLE]
+    idle = np.setdiff1d(np.arange(len(first)), rows)
+
+    def seen(values):
+        table = values[TABLE]
+        np.testing.assert_array_equal(table[idle], first[idle], err_msg="a row that no id touches")
+        return cells.split(values | {TABLE: table[rows]}, problem.shards)
+
+    found = found._replace(weights=seen(found.weights), averages=seen(found.averages))
+    return cells.compared(name, option, found, expected(name, option, problem))
+
+
+def sharpness(name: str, option: str, problem: Problem) -> float:
+    """What is allowed, as a share of how far the variable moved: the largest of all variables."""
+    right, first = expected(name, option, problem), start(model_rows.ROWS[name], problem.shards)
+    return max(
+        right.allowed[path] / np.abs(w - first[path]).max() for path, w in right.weights.items()
+    )
+
+
+def raw(variable) -> tf.Variable:
+    return variable.value if isinstance(variable, keras.Variable) else variable

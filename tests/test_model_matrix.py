@@ -1,0 +1,161 @@
+"""Optimizers in a compiled Keras model, through `fit`, in every execution: against the oracle.
+
+`matrix.py` fills every cell; here are those that a change is likely to break, and the checks of the
+check: that the gradient by hand is the model's, and that what is allowed lets no mistake through.
+"""
+
+import cells
+import column_runs
+import model_cells
+import model_columns
+import model_rows
+import numpy as np
+import pytest
+import samples
+import tensorflow as tf
+from test_strategies import assert_right
+
+import tf_graft
+from tf_graft.core import accumulation, pipeline, rows
+
+SLOW = pytest.mark.slow
+SOME = ["adam", "adagrad", "lars", "graft_sgd_adam"]
+MORE = ["novograd", "larc_clip", "wrapped_nadam", "layerwise_rates"]
+WRAPPERS = ["agn_adam", "agn_updates", "mixed_backoff"]
+
+
+def cell(name, option, run_eagerly=True):
+    place = model_columns.OneDevice(run_eagerly=run_eagerly, jit_compile=False)
+    return place.cell(name, option, "")[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        ("adam", "together"),
+        ("agn_updates", "plain"),
+        ("agn_adam", "not_finite"),
+        ("mixed_backoff", "not_finite"),
+        ("layerwise_rates", "accumulation"),
+    ],
+)
+def test_fit_equals_the_oracle(name, option):
+    assert cell(name, option).error <= 1
+
+
+@SLOW
+@pytest.mark.parametrize(
+    ("column", "names", "every"),
+    [
+        ("function", [*MORE, *WRAPPERS], 6),
+        ("xla", [*SOME, *WRAPPERS], 12),
+        ("2_replicas", [*MORE, *WRAPPERS], 6),
+        ("4_replicas", ["adadelta", "adamw", *WRAPPERS], 12),
+        ("2_workers", ["momentum", "sgd_momentum", *WRAPPERS], 6),
+        ("parameter_server", [*SOME, *WRAPPERS], 6),
+        ("shards", [*SOME, "layerwise_rates", "agn_adam"], 6),
+        ("mesh", ["rmsprop_centered_momentum", "lamb", "agn_updates"], 12),
+    ],
+)
+def test_column_equals_the_oracle(column, names, every):
+    options = list(cells.OPTIONS)
+    lines = column_runs.run(column, names, options, every, 600, through="model")
+    assert_right(lines, names, options, every)
+
+
+# The checks of the check.
+
+
+@pytest.mark.parametrize(("dtype", "off"), [("float64", 1e-13), ("float32", model_cells.NOISE / 2)])
+def test_the_gradient_by_hand_is_the_models(dtype, off):
+    """And what float32 makes of it is less than what is allowed for."""
+    model = model_cells.model(dtype)
+    for seed in range(2):
+        first = samples.weights(model_cells.SHAPES, dtype, seed)
+        model.set_weights(list(first.values()))
+        for batch in model_cells.batches("plain"):
+            with tf.GradientTape() as tape:
+                targets, weights = (x.astype(dtype) for x in (batch.targets, batch.weights))
+                loss = model_cells.LOSS(dtype=dtype)(targets, model(batch.ids), weights)
+            found = map(tf.convert_to_tensor, tape.gradient(loss, model.trainable_variables))
+            w = {path: value.astype("float64") for path, value in first.items()}
+            right = model_cells.each_examples(w, batch, np.arange(6))
+            for g, each in zip(found, right.values(), strict=True):
+                largest = np.abs(each).sum(0).max()
+                np.testing.assert_allclose(g.numpy(), each.sum(0), rtol=0, atol=off * largest)
+
+
+def test_ids_repeat_and_every_part_touches_the_same_rows():
+    for batch in model_cells.batches("plain"):
+        for part in np.split(batch.ids, cells.PARTS):
+            assert set(part.flat) == set(model_cells.TOUCHED)
+            assert part.size > len(model_cells.TOUCHED)
+
+
+@pytest.mark.parametrize("name", [*SOME, *WRAPPERS])
+def test_what_is_allowed_is_little(name):
+    """Of how far a variable moves."""
+    for option in ("plain", "together", "not_finite"):
+        assert model_cells.sharpness(name, option, model_cells.Problem()) < 5e-3, option
+
+
+@pytest.mark.parametrize("option", ["plain", "weight_decay"])
+def test_nadam_by_hand_is_keras(option, monkeypatch):
+    """But for what Keras computes in float32 all the same."""
+    sample = samples.BY_NAME["wrapped_nadam"]
+    ours = cells.expected(sample, option, cells.USUAL)
+    monkeypatch.delitem(cells.ALGORITHMS, "wrapped_nadam")
+    for path, right in cells.expected(sample, option, cells.USUAL).weights.items():
+        np.testing.assert_allclose(ours.weights[path], right, rtol=0, atol=2e-8)
+
+
+def forget_to_sum_rows(monkeypatch):
+    monkeypatch.setattr(rows, "once", lambda gradient, *_, **__: gradient)
+
+
+def divide_by_one_too_many(monkeypatch):
+    take = accumulation.take
+    monkeypatch.setattr(accumulation, "take", lambda g, p, steps: take(g, p, steps + 1))
+
+
+def clip_by_half(monkeypatch):
+    clipped = pipeline.clipping.clipped
+    monkeypatch.setattr(
+        pipeline.clipping, "clipped", lambda g, v, n, all_: clipped(g, v, n, all_ and all_ / 2)
+    )
+
+
+def lose_a_scale(monkeypatch):
+    monkeypatch.setattr(tf_graft.Adagrad, "divisor", lambda self: None)
+
+
+BREAKS = [
+    (forget_to_sum_rows, "adagrad", "plain"),
+    (divide_by_one_too_many, "adagrad", "accumulation"),
+    (clip_by_half, "adagrad", "global_clipnorm"),
+    (lose_a_scale, "adagrad", "loss_scale"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "name", "option"), BREAKS)
+def test_a_mistake_is_a_red_cell(spoil, name, option, monkeypatch):
+    spoil(monkeypatch)
+    assert cell(name, option).error > 30
+
+
+def test_a_row_that_moves_without_an_id_is_noticed(monkeypatch):
+    make = samples.BY_NAME["adam"].make
+    moved = model_rows.ROWS["adam"]._replace(make=lambda **o: make(sparse="exact", **o))
+    monkeypatch.setitem(model_rows.ROWS, "adam", moved)
+    with pytest.raises(AssertionError, match="a row that no id touches"):
+        cell("adam", "weight_decay")
+
+
+def test_what_fails_is_a_cell(monkeypatch):
+    def fail(**options):
+        raise RuntimeError("it broke")
+
+    monkeypatch.setitem(model_rows.ROWS, "adam", model_rows.ROWS["adam"]._replace(make=fail))
+    ((found, _),) = model_columns.filled(model_columns.OneDevice(), "adam", ["plain"])
+    assert found[""].refusal == "RuntimeError: it broke"
+    assert not cells.known_refusal(found[""].refusal)
