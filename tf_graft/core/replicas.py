@@ -11,12 +11,21 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_graft.core import tpus
 
-def summed(gradients: Sequence[Any]) -> list[Any]:
-    """The gradients summed over the replicas; in cross-replica context they are taken as summed."""
+
+def summed(gradients: Sequence[Any], rows_of: Sequence[int]) -> list[Any]:
+    """The gradients summed over the replicas; in cross-replica context they are taken as summed.
+
+    Args:
+        gradients: dense or row-sparse.
+        rows_of: how many rows the variable of each gradient has.
+    """
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1:
         return list(gradients)
+    if isinstance(context.strategy, tpus.KINDS):
+        return tpus.summed(gradients, rows_of)
     # One tensor given on every replica would be taken for the sum already.
     distinct = tf.nest.map_structure(tf.identity, list(gradients), expand_composites=True)
     return list(context.all_reduce(tf.distribute.ReduceOp.SUM, distinct))
