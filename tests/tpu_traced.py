@@ -165,7 +165,7 @@ def types_of(node):
 def found_wrong(graph):
     """What a TPU could not compile, or would emulate; None for nothing."""
     nodes = list(on_tpu(graph))
-    assert len(nodes) > 10
+    assert nodes, "nothing runs on a TPU"
     unknown = sorted({node.op for node in nodes if refused_by_xla(node)})
     if unknown:
         return f"XLA has no kernel for {', '.join(unknown)}"

@@ -6,6 +6,7 @@ that follows, which is what `TPUStrategy` requires and what `MirroredStrategy` c
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -59,13 +60,54 @@ def add(variable: Any, value: tf.Tensor) -> None:
     local(variable).assign_add(value, read_value=False)
 
 
-def everywhere(strategy: tf.distribute.Strategy, function: Callable[..., None], *args: Any) -> None:
-    """Runs `function` once in each replica's context: here, where we are in one already."""
-    if not outside(strategy):
-        function(*args)
-        return
+class Everywhere:
+    """Runs methods once in each replica's context of a strategy: here, where we are in one already.
+
+    `TPUStrategy` runs traced functions only; they are kept, so that each method is compiled once.
+    """
+
+    def __init__(self) -> None:
+        self._traced: dict[Callable[..., None], Any] = {}
+
+    def __call__(
+        self, strategy: tf.distribute.Strategy, method: Callable[..., None], *args: Any
+    ) -> None:
+        """`method(*args)`; of distributed values each replica is given its own."""
+        if not outside(strategy):
+            method(*args)
+        elif tf.executing_eagerly() and isinstance(strategy, tpus.KINDS):
+            if method not in self._traced:
+                run = functools.partial(_run, strategy, method)
+                self._traced[method] = tf.function(run, autograph=False)
+            self._traced[method](*args)
+        else:
+            _run(strategy, method, *args)
+
+
+def _run(strategy: tf.distribute.Strategy, method: Callable[..., None], *args: Any) -> None:
+    """Runs a method on all replicas, which are passed tensors alone: `TPUStrategy` takes no more."""
+    flat = tf.nest.flatten(list(args))
+    passed = {str(i): _parts(x) for i, x in enumerate(flat) if _differs(x)}
+
+    def on_replica(passed: dict[str, Any]) -> None:
+        mine = [_whole(passed.get(str(i), (x,))) for i, x in enumerate(flat)]
+        method(*tf.nest.pack_sequence_as(list(args), mine))
+
     with strategy.scope():
-        strategy.run(function, args=args)
+        strategy.run(on_replica, args=(passed,))
+
+
+def _differs(x: Any) -> bool:
+    """Whether an argument may be another on each replica."""
+    return tf.is_tensor(x) or isinstance(x, tf.distribute.DistributedValues)
+
+
+def _parts(x: Any) -> tuple[Any, ...]:
+    return (x.values, x.indices) if isinstance(x, tf.IndexedSlices) else (x,)
+
+
+def _whole(parts: tuple[Any, ...]) -> Any:
+    return parts[0] if len(parts) == 1 else tf.IndexedSlices(*parts)
 
 
 def outside(strategy: tf.distribute.Strategy) -> bool:
