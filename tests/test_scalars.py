@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 import tpu_traced
 from tensorflow.experimental import dtensor
+from test_replicas import mirrored
 
 import tf_graft
 from tf_graft import dtensor as meshes
@@ -15,7 +16,7 @@ from tf_graft import dtensor as meshes
 STRATEGIES = {
     "none": tf.distribute.get_strategy,
     "one_device": lambda: tf.distribute.OneDeviceStrategy("CPU:1"),
-    "mirrored": lambda: tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]),
+    "mirrored": mirrored,
     "multi_worker": tf.distribute.MultiWorkerMirroredStrategy,
     "tpu": tpu_traced.strategy,
 }
@@ -73,7 +74,7 @@ def test_scalars_read_as_numbers_on_a_mesh():
 
 
 def test_scalars_read_as_numbers_in_a_replica():
-    strategy, read = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]), []
+    strategy, read = mirrored(), []
     with strategy.scope():
         optimizer = tf_graft.Adam(0.5)
     strategy.run(lambda: read.append((int(optimizer.iterations), float(optimizer.learning_rate))))

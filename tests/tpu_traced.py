@@ -15,11 +15,12 @@ import functools
 import sys
 
 import cells
-import keras
 import samples
 import tensorflow as tf
+from cells import known_refusal
 from tensorflow.python.client import session
 from tensorflow.python.distribute import distribute_lib, tpu_strategy
+from tensorflow.python.eager import def_function
 from tensorflow.python.framework import kernels
 from tensorflow.python.tpu import tpu_system_metadata
 
@@ -27,19 +28,35 @@ import tf_graft
 
 REPLICAS = 2
 ROWS = 3  # of each replica's slices
+
+
 # What wraps others; on rows and dense like every optimizer.
+def agn(sample, mixed=False, mode="gradients", **options):
+    """AGN around an optimizer, which averages at the centre where it is to average."""
+    averages = {name: options.pop(name) for name in list(options) if "ema" in name}
+    center = tf_graft.SGD(0.5, **averages)
+    local = mixed_precision(sample, **options) if mixed else sample.make(**options)
+    return tf_graft.AGN(
+        local,
+        communication_period=2,
+        center_optimizer=center,
+        mode=mode,
+        reset_local_state=mode == "gradients",
+    )
+
+
+def mixed_precision(sample, loss_scale_factor="logmax", **options):
+    return tf_graft.MixedPrecision(sample.make(**options), loss_scale_factor)
+
+
 MORE = {
-    "agn": lambda sample, **options: tf_graft.AGN(
-        sample.make(**options), communication_period=2, reset_local_state=True
-    ),
-    "agn_updates": lambda sample, **options: tf_graft.AGN(
-        sample.make(**options), communication_period=2, mode="updates"
-    ),
-    "mixed_precision": lambda sample, **options: tf_graft.MixedPrecision(sample.make(**options)),
-    "agn_mixed_precision": lambda sample, **options: tf_graft.AGN(
-        tf_graft.MixedPrecision(sample.make(**options), "logmax"), communication_period=2
-    ),
+    "agn": agn,
+    "agn_updates": functools.partial(agn, mode="updates"),
+    "mixed_precision": mixed_precision,
+    "agn_mixed_precision": functools.partial(agn, mixed=True),
 }
+WRAPPED = ("adam", "lars", "graft_schedules_global", "wrapped_nadam")
+OPTIONS = cells.OPTIONS
 # The operations of a step that are a TPU's own, and have no kernel elsewhere.
 OF_TPUS = {"CrossReplicaSum", "TPUReplicateMetadata", "TPUReplicatedInput", "TPUReplicatedOutput"}
 
@@ -79,46 +96,54 @@ def strategy(replicas=REPLICAS) -> tf.distribute.TPUStrategy:
     return made
 
 
-def specs(shapes, sparse, rows=ROWS):
-    """What a step takes: the rows, then the values of each gradient."""
-    values = [
-        tf.TensorSpec([rows, *shape[1:]] if path in sparse else shape)
-        for path, shape in shapes.items()
-    ]
-    return [tf.TensorSpec([rows], tf.int64), *values]
-
-
-def gradients(shapes, sparse, rows, values):
-    return [
-        tf.IndexedSlices(value, rows) if path in sparse else value
-        for path, value in zip(shapes, values, strict=True)
-    ]
-
-
 def step_of(makes, under, rows=ROWS):
-    """One step of several optimizers, traced: of each on dense gradients, and on a row-sparse."""
-    shapes, built = cells.SHAPES, []
+    """The graph of one step of several optimizers: row-sparse for the table, dense for the others.
+
+    Args:
+        makes: functions that make an optimizer.
+        under: a strategy.
+        rows: of each replica's slices; None where they are to be known at run time only.
+    """
+    built = []
     with under.scope():
         for make in makes:
-            for sparse in ((), ("table",)):
-                model = list(samples.variables(cells.weights()).values())
-                optimizer = make()
-                optimizer.build(model)
-                built.append((sparse, optimizer, model))
+            model = list(samples.variables(cells.weights()).values())
+            built.append((make(), model))
+            built[-1][0].build(model)
 
-    def on_replica(rows, slices, *values):
-        for sparse, optimizer, model in built:
-            table = slices if sparse else values[0]
-            given = gradients(shapes, sparse, rows, [table, *values[1:]])
-            optimizer.apply(given, model)
+    def on_replica(ids, *values):
+        for optimizer, model in built:
+            optimizer.apply(cells.as_gradients(values, ids), model)
 
     def step(*args):  # a name that is a scope's name: a lambda has none
         under.run(on_replica, args=args)
 
-    rows_spec, slices, *_ = specs(shapes, ("table",), rows)
-    _, *dense = specs(shapes, ())
-    traced = tf.function(step, autograph=False).get_concrete_function(rows_spec, slices, *dense)
-    return traced.graph.as_graph_def()
+    ids, values = tf.TensorSpec([rows], tf.int64), []
+    for path, shape in cells.SHAPES.items():
+        values.append(tf.TensorSpec([rows, *shape[1:]] if cells.row_sparse(path) else shape))
+    return graph_of(tf.function(step, autograph=False).get_concrete_function(ids, *values))
+
+
+def graph_of(concrete):
+    return concrete.graph.as_graph_def()
+
+
+@contextlib.contextmanager
+def never_run():
+    """Within it, a `tf.function` that is called eagerly is only traced; gives the traces."""
+    traces, call = [], def_function.Function.__call__
+
+    def trace_alone(function, *args, **kwargs):
+        if not tf.executing_eagerly():  # within another one, which is traced
+            return call(function, *args, **kwargs)
+        traces.append(function.get_concrete_function(*args, **kwargs))
+        return tf.experimental.Optional.empty(tf.TensorSpec([]))  # Keras: no more data
+
+    def_function.Function.__call__ = trace_alone
+    try:
+        yield traces
+    finally:
+        def_function.Function.__call__ = call
 
 
 @functools.cache
@@ -149,7 +174,9 @@ def on_tpu(graph):
     while waiting:
         node = waiting.pop()
         yield node
-        called = [a for x in node.attr.values() for a in [x.func.name, *(f.name for f in x.list.func)]]
+        called = [
+            a for x in node.attr.values() for a in [x.func.name, *(f.name for f in x.list.func)]
+        ]
         for name in called:
             waiting.extend(functions.pop(name, ()))
 
@@ -165,7 +192,8 @@ def types_of(node):
 def found_wrong(graph):
     """What a TPU could not compile, or would emulate; None for nothing."""
     nodes = list(on_tpu(graph))
-    assert nodes, "nothing runs on a TPU"
+    if not nodes:
+        return "nothing of it runs on a TPU"
     unknown = sorted({node.op for node in nodes if refused_by_xla(node)})
     if unknown:
         return f"XLA has no kernel for {', '.join(unknown)}"
@@ -192,7 +220,7 @@ def trace(sample, option, how=None):
         option: the name of an option there.
         how: the name of what wraps it, of `MORE`; None for nothing.
     """
-    options = cells.OPTIONS[option]
+    options = OPTIONS[option]
     make = functools.partial(MORE[how], sample) if how else sample.make
     return traced(lambda: make(**options))
 
@@ -203,14 +231,14 @@ def main():
     arguments.add_argument("--options")
     given = arguments.parse_args()
     names = given.samples.split(",") if given.samples else list(samples.BY_NAME)
-    options = given.options.split(",") if given.options else list(cells.OPTIONS)
+    options = given.options.split(",") if given.options else list(OPTIONS)
     wrong = count = 0
     for name in names:
-        for how in (None, *MORE):
+        for how in (None, *(MORE if name in WRAPPED else ())):
             for option in options:
                 reason = trace(samples.BY_NAME[name], option, how)
                 count += 1
-                if reason and not cells.known_refusal(reason):
+                if reason and not known_refusal(reason):
                     wrong += 1
                     print(f"{name}, {option}{f', {how}' if how else ''}: {reason}", flush=True)
     print(f"{count} cells, {wrong} not traced.")

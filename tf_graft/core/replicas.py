@@ -85,7 +85,7 @@ class Everywhere:
 
 
 def _run(strategy: tf.distribute.Strategy, method: Callable[..., None], *args: Any) -> None:
-    """Runs a method on all replicas, which are passed tensors alone: `TPUStrategy` takes no more."""
+    """Runs a method on all replicas; `TPUStrategy` has them passed tensors and nothing else."""
     flat = tf.nest.flatten(list(args))
     passed = {str(i): _parts(x) for i, x in enumerate(flat) if _differs(x)}
 

@@ -3,6 +3,7 @@
 XLA compiles one program for all replicas, which knows the size of every tensor beforehand.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,8 +32,8 @@ def summed(gradients: Sequence[Any], rows_of: Sequence[int]) -> list[Any]:
     """
     context = tf.distribute.get_replica_context()
     static = [_static(g, count) for g, count in zip(gradients, rows_of, strict=True)]
-    sums = context.all_reduce(tf.distribute.ReduceOp.SUM, [_dense(g, context) for g in static])
-    return [_like(g, total) for g, total in zip(static, sums, strict=True)]
+    add = functools.partial(context.all_reduce, tf.distribute.ReduceOp.SUM)
+    return [_like(g, tuple(map(add, _dense(g, context)))) for g in static]
 
 
 def _static(gradient: Any, count: int) -> Any:
