@@ -168,17 +168,16 @@ def refused_by_xla(node):
 
 
 def on_tpu(graph):
-    """The operations of what runs on a TPU: those under `strategy.run`, and of their functions."""
+    """The operations that run on a TPU: those of `strategy.run`, and of the functions it calls."""
     functions = {f.signature.name: f.node_def for f in graph.library.function}
-    waiting = [node for node in graph.node if "_tpu_replicate" in node.attr]
+    bodies = (graph.node, *functions.values())
+    waiting = [node for body in bodies for node in body if "_tpu_replicate" in node.attr]
     while waiting:
         node = waiting.pop()
         yield node
-        called = [
-            a for x in node.attr.values() for a in [x.func.name, *(f.name for f in x.list.func)]
-        ]
-        for name in called:
-            waiting.extend(functions.pop(name, ()))
+        for value in node.attr.values():
+            for called in (value.func, *value.list.func):
+                waiting.extend(functions.pop(called.name, ()))
 
 
 def types_of_attribute(value):
