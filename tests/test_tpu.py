@@ -288,7 +288,9 @@ def run_on_replicas(slices, options):
         strategy.run(on_replica)
 
     step()
-    return table.numpy()[:, 0].tolist()
+    first, second = (x.numpy()[:, 0] for x in strategy.experimental_local_results(table.value))
+    np.testing.assert_array_equal(first, second)
+    return first.tolist()
 
 
 def test_rows_that_are_not_finite_leave_the_others(as_on_a_tpu):
