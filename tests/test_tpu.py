@@ -139,7 +139,9 @@ CENTERED = {"communication_period": 2, "center_optimizer": {"name": "sgd", "use_
     ("make", "callback"),
     [
         pytest.param(
-            lambda: tf_graft.Adam(0.1, use_ema=True), keras.callbacks.SwapEMAWeights, id="averages"
+            lambda: tf_graft.Adam(tf_graft.schedules.ExpDecay(0.1, 9, 0.5), use_ema=True),
+            keras.callbacks.SwapEMAWeights,
+            id="averages",
         ),
         pytest.param(
             lambda: tf_graft.AGN("adam", **CENTERED), tf_graft.CenterWeights, id="agn", marks=SLOW
