@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tf_graft import schedules
+from tf_graft.core import tpus
 from tf_graft.schedules import (
     ExpDecay,
     FixedLR,
@@ -263,6 +264,15 @@ def test_class_matches_oracle(schedule, oracle):
     np.testing.assert_allclose(values, [oracle(t) for t in STEPS], **tolerance)
 
 
+@samples
+def test_class_in_float32_is_near_the_oracle(schedule, oracle, monkeypatch):
+    """As on a TPU. Taking the power of a rounded rate would be off by 50 percent in `exp_long`."""
+    monkeypatch.setattr(tpus, "tracing", lambda: True)
+    values = [schedule(step) for step in STEPS[::3] + STEPS[-2:]]
+    expected = [oracle(t) for t in STEPS[::3] + STEPS[-2:]]
+    np.testing.assert_allclose(values, expected, rtol=1e-6)
+
+
 @only_schedules
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_compiled_equals_eager(schedule, jit_compile):
@@ -285,8 +295,10 @@ def test_every_kind_of_step_gives_the_same_rate(schedule):
     assert len({float(schedule(kind(7))) for kind in step_kinds()}) == 1
 
 
+@pytest.mark.parametrize("on_tpu", [False, True])
 @pytest.mark.parametrize("step", [300_001, 2**24 + 1, 10**12])
-def test_large_steps_are_not_rounded(step):
+def test_large_steps_are_not_rounded(step, on_tpu, monkeypatch):
+    monkeypatch.setattr(tpus, "tracing", lambda: on_tpu)
     assert float(PolyDecay(1.0, 2, begin_decay_at=step - 1)(step)) == 0.5
     assert float(PiecewiseConstant(1.0, [step - 1], [0.5])(step)) == 0.5
     assert float(Warmup(PolyDecay(1.0, 2), step - 1)(step)) == 0.5

@@ -45,7 +45,7 @@ class Numbers:
 _of_functions: weakref.WeakKeyDictionary[Any, Numbers] = weakref.WeakKeyDictionary()
 
 
-def summed(values: Sequence[Any], variable: Any) -> list[Any]:
+def summed(values: Sequence[Any], rows_of: Sequence[int], variable: Any) -> list[Any]:
     """Dense and row-sparse tensors summed over the replicas: one all-reduce for each dtype.
 
     The rows of a sum stand in the order of the replicas and may repeat. Every replica has to call
@@ -53,6 +53,7 @@ def summed(values: Sequence[Any], variable: Any) -> list[Any]:
 
     Args:
         values: tensors and `tf.IndexedSlices`.
+        rows_of: how many rows the variable of each value has.
         variable: one of which each replica has a copy. It stands for the replica's collectives:
             those on one copy are in order, and none waits for another replica's, which would wait
             for it.
@@ -61,7 +62,7 @@ def summed(values: Sequence[Any], variable: Any) -> list[Any]:
     if context is None or context.num_replicas_in_sync == 1:
         return list(values)
     if tf.executing_eagerly() or not isinstance(context.strategy, MERGE):
-        return replicas.summed(values)
+        return replicas.summed(values, rows_of)
     own = replicas.local(variable).handle
     sparse = [v for v in values if isinstance(v, tf.IndexedSlices)]
     dense = [v for v in values if not isinstance(v, tf.IndexedSlices)]

@@ -74,7 +74,27 @@ def in_xla() -> bool:
     return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
 
 
-class StoredVariable(keras.Variable):
+class OwnVariable(keras.Variable):
+    """A variable of an optimizer: it reads as a number where it has copies on several replicas."""
+
+    def __int__(self) -> int:
+        return super().__int__() if self.ndim else int(self.numpy())
+
+    def __float__(self) -> float:
+        return super().__float__() if self.ndim else float(self.numpy())
+
+    def __repr__(self) -> str:
+        """As Keras', which leaves the value out in the scope of a strategy."""
+        shown = super().__repr__()
+        left_out = (
+            isinstance(self._value, tf.distribute.DistributedValues) and "value=" not in shown
+        )
+        return (
+            f"{shown[:-1]}, value={self.numpy()}>" if left_out and tf.executing_eagerly() else shown
+        )
+
+
+class StoredVariable(OwnVariable):
     """A `keras.Variable` on the storage that a function makes.
 
     Args:
@@ -222,6 +242,12 @@ class KerasOptimizer(keras.optimizers.Optimizer):
 
     def _key(self, variable: Any) -> Any:
         return self._var_key(variable)
+
+    def _track_variable(self, variable: keras.Variable) -> None:
+        """Keras tells of each variable that it makes for the optimizer."""
+        if type(variable) is keras.Variable:
+            variable.__class__ = OwnVariable
+        super()._track_variable(variable)
 
     def _keep(self, variable: keras.Variable) -> keras.Variable:
         """Lists a variable among `Optimizer.variables`."""

@@ -44,6 +44,7 @@ class Lifecycle(Saving, Placed):
         self.settle(own["mesh"])
         self._parameters = Parameters({})
         self._strategy = tf.distribute.get_strategy()
+        self._everywhere = replicas.Everywhere()
         self._scalars = {self.iterations.name: self.iterations}
         self.skipped_steps = self._scalar("skipped_steps")
         self.micro_steps = self._scalar("micro_steps")

@@ -77,7 +77,7 @@ class Optimizer(Pipeline):
             isinstance(g, tf.distribute.DistributedValues) for g in gradients
         )
         with tf.name_scope(self.name.lstrip("_")):  # a scope may not begin with one
-            replicas.everywhere(self._strategy, self._receive, gradients, parameters, summed)
+            self._everywhere(self._strategy, self._receive, gradients, parameters, summed)
 
     def minimize(self, loss: Any, var_list: Any, tape: tf.GradientTape | None = None) -> Any:
         """`apply_gradients` of `compute_gradients`; returns `iterations`.
@@ -139,15 +139,14 @@ class Optimizer(Pipeline):
         """One variable's update alone: not aggregated, judged, clipped, averaged or counted."""
         parameters = self._parameters_for("update_step", [variable])
         gradients, _ = matching.pairs(f"{type(self).__name__}.update_step", [gradient], parameters)
+        rate = tf.convert_to_tensor(learning_rate)
+        self._everywhere(self._strategy, self._update_alone, gradients, parameters, rate)
 
-        def update() -> None:
-            precise = in_precision(gradients, parameters)
-            with self._ready(precise, parameters) as ready:
-                self._write(
-                    ready, parameters, None, self.rates() | {"learning_rate": learning_rate}
-                )
-
-        replicas.everywhere(self._strategy, update)
+    def _update_alone(
+        self, gradients: list[Any], parameters: list[Parameter], learning_rate: tf.Tensor
+    ) -> None:
+        with self._ready(in_precision(gradients, parameters), parameters) as ready:
+            self._write(ready, parameters, None, self.rates() | {"learning_rate": learning_rate})
 
     def __dir__(self) -> list[str]:
         return [name for name in super().__dir__() if name not in INTERNAL]
@@ -184,17 +183,19 @@ class Optimizer(Pipeline):
         """With `use_ema`, gives the variables their averages; `fit` calls it when it ends."""
         if self.use_ema:
             wanted = self._parameters_for("finalize_variable_values", list(var_list))
-            replicas.everywhere(self._strategy, lambda: self._overwrite(wanted, self._done()))
+            self._everywhere(self._strategy, self._finalize, wanted)
+
+    def _finalize(self, parameters: list[Parameter]) -> None:
+        self._overwrite(parameters, self._done())
 
     def synchronized_averages(self) -> list[keras.Variable]:
         """The averages of all variables as of the last update, in the variables' order."""
-        everything = list(self._parameters)
-        whole: list[Part] = [Whole() for _ in everything]
-        replicas.everywhere(
-            self._strategy,
-            lambda: averaging.catch_up(everything, whole, self._done(), self.ema_momentum),
-        )
-        return [parameter.state["average"] for parameter in everything]
+        self._everywhere(self._strategy, self._synchronize)
+        return [parameter.state["average"] for parameter in self._parameters]
+
+    def _synchronize(self) -> None:
+        whole: list[Part] = [Whole() for _ in self._parameters]
+        averaging.catch_up(list(self._parameters), whole, self._done(), self.ema_momentum)
 
 
 def _dimensions(mesh: dtensor.Mesh) -> str:

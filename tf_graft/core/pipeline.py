@@ -27,7 +27,7 @@ class Pipeline(Algorithm):
     def _receive(self, gradients: list[Any], parameters: list[Parameter], summed: bool) -> None:
         """Aggregate, coalesce, judge. Each is unscaled when it is wanted, still in the caches."""
         gradients = in_precision(gradients, parameters)
-        gradients = gradients if summed else self.aggregate(gradients)
+        gradients = gradients if summed else self.aggregate(gradients, parameters)
         with self._ready(gradients, parameters) as ready:
             scale = self.divisor()
             ready = self.penalized(ready, parameters, scale)
@@ -43,11 +43,11 @@ class Pipeline(Algorithm):
 
     outermost = False  # whether it has hooks of its own here, so that it can be no child
 
-    def aggregate(self, gradients: list[Any]) -> list[Any]:
+    def aggregate(self, gradients: list[Any], parameters: list[Parameter]) -> list[Any]:
         """The gradients that are acted on, of those that this replica was given: their sum over
         all replicas.
         """
-        return replicas.summed(gradients)
+        return replicas.summed(gradients, [p.rows for p in parameters])
 
     def meet(
         self, gradients: list[Any], parameters: list[Parameter], finite: tf.Tensor | None

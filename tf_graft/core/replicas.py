@@ -6,18 +6,28 @@ that follows, which is what `TPUStrategy` requires and what `MirroredStrategy` c
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
+from tf_graft.core import tpus
 
-def summed(gradients: Sequence[Any]) -> list[Any]:
-    """The gradients summed over the replicas; in cross-replica context they are taken as summed."""
+
+def summed(gradients: Sequence[Any], rows_of: Sequence[int]) -> list[Any]:
+    """The gradients summed over the replicas; in cross-replica context they are taken as summed.
+
+    Args:
+        gradients: dense or row-sparse.
+        rows_of: how many rows the variable of each gradient has.
+    """
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1:
         return list(gradients)
+    if isinstance(context.strategy, tpus.KINDS):
+        return tpus.summed(gradients, rows_of)
     # One tensor given on every replica would be taken for the sum already.
     distinct = tf.nest.map_structure(tf.identity, list(gradients), expand_composites=True)
     return list(context.all_reduce(tf.distribute.ReduceOp.SUM, distinct))
@@ -61,13 +71,54 @@ def add(variable: Any, value: tf.Tensor) -> None:
     local(variable).assign_add(value, read_value=False)
 
 
-def everywhere(strategy: tf.distribute.Strategy, function: Callable[..., None], *args: Any) -> None:
-    """Runs `function` once in each replica's context: here, where we are in one already."""
-    if not outside(strategy):
-        function(*args)
-        return
+class Everywhere:
+    """Runs methods once in each replica's context of a strategy: here, where we are in one already.
+
+    `TPUStrategy` runs traced functions only; they are kept, so that each method is compiled once.
+    """
+
+    def __init__(self) -> None:
+        self._traced: dict[Callable[..., None], Any] = {}
+
+    def __call__(
+        self, strategy: tf.distribute.Strategy, method: Callable[..., None], *args: Any
+    ) -> None:
+        """`method(*args)`; of distributed values each replica is given its own."""
+        if not outside(strategy):
+            method(*args)
+        elif tf.executing_eagerly() and isinstance(strategy, tpus.KINDS):
+            if method not in self._traced:
+                run = functools.partial(_run, strategy, method)
+                self._traced[method] = tf.function(run, autograph=False)
+            self._traced[method](*args)
+        else:
+            _run(strategy, method, *args)
+
+
+def _run(strategy: tf.distribute.Strategy, method: Callable[..., None], *args: Any) -> None:
+    """Runs a method on all replicas; `TPUStrategy` has them passed tensors and nothing else."""
+    flat = tf.nest.flatten(list(args))
+    passed = {str(i): _parts(x) for i, x in enumerate(flat) if _differs(x)}
+
+    def on_replica(passed: dict[str, Any]) -> None:
+        mine = [_whole(passed.get(str(i), (x,))) for i, x in enumerate(flat)]
+        method(*tf.nest.pack_sequence_as(list(args), mine))
+
     with strategy.scope():
-        strategy.run(function, args=args)
+        strategy.run(on_replica, args=(passed,))
+
+
+def _differs(x: Any) -> bool:
+    """Whether an argument may be another on each replica."""
+    return tf.is_tensor(x) or isinstance(x, tf.distribute.DistributedValues)
+
+
+def _parts(x: Any) -> tuple[Any, ...]:
+    return (x.values, x.indices) if isinstance(x, tf.IndexedSlices) else (x,)
+
+
+def _whole(parts: tuple[Any, ...]) -> Any:
+    return parts[0] if len(parts) == 1 else tf.IndexedSlices(*parts)
 
 
 def outside(strategy: tf.distribute.Strategy) -> bool:

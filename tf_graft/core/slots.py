@@ -93,7 +93,7 @@ def refill(held: keras.Variable, slot: Slot, variable: Any, part: Part) -> None:
 def _filled(fill: Any, variable: Any, shape: tuple[int, ...], dtype: str) -> tf.Tensor:
     if callable(fill):
         return tf.cast(fill(variable), dtype)
-    return tf.fill(shape, tf.cast(np.float64(fill), dtype))  # a Python float would be rounded
+    return tf.fill(shape, np.asarray(fill, tf.as_dtype(dtype).as_numpy_dtype))
 
 
 def mesh_of(variables: Sequence[Any]) -> dtensor.Mesh | None:

@@ -1,10 +1,12 @@
 """Exponential decay of the learning rate."""
 
+import math
+
 import keras
 import tensorflow as tf
 
 from tf_graft.core import checks
-from tf_graft.schedules.schedule import Schedule
+from tf_graft.schedules.schedule import Schedule, precise, ratio
 
 
 @keras.saving.register_keras_serializable(package="tf_graft")
@@ -59,7 +61,8 @@ class ExpDecay(Schedule):
 
     def rate(self, t):
         """The decayed rate."""
-        p = tf.maximum(t - self.begin_decay_at, 0.0) / self.decay_steps
-        if self.staircase:
-            p = tf.floor(p)
-        return tf.maximum(self.learning_rate * self.decay_rate**p, self.min_lr)
+        steps = tf.maximum(t - self.begin_decay_at, 0)
+        p = precise(steps // self.decay_steps) if self.staircase else ratio(steps, self.decay_steps)
+        # By the logarithm: float32 would round decay_rate, and then take a power of it.
+        decayed = self.learning_rate * tf.exp(p * math.log(self.decay_rate))
+        return tf.maximum(decayed, self.min_lr)

@@ -4,7 +4,7 @@ import keras
 import tensorflow as tf
 
 from tf_graft.core import checks
-from tf_graft.schedules.schedule import Schedule
+from tf_graft.schedules.schedule import Schedule, precise
 
 
 @keras.saving.register_keras_serializable(package="tf_graft")
@@ -36,4 +36,4 @@ class FixedLR(Schedule):
 
     def rate(self, t):
         """The constant rate."""
-        return self.learning_rate * tf.ones_like(t)
+        return self.learning_rate * precise(tf.ones_like(t))

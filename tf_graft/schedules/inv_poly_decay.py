@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from tf_graft.core import checks
-from tf_graft.schedules.schedule import Schedule, progress, ramp
+from tf_graft.schedules.schedule import Schedule, precise, progress, ramp, remaining
 
 
 @keras.saving.register_keras_serializable(package="tf_graft")
@@ -63,10 +63,17 @@ class InvPolyDecay(Schedule):
 
     def rate(self, t):
         """The warmed-up and decayed rate."""
-        x = progress(t, max(self.begin_decay_at, self.warmup_steps), self.decay_steps)
+        begin = max(self.begin_decay_at, self.warmup_steps)
+        done = progress(t, begin, self.decay_steps)
+        left = remaining(t, begin, self.decay_steps)
         # From the end backwards and through logarithms: s itself overflows for small powers.
         fall = math.log(self.min_lr) - math.log(self.learning_rate)
-        above_end = -self.power * tf.math.log1p(math.expm1(fall / self.power) * (1.0 - x))
-        falling = self.min_lr * tf.exp(above_end)
-        decayed = tf.where(above_end < -fall, falling, tf.cast(self.learning_rate, tf.float64))
+        base = math.exp(fall / self.power)
+        if base < 0.5:  # near 0 or near 1, as float32 has it precisely
+            logarithm = tf.math.log(done + base * left)
+        else:
+            logarithm = tf.math.log1p(math.expm1(fall / self.power) * left)
+        highest = precise(self.learning_rate)
+        falling = tf.minimum(self.min_lr * tf.exp(-self.power * logarithm), highest)
+        decayed = tf.where(done > 0, falling, highest)
         return ramp(t, self.warmup_steps) * decayed

@@ -63,10 +63,10 @@ class PiecewiseConstant(Schedule):
     def rate(self, t):
         """The rate of the piece that `t` lies in."""
         steps = [round(boundary * (self.steps_per_epoch or 1)) for boundary in self.boundaries]
-        passed = t[..., tf.newaxis] > tf.constant(steps, tf.float64)
-        factors = tf.constant([1.0, *self.decay_rates], tf.float64)
+        passed = t[..., tf.newaxis] > tf.constant(steps, t.dtype)
+        rates = [self.learning_rate * factor for factor in (1.0, *self.decay_rates)]
         piece = tf.reduce_sum(tf.cast(passed, tf.int32), axis=-1)
-        return self.learning_rate * tf.gather(factors, piece)
+        return tf.gather(tf.constant(rates, tf.float32), piece)
 
     def get_config(self):
         """The constructor's arguments, the lists copied."""

@@ -3,7 +3,7 @@
 import keras
 
 from tf_graft.core import checks
-from tf_graft.schedules.schedule import Schedule, progress, ramp
+from tf_graft.schedules.schedule import Schedule, ramp, remaining
 
 
 @keras.saving.register_keras_serializable(package="tf_graft")
@@ -61,6 +61,6 @@ class PolyDecay(Schedule):
 
     def rate(self, t):
         """The warmed-up and decayed rate."""
-        x = progress(t, max(self.begin_decay_at, self.warmup_steps), self.decay_steps)
-        decayed = self.min_lr + (self.learning_rate - self.min_lr) * (1.0 - x) ** self.power
+        left = remaining(t, max(self.begin_decay_at, self.warmup_steps), self.decay_steps)
+        decayed = self.min_lr + (self.learning_rate - self.min_lr) * left**self.power
         return ramp(t, self.warmup_steps) * decayed

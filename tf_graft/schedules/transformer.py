@@ -4,7 +4,7 @@ import keras
 import tensorflow as tf
 
 from tf_graft.core import checks
-from tf_graft.schedules.schedule import Schedule
+from tf_graft.schedules.schedule import Schedule, precise
 
 
 @keras.saving.register_keras_serializable(package="tf_graft")
@@ -52,7 +52,7 @@ class TransformerSchedule(Schedule):
 
     def rate(self, t):
         """The rate of arXiv:1706.03762, equation 3, scaled and cut off."""
-        n = t + 1.0
+        n = precise(t + 1)
         scale = self.learning_rate * self.coefficient * self.d_model**-0.5
         # 0^-1.5 is no number; from n = 1 on, a warm-up of one step is already over.
         rate = scale * tf.minimum(n * max(self.warmup_steps, 1) ** -1.5, n**-0.5)

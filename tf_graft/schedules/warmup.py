@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tf_graft.core import checks
 from tf_graft.schedules.fixed_lr import FixedLR
-from tf_graft.schedules.schedule import Schedule, as_step
+from tf_graft.schedules.schedule import Schedule, as_step, precise, ramp
 
 LearningRateSchedule = keras.optimizers.schedules.LearningRateSchedule
 
@@ -78,14 +78,11 @@ class Warmup(Schedule):
         """
         step = as_step(step)
         inner = tf.maximum(step, self.steps) - (self.steps if self.shift else 0)
-        rate = tf.cast(self.schedule(inner), tf.float64)
-        return tf.cast(self.factor(tf.cast(step, tf.float64)) * rate, tf.float32)
+        return tf.cast(self.factor(step) * precise(self.schedule(inner)), tf.float32)
 
     def factor(self, t):
-        """What the schedule's rate is multiplied by at step `t` (float64): 1 from `steps` on."""
-        if self.steps == 0:
-            return tf.ones_like(t)
-        return SHAPES[self.shape](tf.minimum(t / self.steps, 1.0), self.start)
+        """What the schedule's rate is multiplied by at step `t`: 1 from `steps` on."""
+        return SHAPES[self.shape](ramp(t, self.steps), self.start)
 
     def get_config(self):
         """The constructor's arguments, the schedule serialized."""

@@ -174,7 +174,7 @@ class AGN(WorkerRounds):
     def _done(self) -> tf.Tensor:
         return self._read(self.accumulated_steps) if self.reset_local_state else super()._done()
 
-    def aggregate(self, gradients: list[Any]) -> list[Any]:
+    def aggregate(self, gradients: list[Any], parameters: list[Parameter]) -> list[Any]:
         """This replica's estimate of the whole gradient."""
         count = replicas.count()
         if count == 1:
@@ -196,11 +196,11 @@ class AGN(WorkerRounds):
 
     def _communicate(self, gradients: list[Any], parameters: list[Parameter]) -> None:
         """Pushes the mean of what was accumulated, and pulls the centre."""
-        count = tf.cast(self._read(self.accumulated_steps), tf.float64) * replicas.count()
+        count = tf.cast(self._read(self.accumulated_steps), tf.float32) * replicas.count()
         count = tf.where(count > 0, count, math.nan)  # which the centre's optimizer refuses
         both = list(zip(gradients, parameters, strict=True))
         means = [accumulation.take(g, _sums(p), count) for g, p in both]
-        means = collectives.summed(means, self.local_step)
+        means = collectives.summed(means, [p.rows for p in parameters], self.local_step)
         self.center_optimizer.apply_summed(means, [p.slots["center"] for p in parameters])
         for mean, p in zip(means, parameters, strict=True):
             part = rows.part_of(mean, p.rows)

@@ -149,7 +149,7 @@ class Centered(Around):
     def show_center(self, shown: bool) -> None:
         """Puts the centre into the model's variables, or the local copy back."""
         if shown != self._shown and self.built and not self.on_servers:
-            replicas.everywhere(self._strategy, self._exchange)
+            self._everywhere(self._strategy, self._exchange)
             self._shown = shown
 
     def _exchange(self) -> None:
@@ -163,13 +163,12 @@ class Centered(Around):
         wanted = self._parameters_for("finalize_variable_values", list(var_list))
         self.show_center(False)
         self.center_optimizer.finalize_variable_values([_center_of(p) for p in wanted])
-
-        def pull() -> None:
-            for p in wanted:
-                p.replace(tf.convert_to_tensor(replicas.local(_center_of(p))))
-
         if not self.on_servers:
-            replicas.everywhere(self._strategy, pull)
+            self._everywhere(self._strategy, self._pull, wanted)
+
+    def _pull(self, parameters: list[Parameter]) -> None:
+        for p in parameters:
+            p.replace(tf.convert_to_tensor(replicas.local(_center_of(p))))
 
     def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"center_optimizer": serialize(self.center_optimizer)}
