@@ -24,10 +24,10 @@ from tf_graft.training.loop import (
     Bookkeeping,
     EpochBar,
     RecordedModel,
-    StopRequest,
     metric_columns,
 )
 from tf_graft.training.schema import RunConfig
+from tf_graft.training.stop import StopRequest
 from tf_graft.wrappers import AGN, AdaGraft, CenterWeights
 
 RECORDS = 200  # of a graft in a run, at most: a small model must not wait for them
