@@ -74,6 +74,7 @@ class Optimizer(Pipeline):
         self.apply([gradient for gradient, _ in pairs], [variable for _, variable in pairs])
         return self.iterations
 
+    @tf.autograph.experimental.do_not_convert
     def apply_summed(self, gradients: list[Any], variables: Iterable[Any]) -> None:
         """`apply`, in a replica's context, for gradients that every replica has the same of."""
         self._receive(gradients, self._parameters_for("apply_summed", list(variables)), True)
@@ -107,13 +108,15 @@ class Optimizer(Pipeline):
         """With `use_ema`, gives the variables their averages; `fit` calls it when it ends."""
         if self.use_ema:
             wanted = self._parameters_for("finalize_variable_values", list(var_list))
-            replicas.everywhere(self._strategy, lambda: self._overwrite(wanted, self._done()))
+            replicas.compiled_everywhere(
+                self._strategy, lambda: self._overwrite(wanted, self._done())
+            )
 
     def synchronized_averages(self) -> list[keras.Variable]:
         """The averages of all variables as of the last update, in the variables' order."""
         everything = list(self._parameters)
         whole: list[Part] = [Whole() for _ in everything]
-        replicas.everywhere(
+        replicas.compiled_everywhere(
             self._strategy,
             lambda: averaging.catch_up(everything, whole, self._done(), self.ema_momentum),
         )

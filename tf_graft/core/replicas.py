@@ -59,6 +59,18 @@ def everywhere(strategy: tf.distribute.Strategy, function: Callable[..., None], 
         strategy.run(function, args=args)
 
 
+def compiled_everywhere(strategy: tf.distribute.Strategy, function: Callable[[], None]) -> None:
+    """`everywhere`, for what is done now and then outside of a step: compiled, where it is not yet.
+
+    Eagerly a strategy hands each operation to its replicas one by one, and TensorFlow says so.
+    """
+    if tf.inside_function() or not outside(strategy):
+        everywhere(strategy, function)
+    else:
+        compiled = tf.function(lambda: everywhere(strategy, function), autograph=False)
+        compiled.get_concrete_function()()
+
+
 def outside(strategy: tf.distribute.Strategy) -> bool:
     """Whether the strategy has several replicas and the calling code is in none of them."""
     return strategy.num_replicas_in_sync > 1 and not _in_replica()

@@ -148,7 +148,7 @@ class Centered(Around):
     def show_center(self, shown: bool) -> None:
         """Puts the centre into the model's variables, or the local copy back."""
         if shown != self._shown and self.built and not self.on_servers:
-            replicas.everywhere(self._strategy, self._exchange)
+            replicas.compiled_everywhere(self._strategy, self._exchange)
             self._shown = shown
 
     def _exchange(self) -> None:
@@ -168,7 +168,7 @@ class Centered(Around):
                 p.replace(tf.convert_to_tensor(replicas.local(_center_of(p))))
 
         if not self.on_servers:
-            replicas.everywhere(self._strategy, pull)
+            replicas.compiled_everywhere(self._strategy, pull)
 
     def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"center_optimizer": serialize(self.center_optimizer)}
