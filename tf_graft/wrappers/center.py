@@ -76,6 +76,7 @@ class Centered(Around):
         return super().whole(path) or self.center_optimizer.whole(path)
 
     def complete(self, parameters: list[Parameter]) -> None:
+        super().complete(parameters)
         if self._leader is not None:
             for p, center in zip(parameters, self._leader.centers(), strict=True):
                 p.slots["center"] = center
