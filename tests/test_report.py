@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import tf_graft
 from tf_graft import cli, report
-from tf_graft.report import findings, fits, rates, recorder, records, variance
+from tf_graft.report import figures, findings, fits, rates, recorder, records, variance
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 PATHS = ["a/kernel", "a/bias", "b/kernel"]
@@ -757,10 +757,34 @@ def test_the_report_says_and_shows_all_of_it(workshop, exported):
     for words in ("of common", "variance of the ratio's logarithm", "Per-layer rates", "Without"):
         assert words in exported.stdout
     page = (workshop.folder / "run" / "report.html").read_text()
-    assert len(re.findall(r'src="data:image/png;base64,iVBOR', page)) == 2
+    layers = len(records.read(workshop.folder / "run").header.paths)
+    assert len(re.findall(r'src="data:image/png;base64,iVBOR', page)) == 1 + layers
+    assert len(re.findall(r'srcset="data:image/png;base64,iVBOR', page)) == 1  # where it is narrow
     assert not re.search(r"""(src|href)=(?!"data:)|url\(|<script|http:""", page)
     for words in ("<td>classes/kernel</td>", "per layer", "global", "own course", "piecewise"):
         assert words in page
+
+
+@pytest.mark.parametrize("layers", [3, 6, 9])
+def test_every_curve_of_the_ratios_is_in_the_legend(layers):
+    paths = [f"layer_{i}/kernel" for i in range(layers)]
+    header = HEADER._replace(paths=paths, shapes=[[1]] * layers)
+    norms = np.exp(np.random.default_rng(0).normal(size=(4, layers)))
+    steps = np.arange(1, 5)
+    of_run = report.GraftReport(
+        records.Records(header, steps, np.ones(4), norms, np.ones_like(norms), norms)
+    )
+    figure = figures.ratios(of_run, of_run.layers(), 4, 4)
+    [legend], [axis] = figure.legends, figure.axes
+    colors = {
+        text.get_text(): handle.get_color()
+        for text, handle in zip(legend.get_texts(), legend.get_lines(), strict=True)
+    }
+    assert {line.get_color() for line in axis.lines} == set(colors.values())
+    ranked = [layer.path for layer in of_run.layers()]
+    others = {3: [], 6: ranked[5:], 9: ["4 other layers"]}[layers]
+    assert list(colors) == [*ranked[:5], "common to all layers", *others]
+    assert len(axis.lines) == layers + 1
 
 
 def test_exported_rates_train(workshop, exported):

@@ -31,22 +31,25 @@ def errors() -> Iterator[None]:
 
 def _code(error: Exception) -> int | None:
     """The exit code for an error; None where it is no user's."""
-    from tf_graft.core.checks import CheckpointError
     from tf_graft.training.errors import ConfigError
     from tf_graft.training.launch import LaunchError
     from tf_graft.training.stop import Stopped
 
     if isinstance(error, Stopped):
         return 128 + error.signum
-    if isinstance(error, CheckpointError | LaunchError):
+    if isinstance(error, ConfigError | LaunchError):
+        return 2 if isinstance(error, ConfigError) else 1
+    return _code_of_computing(error)
+
+
+def _code_of_computing(error: Exception) -> int | None:
+    """`_code`, for errors whose classes come with NumPy and TensorFlow."""
+    from tf_graft.core.checks import CheckpointError
+    from tf_graft.report import ReportError
+
+    if isinstance(error, CheckpointError):
         return 1
-    return 2 if isinstance(error, ConfigError) or _of_report(error) else None
-
-
-def _of_report(error: Exception) -> bool:
-    from tf_graft.report import ReportError  # asked last, as it imports TensorFlow
-
-    return isinstance(error, ReportError)
+    return 2 if isinstance(error, ReportError) else None
 
 
 def _end(message: str, code: int) -> None:
