@@ -61,6 +61,25 @@ def test_an_error_is_one_sentence_on_stderr_and_code_2(arguments, message, comma
     assert {path.name for path in tmp_path.iterdir()} <= {"data"}
 
 
+def test_a_data_set_that_cannot_be_had_is_one_sentence_at_once(command, monkeypatch):
+    for name in ("https_proxy", "HTTPS_PROXY"):  # where nobody listens
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    mnist = str(Path(CONFIG).with_name("mnist_cnn.yaml"))
+    result = command("train", mnist, "data.dir=here")
+    assert result.exit_code == 2
+    assert result.stderr.endswith(
+        "mnist_cnn.yaml:6: 'mnist' is not in here (data.dir) and cannot be downloaded (no "
+        "connection to storage.googleapis.com); digits and text need no network: "
+        "data.name=digits.\n"
+    )
+    result = command("train", mnist, "data.dir=here", "data.name=my_flowers")
+    assert result.exit_code == 2
+    assert result.stderr.endswith(
+        "no data set 'my_flowers', and none is prepared in here (data.dir); did you mean "
+        "'tf_flowers'?\n"
+    )
+
+
 def test_train_ends_with_the_results_and_where_they_are(command):
     result = command("train", CONFIG, "run.epochs=1", "run.dir=a", "model.units=8")
     assert result.exit_code == 0, result.output
@@ -70,10 +89,13 @@ def test_train_ends_with_the_results_and_where_they_are(command):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("missing", ["typer", "omegaconf", "tensorflow_datasets"])
-def test_without_the_extras_it_says_what_to_install(missing):
+@pytest.mark.parametrize(
+    ("missing", "arguments"),
+    [("typer", ["list"]), ("omegaconf", ["train", CONFIG]), ("tensorflow_datasets", ["list"])],
+)
+def test_without_the_extras_it_says_what_to_install(missing, arguments):
     script = f"""import sys; sys.modules[{missing!r}] = None
-sys.argv = ["tf-graft", "list"]
+sys.argv = {["tf-graft", *arguments]}
 from tf_graft.cli import main
 main()"""
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

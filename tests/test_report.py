@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import tf_graft
 from tf_graft import cli, report
-from tf_graft.report import findings, fits, rates, records, variance
+from tf_graft.report import figures, findings, fits, rates, recorder, records, variance
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 PATHS = ["a/kernel", "a/bias", "b/kernel"]
@@ -323,7 +323,7 @@ def graft(**arguments):
 DATA = np.random.default_rng(3).normal(size=(40, 4)).astype("float32")
 
 
-def fit(optimizer, recorder, **arguments):
+def fit(optimizer, *recorders, **arguments):
     keras.utils.set_random_seed(5)
     model = small_model()
     model.compile(optimizer=optimizer, loss="mse")
@@ -333,7 +333,7 @@ def fit(optimizer, recorder, **arguments):
         batch_size=8,
         shuffle=False,
         verbose=0,
-        callbacks=[recorder],
+        callbacks=list(recorders),
         **arguments,
     )
     return model
@@ -395,19 +395,79 @@ def test_replicas_record_what_one_device_records(tmp_path):
         np.testing.assert_allclose(a, b, rtol=1e-3)
 
 
-def test_tensorboard_gets_the_ratios(tmp_path):
+# Around a graft, with what changes none of its steps.
+AROUND = {
+    "mixed precision": lambda g: tf_graft.MixedPrecision(g, 8.0),
+    "larc": lambda g: tf_graft.LARC(g, eta=1e9),
+    "agn, before its first push": lambda g: tf_graft.AGN(g, communication_period=100),
+    "larc in mixed precision in agn": lambda g: tf_graft.AGN(
+        tf_graft.MixedPrecision(tf_graft.LARC(g, eta=1e9), 8.0), communication_period=100
+    ),
+    "keras' loss scale around larc": lambda g: keras.optimizers.LossScaleOptimizer(
+        tf_graft.LARC(g, eta=1e9), 8.0
+    ),
+    "keras' map of optimizers": lambda g: keras.optimizers.MultiOptimizer(
+        keras.optimizers.OptimizerMap(g)
+    ),
+}
+
+
+@pytest.fixture(scope="session")
+def alone(tmp_path_factory):
+    """The records of a graft with nothing around it."""
+    file = tmp_path_factory.mktemp("alone") / "r"
+    fit(graft(), report.GraftRecorder(file))
+    return records.read(file)
+
+
+@pytest.mark.parametrize("case", AROUND)
+def test_a_graft_is_found_in_what_is_around_it(case, alone, tmp_path):
+    fit(AROUND[case](graft()), report.GraftRecorder(tmp_path / "r"))
+    within = records.read(tmp_path / "r")
+    assert within.header == alone.header
+    assert within.steps.tolist() == [1, 2, 3, 4, 5]
+    for a, b in zip(alone[2:], within[2:], strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-5)
+
+
+def test_of_several_grafts_the_outermost_is_recorded_or_the_one_that_is_given(tmp_path):
+    with mirrored().scope():
+        agn = tf_graft.AGN(graft(), communication_period=2, center_optimizer=graft(learning_rate=3))
+        of_center = report.GraftRecorder(tmp_path / "center", optimizer=agn.center_optimizer)
+        fit(agn, report.GraftRecorder(tmp_path / "local"), of_center, epochs=2)
+    assert records.read(tmp_path / "local").learning_rate.tolist() == [1.0] * 10
+    assert records.read(tmp_path / "center").learning_rate.tolist() == [3.0] * 5
+    inner = graft()
+    outer = tf_graft.AdaGraft(inner, "sgd", diagnostic=True)
+    assert recorder.measuring(tf_graft.LARC(outer)) is outer
+    outer.diagnostic = False
+    assert recorder.measuring(outer) is inner
+
+
+def test_tensorboard_gets_what_lingvos_summaries_had(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     writer = tf.summary.create_file_writer(str(tmp_path / "board"))
-    fit(graft(), report.GraftRecorder(tmp_path / "r", writer=writer), epochs=4)
+    larc = tf_graft.LARC(graft(learning_rate=0.5))
+    fit(larc, report.GraftRecorder(tmp_path / "r", writer=writer), epochs=4)
     writer.close()
     events = EventAccumulator(str(tmp_path / "board")).Reload()
-    assert "graft_ratio/one/kernel" in events.Tags()["scalars"]
-    [event] = events.Scalars("graft_ratio/one/kernel")
     found = records.read(tmp_path / "r")
-    assert event.step == 20
-    assert event.value == pytest.approx(found.magnitude[19, 0] / found.direction[19, 0])
+    m, d = found.magnitude[19], found.direction[19]
+    expected = {"adagraft_lr": 0.5}
+    for i, path in enumerate(found.header.paths):
+        expected[f"optimizer/m_step_norm_{path}"] = m[i]
+        expected[f"optimizer/d_step_norm_{path}"] = d[i]
+        expected[f"graft_ratio/{path}"] = m[i] / d[i]
+    totals = np.sqrt((m**2).sum()), np.sqrt((d**2).sum())
+    expected["optimizer/m_step_norm"], expected["optimizer/d_step_norm"] = totals
+    expected["optimizer/norm_correction"] = totals[0] / totals[1]
+    assert set(events.Tags()["scalars"]) == set(expected)
+    for tag, value in expected.items():
+        [event] = events.Scalars(tag)
+        assert event.step == 20
+        assert event.value == pytest.approx(value, rel=1e-6), tag
 
 
 def test_what_measures_nothing_is_refused(tmp_path):
@@ -697,10 +757,34 @@ def test_the_report_says_and_shows_all_of_it(workshop, exported):
     for words in ("of common", "variance of the ratio's logarithm", "Per-layer rates", "Without"):
         assert words in exported.stdout
     page = (workshop.folder / "run" / "report.html").read_text()
-    assert len(re.findall(r'src="data:image/png;base64,iVBOR', page)) == 2
+    layers = len(records.read(workshop.folder / "run").header.paths)
+    assert len(re.findall(r'src="data:image/png;base64,iVBOR', page)) == 1 + layers
+    assert len(re.findall(r'srcset="data:image/png;base64,iVBOR', page)) == 1  # where it is narrow
     assert not re.search(r"""(src|href)=(?!"data:)|url\(|<script|http:""", page)
     for words in ("<td>classes/kernel</td>", "per layer", "global", "own course", "piecewise"):
         assert words in page
+
+
+@pytest.mark.parametrize("layers", [3, 6, 9])
+def test_every_curve_of_the_ratios_is_in_the_legend(layers):
+    paths = [f"layer_{i}/kernel" for i in range(layers)]
+    header = HEADER._replace(paths=paths, shapes=[[1]] * layers)
+    norms = np.exp(np.random.default_rng(0).normal(size=(4, layers)))
+    steps = np.arange(1, 5)
+    of_run = report.GraftReport(
+        records.Records(header, steps, np.ones(4), norms, np.ones_like(norms), norms)
+    )
+    figure = figures.ratios(of_run, of_run.layers(), 4, 4)
+    [legend], [axis] = figure.legends, figure.axes
+    colors = {
+        text.get_text(): handle.get_color()
+        for text, handle in zip(legend.get_texts(), legend.get_lines(), strict=True)
+    }
+    assert {line.get_color() for line in axis.lines} == set(colors.values())
+    ranked = [layer.path for layer in of_run.layers()]
+    others = {3: [], 6: ranked[5:], 9: ["4 other layers"]}[layers]
+    assert list(colors) == [*ranked[:5], "common to all layers", *others]
+    assert len(axis.lines) == layers + 1
 
 
 def test_exported_rates_train(workshop, exported):

@@ -17,10 +17,10 @@ import tensorflow_datasets as tfds
 
 import tf_graft
 from tf_graft.training import data as data_sets
-from tf_graft.training import loop, models, run
+from tf_graft.training import loop, models, plots, run
 from tf_graft.training.config import ConfigError, load
 from tf_graft.training.errors import Source
-from tf_graft.training.folder import Log, read
+from tf_graft.training.folder import Log, RunFolder, read
 from tf_graft.training.schema import Application, Data, Transformer
 
 # Keras 3.15's convert_to_numpy on NumPy 2, met wherever a model is saved.
@@ -128,6 +128,32 @@ def test_a_run_leaves_everything_in_its_folder(tiny, tmp_path):
     assert len(list((folder / "checkpoints").glob("*.index"))) == 3
     assert keras.config.dtype_policy() == policy
     assert signal.getsignal(signal.SIGTERM) == handler
+
+
+@pytest.mark.parametrize(("epochs", "each"), [(1, 1), (1, 7), (20, 7)])
+def test_the_plot_of_a_run_however_short_begins_at_0_and_shows_each_curve(
+    epochs, each, tmp_path, monkeypatch
+):
+    folder, steps = RunFolder(str(tmp_path)), epochs * each
+    with contextlib.closing(Log(folder.steps, loop.STEP_COLUMNS, 0)) as log:
+        for n in range(1, steps + 1):
+            log.add({"step": n, "epoch": -(-n // each), "loss": 1 / n, "learning_rate": 0.1})
+    columns = ("epoch", "step", "train_loss", "test_loss")
+    with contextlib.closing(Log(folder.metrics, columns, 0)) as log:
+        for n in range(1, epochs + 1):
+            log.add({"epoch": n, "step": n * each, "train_loss": 1 / n, "test_loss": 2 / n})
+    drawn = []
+    monkeypatch.setattr(plots.Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    plots.draw_run(folder, "a run")
+    for axis in drawn[0].axes:
+        low, high = axis.get_xlim()
+        assert low == 0
+        assert high >= epochs
+        ticks = [tick for tick in axis.get_xticks() if low <= tick <= high]
+        assert ticks[0] == 0
+        assert all(tick == int(tick) for tick in ticks)
+        for line in axis.lines:
+            assert len(line.get_xdata()) > 1 or line.get_marker() == "o"  # one point is no line
 
 
 def test_the_saved_model_is_the_trained_one(tiny, tmp_path):

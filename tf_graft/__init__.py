@@ -1,64 +1,34 @@
 """Optimizers for Keras 3 on TensorFlow that give the same numbers everywhere."""
 
-from tf_graft import dtensor, report, scaling, schedules
-from tf_graft.core.checks import CheckpointError
-from tf_graft.core.clipping import clip_by_global_norm
-from tf_graft.core.optimizer import Optimizer
-from tf_graft.core.registry import deserialize, list_optimizers, serialize
-from tf_graft.core.replicas import shards
-from tf_graft.core.slots import Slot
-from tf_graft.core.wrapped import get, wrap
-from tf_graft.optimizers import (
-    LAMB,
-    LARS,
-    SGD,
-    Adadelta,
-    Adagrad,
-    Adam,
-    AdamW,
-    Momentum,
-    NovoGrad,
-    RMSprop,
-)
-from tf_graft.scaling import MixedPrecision
-from tf_graft.training.optimize_loss import get_regularization_loss, optimize_loss
-from tf_graft.training.workers import multi_worker
-from tf_graft.wrappers import AGN, LARC, AdaGraft, CenterWeights, LayerwiseRates
+import importlib
+import sys
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "AGN",
-    "LAMB",
-    "LARC",
-    "LARS",
-    "SGD",
-    "AdaGraft",
-    "Adadelta",
-    "Adagrad",
-    "Adam",
-    "AdamW",
-    "CenterWeights",
-    "CheckpointError",
-    "LayerwiseRates",
-    "MixedPrecision",
-    "Momentum",
-    "NovoGrad",
-    "Optimizer",
-    "RMSprop",
-    "Slot",
-    "clip_by_global_norm",
-    "deserialize",
-    "dtensor",
-    "get",
-    "get_regularization_loss",
-    "list_optimizers",
-    "multi_worker",
-    "optimize_loss",
-    "report",
-    "scaling",
-    "schedules",
-    "serialize",
-    "shards",
-    "wrap",
-]
+
+def __getattr__(name: str) -> Any:
+    face = importlib.import_module("tf_graft.face")
+    if name in (*face.__all__, "__all__"):
+        return getattr(face, name)
+    raise AttributeError(f"module 'tf_graft' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *importlib.import_module("tf_graft.face").__all__})
+
+
+def _is_command() -> bool:
+    """Whether this process is `tf-graft` or `python -m tf_graft`."""
+    program = sys.argv[0] if sys.argv else ""
+    if program == "-m":  # Python is about to look for the module
+        return "tf_graft" in sys.orig_argv
+    return PurePath(program).stem == "tf-graft"
+
+
+# `tf-graft --help` must not wait for TensorFlow, so the command line imports the names when it uses
+# them. Every other process has them, registered with Keras, from the start.
+if TYPE_CHECKING or not _is_command():
+    from tf_graft.face import *  # noqa: F403
+    from tf_graft.face import __all__ as __all__

@@ -1,12 +1,11 @@
-"""The command line: `tf-graft`, also `python -m tf_graft`."""
+"""The command line: `tf-graft`, also `python -m tf_graft`. What is heavy is imported late."""
 
-import contextlib
 import enum
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-NEEDS_EXTRAS = "tf-graft needs its extras: pip install 'tf_graft[train]'"
+from tf_graft import __version__
+from tf_graft.exits import NEEDS_EXTRAS, errors
 
 try:
     import typer
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from tf_graft.bench import DenseTimes, RowTimes
 
 app = typer.Typer(
-    help="Trains Keras models with the optimizers of tf_graft.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -47,14 +45,33 @@ def main() -> None:
     app()
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        _say(f"tf_graft {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Trains Keras models with the optimizers of tf_graft."""
+
+
 @app.command()
 def train(config: Config, overrides: Overrides = None) -> None:
     """Trains a model, or goes on where an interrupted run was left."""
-    with _errors():
+    with errors():
         from tf_graft.training import config as configs
-        from tf_graft.training import run
+        from tf_graft.training import start
 
         parsed, source = configs.load(config, overrides or [])
+        start.tensorflow()
+        from tf_graft.training import run
+
         summary = run.train(parsed, source, say=_say)
     numbers = {name: value for name, value in summary.items() if name.startswith("test_")}
     shown = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in numbers.items())
@@ -69,7 +86,7 @@ def launch(
     ps: Annotated[int, typer.Option(min=0, help="How many parameter servers.")] = 0,
 ) -> None:
     """Trains with several processes on this machine, for a config with such a strategy."""
-    with _errors():
+    with errors():
         from tf_graft.training import config as configs
         from tf_graft.training import launch as launcher
 
@@ -82,7 +99,10 @@ def launch(
 @app.command("list")
 def list_() -> None:
     """Shows the optimizers, schedules, data sets and models a config can name."""
-    with _errors():
+    with errors():
+        from tf_graft.training import start
+
+        start.tensorflow()
         import tf_graft
         from tf_graft.training import data, models
 
@@ -105,11 +125,14 @@ def schedule(
     output: Annotated[Path | None, typer.Option(help="The PNG; else CONFIG_schedule.png")] = None,
 ) -> None:
     """Draws the learning rate over the run a config describes."""
-    with _errors():
+    with errors():
         from tf_graft.training import config as configs
-        from tf_graft.training import schedule_plot
+        from tf_graft.training import start
 
         parsed, source = configs.load(config, overrides or [])
+        start.tensorflow()
+        from tf_graft.training import schedule_plot
+
         path = output or Path(f"{config.stem}_schedule.png")
         points = schedule_plot.draw(parsed, source, path)
     table = Table("step", "learning rate", box=None)
@@ -126,7 +149,10 @@ def report(
     kind: Annotated[Kind, typer.Option(help="What the rates are made of.")] = Kind.piecewise,
 ) -> None:
     """Shows what a graft measured; writes report.html; exports rates for layerwise_rates."""
-    with _errors():
+    with errors():
+        from tf_graft.training import start
+
+        start.tensorflow()
         from tf_graft.report import GraftReport, findings, page, table
 
         of_run = GraftReport.read(run)
@@ -148,7 +174,10 @@ def bench(
     table: Annotated[int, typer.Option(help="Rows of the large table.")] = 1_000_000,
 ) -> None:
     """Times our steps beside stock Keras' on this machine; takes about three minutes."""
-    with _errors():
+    with errors():
+        from tf_graft.training import start
+
+        start.tensorflow()
         from tf_graft import bench as benchmarks
 
     if rows:
@@ -188,39 +217,5 @@ def _figure(x: float | None) -> str:
     return "-" if x is None else f"{x:.2f}"
 
 
-@contextlib.contextmanager
-def _errors() -> Iterator[None]:
-    """Turns what a user can mend into one sentence and an exit code."""
-    try:
-        from tf_graft.core.checks import CheckpointError
-        from tf_graft.report import ReportError
-        from tf_graft.training.errors import ConfigError
-        from tf_graft.training.launch import LaunchError
-        from tf_graft.training.loop import Stopped
-    except ModuleNotFoundError:
-        raise SystemExit(NEEDS_EXTRAS) from None
-    try:
-        yield
-    except ModuleNotFoundError as missing:
-        if str(missing.name).startswith("tf_graft"):
-            raise
-        raise SystemExit(NEEDS_EXTRAS) from None
-    except (ConfigError, ReportError) as error:
-        _fail(str(error), 2)
-    except (CheckpointError, LaunchError) as error:
-        _fail(str(error), 1)
-    except Stopped as stopped:
-        name = "Ctrl-C" if stopped.signum == 2 else "SIGTERM"
-        message = f"Stopped by {name} after step {stopped.step:,}, which is saved"
-        _fail(f"{message}: the same command goes on from there.", 128 + stopped.signum)
-    except KeyboardInterrupt:
-        _fail("Interrupted.", 130)
-
-
 def _say(line: str) -> None:
     Console(soft_wrap=True, highlight=False).print(line, markup=False)
-
-
-def _fail(message: str, code: int) -> None:
-    Console(stderr=True, soft_wrap=True, highlight=False).print(message, markup=False)
-    raise typer.Exit(code)

@@ -68,7 +68,11 @@ class Lifecycle(Saving, Placed):
         """Looks at the variables, by path, before any state is made for them."""
 
     def complete(self, parameters: list[Parameter]) -> None:
-        """Makes what stands on the state of the variables, after it was made."""
+        """Makes what stands on the state of the variables, after it was made.
+
+        Args:
+            parameters: the variables, with the slots of this optimizer by its own roles.
+        """
 
     def build(self, variables: Iterable[Any]) -> None:
         """Creates all state for the variables. Building again for the same ones does nothing.

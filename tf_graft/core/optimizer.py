@@ -130,6 +130,7 @@ class Optimizer(Pipeline):
         self.apply([gradient for gradient, _ in pairs], [variable for _, variable in pairs])
         return self.iterations
 
+    @tf.autograph.experimental.do_not_convert
     def apply_summed(self, gradients: list[Any], variables: Iterable[Any]) -> None:
         """`apply`, in a replica's context, for gradients that every replica has the same of."""
         self._receive(gradients, self._parameters_for("apply_summed", list(variables)), True)
@@ -183,14 +184,14 @@ class Optimizer(Pipeline):
         """With `use_ema`, gives the variables their averages; `fit` calls it when it ends."""
         if self.use_ema:
             wanted = self._parameters_for("finalize_variable_values", list(var_list))
-            self._everywhere(self._strategy, self._finalize, wanted)
+            self._everywhere(self._strategy, self._finalize, wanted, traced=True)
 
     def _finalize(self, parameters: list[Parameter]) -> None:
         self._overwrite(parameters, self._done())
 
     def synchronized_averages(self) -> list[keras.Variable]:
         """The averages of all variables as of the last update, in the variables' order."""
-        self._everywhere(self._strategy, self._synchronize)
+        self._everywhere(self._strategy, self._synchronize, traced=True)
         return [parameter.state["average"] for parameter in self._parameters]
 
     def _synchronize(self) -> None:

@@ -74,19 +74,31 @@ def add(variable: Any, value: tf.Tensor) -> None:
 class Everywhere:
     """Runs methods once in each replica's context of a strategy: here, where we are in one already.
 
-    `TPUStrategy` runs traced functions only; they are kept, so that each method is compiled once.
+    Traced functions are kept, so that each method is traced once.
     """
 
     def __init__(self) -> None:
         self._traced: dict[Callable[..., None], Any] = {}
 
     def __call__(
-        self, strategy: tf.distribute.Strategy, method: Callable[..., None], *args: Any
+        self,
+        strategy: tf.distribute.Strategy,
+        method: Callable[..., None],
+        *args: Any,
+        traced: bool = False,
     ) -> None:
-        """`method(*args)`; of distributed values each replica is given its own."""
+        """`method(*args)`; of distributed values each replica is given its own.
+
+        Args:
+            strategy: the strategy.
+            method: called with the arguments.
+            *args: tensors, distributed values and what is the same on all replicas.
+            traced: whether to trace a method called eagerly, as `TPUStrategy` always has it.
+                Eagerly a strategy hands each operation to its replicas one by one.
+        """
         if not outside(strategy):
             method(*args)
-        elif tf.executing_eagerly() and isinstance(strategy, tpus.KINDS):
+        elif tf.executing_eagerly() and (traced or isinstance(strategy, tpus.KINDS)):
             if method not in self._traced:
                 run = functools.partial(_run, strategy, method)
                 self._traced[method] = tf.function(run, autograph=False)

@@ -81,6 +81,11 @@ class Wrapper(Optimizer):
             child.join(self)
             child.prepare(variables)
 
+    def complete(self, parameters: list[Parameter]) -> None:
+        for role, child in self.children().items():
+            its = [dataclasses.replace(p, slots=within(role, p.slots)) for p in parameters]
+            child.complete(its)
+
     def advance(self, s: dict[str, Any], rates: dict[str, Any], t: tf.Tensor) -> dict[str, Any]:
         new: dict[str, Any] = {}
         for role, child in self.children().items():

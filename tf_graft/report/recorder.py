@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_graft.core import checks, keras_contract, numerics
+from tf_graft.core.nesting import nested
 from tf_graft.report.records import COLUMNS, Header, RecordFile
 
 SUMMARIES_EVERY = 20
@@ -27,12 +28,18 @@ class GraftRecorder(keras.callbacks.Callback):
     Args:
         path: the file; see `tf_graft.report.records`.
         every: a record after each update whose number is a multiple of it. Default 1.
-        optimizer: the `AdaGraft(diagnostic=True)`; the model's in `fit` when None.
-        writer: a `tf.summary` writer, for the ratios in TensorBoard after every twentieth record.
+        optimizer: an `AdaGraft(diagnostic=True)`, or what it is in, however deep: `MixedPrecision`,
+            `AGN`, `LARC`, Keras' `LossScaleOptimizer` ... Of several the outermost is recorded (in
+            an `AGN`, that of the local steps); give another itself. None: the model's, in `fit`.
+        writer: a `tf.summary` writer, for TensorBoard after every twentieth record. By variable:
+            `optimizer/m_step_norm_<path>` and `optimizer/d_step_norm_<path>`, the norms of the two
+            steps, and `graft_ratio/<path>`, their ratio. `adagraft_lr`: the graft's own rate.
+            `optimizer/m_step_norm`, `optimizer/d_step_norm`: the norms over all variables, and
+            `optimizer/norm_correction`, their ratio. These are the names of Lingvo's summaries.
 
     Raises:
-        TypeError: the optimizer measures nothing.
-        ValueError: the optimizer has `diagnostic=False`.
+        TypeError: there is no AdaGraft.
+        ValueError: it has `diagnostic=False`.
         ReportError: the file holds other things, or the records of other variables.
 
     Example:
@@ -55,17 +62,18 @@ class GraftRecorder(keras.callbacks.Callback):
         super().__init__()
         self.path = Path(path)
         self.every = checks.integer("GraftRecorder", "every", every, 1) or 1
-        self._optimizer: Any = None if optimizer is None else _measuring(optimizer)
+        self._given: Any = optimizer
+        self._graft: Any = None if optimizer is None else measuring(optimizer)
         self._writer = writer
         self._file: RecordFile | None = None
         self._last = 0
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Opens the file, where the optimizer has been built."""
-        if self._optimizer is None:
-            self._optimizer = _measuring(self.model.optimizer)
-        if self._optimizer.built:
-            self._open(int(self._optimizer.iterations.numpy()))
+        if self._given is None:
+            self._given, self._graft = self.model.optimizer, measuring(self.model.optimizer)
+        if self._given.built:
+            self._open(int(self._graft.iterations.numpy()))
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Records, when it is time."""
@@ -73,7 +81,7 @@ class GraftRecorder(keras.callbacks.Callback):
 
     def record(self) -> None:
         """Records the last update, when it is time, and once."""
-        step = int(self._optimizer.iterations.numpy())
+        step = int(self._graft.iterations.numpy())
         if step == self._last or step % self.every:
             return
         if self._file is None:
@@ -83,35 +91,55 @@ class GraftRecorder(keras.callbacks.Callback):
         norms = row[1:].reshape(-1, len(COLUMNS))
         self._file.append(step, row[0], norms)  # type: ignore[union-attr]
         if self._writer is not None and step % (self.every * SUMMARIES_EVERY) == 0:
-            self._summarize(step, norms)
+            self._summarize(step, row[0], norms)
 
     def _open(self, step: int) -> None:
         self._last = step
-        self._names = list(self._optimizer.norms())
-        self._file = RecordFile(self.path, _header(self._optimizer), step)
-        self._measure = tf.function(lambda: _row(self._optimizer))
+        self._names = list(self._graft.norms())
+        self._file = RecordFile(self.path, _header(self._graft), step)
+        self._measure = tf.function(lambda: _row(self._graft))
 
-    def _summarize(self, step: int, norms: np.ndarray) -> None:
-        """The ratios as one event: an event each would take longer than a small model's step."""
+    def _summarize(self, step: int, rate: float, norms: np.ndarray) -> None:
+        """One event for all: an event each would take longer than a small model's step."""
         summary = tf.compat.v1.Summary()
-        for path, (magnitude, direction, _) in zip(self._names, norms, strict=True):
-            if direction > 0:
-                summary.value.add(tag=f"graft_ratio/{path}", simple_value=magnitude / direction)
+        for tag, value in _tagged(self._names, rate, norms).items():
+            summary.value.add(tag=tag, simple_value=value)
         with self._writer.as_default():
             tf.summary.experimental.write_raw_pb(summary.SerializeToString(), step=step)
 
 
-def _measuring(optimizer: Any) -> Any:
-    """The graft, out of Keras' LossScaleOptimizer where it is in one."""
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-    if not hasattr(optimizer, "norms"):
+def _tagged(paths: list[str], rate: float, norms: np.ndarray) -> dict[str, float]:
+    """What TensorBoard shows, by Lingvo's names, and the ratio of each variable."""
+    tagged = {"adagraft_lr": float(rate)}
+    magnitude, direction = norms[:, 0].astype(np.float64), norms[:, 1].astype(np.float64)
+    for path, m, d in zip(paths, magnitude, direction, strict=True):
+        tagged |= {f"optimizer/m_step_norm_{path}": m, f"optimizer/d_step_norm_{path}": d}
+        if d > 0:
+            tagged[f"graft_ratio/{path}"] = m / d
+    m, d = np.linalg.norm(magnitude), np.linalg.norm(direction)
+    tagged |= {"optimizer/m_step_norm": m, "optimizer/d_step_norm": d}
+    if d > 0:
+        tagged["optimizer/norm_correction"] = m / d
+    return tagged
+
+
+def measuring(optimizer: Any) -> Any:
+    """The graft that measures, in an optimizer; the outermost of several.
+
+    Raises:
+        TypeError: there is no graft in it.
+        ValueError: none of them measures.
+    """
+    grafts = [found for found in nested(optimizer) if hasattr(found, "norms")]
+    if not grafts:
         raise TypeError(
-            f"GraftRecorder: {type(optimizer).__name__} measures nothing; an AdaGraft with "
-            "diagnostic=True is wanted."
+            f"GraftRecorder: {type(optimizer).__name__} measures nothing, nor does what is in it; "
+            "an AdaGraft with diagnostic=True is wanted."
         )
-    if not optimizer.diagnostic:
-        raise ValueError("GraftRecorder: the AdaGraft has diagnostic=False; make it True.")
-    return optimizer
+    for graft in grafts:
+        if graft.diagnostic:
+            return graft
+    raise ValueError("GraftRecorder: the AdaGraft has diagnostic=False; make it True.")
 
 
 def _row(graft: Any) -> tf.Tensor:

@@ -14,9 +14,9 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
-from tf_graft.training import openseq2seq
+from tf_graft.training import start
 from tf_graft.training.errors import ConfigError, Key, Source, explain, last_name
-from tf_graft.training.schema import OpenSeq2Seq, RunConfig
+from tf_graft.training.schema import OPENSEQ2SEQ, OpenSeq2Seq, RunConfig
 
 MAX_BYTES = 64 * 1024
 MAX_DEPTH = 16
@@ -64,18 +64,26 @@ def parse(
     for override in overrides:
         values = _override(values, override, source)
     _check_values(values, source)
-    try:
-        if openseq2seq.SECTION in values:
-            section = OpenSeq2Seq.model_validate(values[openseq2seq.SECTION])
-            values = openseq2seq.translate(values, section, source)
-    except ValidationError as error:
-        first = error.errors()[0]
-        first["loc"] = (openseq2seq.SECTION, *first["loc"])
-        raise explain(first, values, source) from None
+    if OPENSEQ2SEQ in values:
+        values = _translated(values, source)
     try:
         return RunConfig.model_validate(values), source
     except ValidationError as error:
         raise explain(error.errors()[0], values, source) from None
+
+
+def _translated(values: dict[str, Any], source: Source) -> dict[str, Any]:
+    """The values with OpenSeq2Seq's words in ours."""
+    try:
+        section = OpenSeq2Seq.model_validate(values[OPENSEQ2SEQ])
+    except ValidationError as error:
+        first = error.errors()[0]
+        first["loc"] = (OPENSEQ2SEQ, *first["loc"])
+        raise explain(first, values, source) from None
+    start.tensorflow()  # only such a config needs it to be read
+    from tf_graft.training import openseq2seq
+
+    return openseq2seq.translate(values, section, source)
 
 
 def dump(config: RunConfig) -> str:

@@ -6,8 +6,13 @@ what the interrupted epoch has already used is skipped before any of it is decod
 """
 
 import contextlib
+import http.client
 import io
 import os
+import ssl
+import urllib.error
+import urllib.parse
+import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +27,7 @@ from tf_graft.training.schema import Data
 
 SOURCES: dict[str, Any] = {"digits": SklearnDigits, "text": StdlibText}
 CHARACTERS = 128
+PATIENCE = 10.0  # seconds for a host to answer
 
 Prepare = Callable[[Any], Any]
 
@@ -75,7 +81,8 @@ def load(config: Data, steps_per_execution: int, source: Source) -> Batches:
     An epoch is cut to whole batches, and to a whole number of executions.
 
     Raises:
-        ConfigError: the data set is unknown, of another kind, or smaller than a batch.
+        ConfigError: the data set is unknown, cannot be downloaded, is of another kind, or smaller
+            than a batch.
     """
     builder = _builder(config, source)
     train, test = (_split(builder, key, config, source) for key in ("train", "test"))
@@ -126,9 +133,40 @@ def _builder(config: Data, source: Source) -> Any:
     except (tfds.core.registered.DatasetNotFoundError, ValueError):
         hint = suggest(config.name, [*SOURCES, *tfds.list_builders(with_community_datasets=False)])
         hint = hint if hint.startswith("did") else "tf-graft list shows what there is."
-        raise source.error(("data", "name"), f"no data set '{config.name}'; {hint}") from None
-    builder.download_and_prepare(download_config=download)
+        message = (
+            f"no data set '{config.name}', and none is prepared in {folder} (data.dir); {hint}"
+        )
+        raise source.error(("data", "name"), message) from None
+    if not builder.is_prepared():
+        _download(builder, download, config, source)
     return builder
+
+
+def _download(builder: Any, how: Any, config: Data, source: Source) -> None:
+    """Prepares a data set of tensorflow-datasets, which retries for minutes where we ask first."""
+    try:
+        for url in list(builder.url_infos or ())[:1]:
+            _reach(url)
+        builder.download_and_prepare(download_config=how)
+    except (OSError, AssertionError, tfds.download.DownloadError) as error:
+        reason = str(error).strip().partition("\n")[0].rstrip(".")
+        message = (
+            f"'{config.name}' is not in {data_dir(config)} (data.dir) and cannot be downloaded "
+            f"({reason}); {' and '.join(SOURCES)} need no network: data.name={next(iter(SOURCES))}."
+        )
+        raise source.error(("data", "name"), message) from None
+
+
+def _reach(url: str) -> None:
+    """Raises a ConnectionError where a URL's host cannot be reached. What it answers is all one."""
+    try:
+        urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=PATIENCE).close()
+    except urllib.error.URLError as error:
+        if isinstance(error.reason, OSError) and not isinstance(error.reason, ssl.SSLError):
+            host = urllib.parse.urlsplit(url).hostname
+            raise ConnectionError(f"no connection to {host}") from None
+    except (OSError, http.client.HTTPException):
+        return
 
 
 def _split(builder: Any, key: str, config: Data, source: Source) -> Any:

@@ -7,7 +7,15 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from tf_graft.training.schema import MODELS, STRATEGIES, Mesh, OpenSeq2Seq, RunConfig, Section
+from tf_graft.training.schema import (
+    MODELS,
+    OPENSEQ2SEQ,
+    STRATEGIES,
+    Mesh,
+    OpenSeq2Seq,
+    RunConfig,
+    Section,
+)
 
 Key = tuple[str | int, ...]
 
@@ -85,12 +93,12 @@ def _sentence(error: ErrorDetails, key: Key) -> str:
 def _known_keys(error: ErrorDetails) -> list[str]:
     section: type[Section] = RunConfig
     if len(error["loc"]) == 1:
-        return [*RunConfig.model_fields, "openseq2seq"]
+        return [*RunConfig.model_fields, OPENSEQ2SEQ]
     named: dict[str, type[Section]] = {
         **MODELS,
         **STRATEGIES,
         "mesh": Mesh,
-        "openseq2seq": OpenSeq2Seq,
+        OPENSEQ2SEQ: OpenSeq2Seq,
     }
     for part in error["loc"][:-1]:
         if part in named:

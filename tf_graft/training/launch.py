@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tf_graft.training.errors import ConfigError, Source
-from tf_graft.training.loop import StopRequest
 from tf_graft.training.processes import Cluster, Task
 from tf_graft.training.schema import RunConfig
+from tf_graft.training.stop import StopRequest
 
 GRACE = 30.0  # seconds for the others to end after the chief, or for it after a signal
 RESTARTS = 3  # of workers of a parameter server, which the run survives

@@ -1,8 +1,6 @@
 """What happens around each step of Keras' `fit`: logs, checkpoints, and a clean stop."""
 
-import contextlib
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,16 +11,9 @@ from tf_graft import dtensor
 from tf_graft.scaling import MixedPrecision
 from tf_graft.training.checkpoints import Checkpoints
 from tf_graft.training.folder import Log
+from tf_graft.training.stop import Stopped, StopRequest
 
 STEP_COLUMNS = ("step", "epoch", "loss", "learning_rate")
-
-
-class Stopped(Exception):
-    """The run was asked to stop and has saved its state after `step`."""
-
-    def __init__(self, signum: int, step: int) -> None:
-        super().__init__(f"stopped by {signal.Signals(signum).name} after step {step}")
-        self.signum, self.step = signum, step
 
 
 @keras.saving.register_keras_serializable(package="tf_graft")
@@ -69,31 +60,6 @@ class RecordedModel(keras.Model):
             self._notes.assign(tf.where(here[:, tf.newaxis], note, self._notes))
             self._noted.assign_add(1)
         return loss
-
-
-class StopRequest:
-    """Remembers a SIGTERM or Ctrl-C until it suits; a second Ctrl-C interrupts at once."""
-
-    def __init__(self) -> None:
-        self.signum: int | None = None
-
-    @contextlib.contextmanager
-    def listening(self) -> Iterator["StopRequest"]:
-        """Takes the two signals over while in the context. Needs the main thread."""
-        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-
-        def remember(signum: int, _: Any) -> None:
-            self.signum = signum
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-        for number in before:
-            signal.signal(number, remember)
-        try:
-            yield self
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 class EpochBar(keras.callbacks.ProgbarLogger):

@@ -8,9 +8,8 @@ from tf_graft.schedules.lr_policy import POLICIES
 from tf_graft.training.errors import Key, Source
 from tf_graft.training.openseq2seq_names import NAMES
 from tf_graft.training.optimize_loss import LARC
+from tf_graft.training.schema import OPENSEQ2SEQ as SECTION
 from tf_graft.training.schema import OpenSeq2Seq
-
-SECTION = "openseq2seq"
 
 
 def translate(values: dict[str, Any], section: OpenSeq2Seq, source: Source) -> dict[str, Any]:

@@ -18,16 +18,18 @@ def draw_run(folder: RunFolder, title: str) -> None:
     names = [name.removeprefix("test_") for name in epochs if name.startswith("test_")]
     figure = Figure(figsize=(4.6 * (len(names) + 1), 3.8), layout="constrained")
     axes = figure.subplots(1, len(names) + 1, squeeze=False)[0]
-    position = steps["step"] * (epochs["epoch"][-1] / epochs["step"][-1])
+    end = epochs["epoch"][-1]
+    position = steps["step"] * (end / epochs["step"][-1])
     for axis, name in zip(axes, names, strict=False):
         if name == "loss":
-            axis.plot(
-                position, steps["loss"], color=TRAIN, alpha=0.25, linewidth=0.8, label="each step"
-            )
+            faint = {"alpha": 0.35, "linewidth": 0.8, "label": "each step"}
+            _line(axis, position, steps["loss"], color=TRAIN, **faint)
         _pair(axis, epochs, name)
-    axes[-1].plot(position, steps["learning_rate"], color=RATE)
+    _line(axes[-1], position, steps["learning_rate"], color=RATE)
     _label(axes[-1], "learning rate", "epoch")
     axes[-1].set_ylim(bottom=0)
+    for axis in axes:
+        axis.set_xlim(0, 1.02 * end)  # from the start, however short the run
     figure.suptitle(title)
     figure.savefig(folder.plot, dpi=120)
 
@@ -36,7 +38,7 @@ def draw_schedule(rates: np.ndarray, steps: np.ndarray, title: str, path: Path) 
     """A learning rate over the steps of a run."""
     figure = Figure(figsize=(7, 3.8), layout="constrained")
     axis = figure.subplots()
-    axis.plot(steps, rates, color=RATE)
+    _line(axis, steps, rates, color=RATE)
     _label(axis, "learning rate", "step")
     axis.set_ylim(bottom=0)
     figure.suptitle(title)
@@ -45,17 +47,21 @@ def draw_schedule(rates: np.ndarray, steps: np.ndarray, title: str, path: Path) 
 
 def _pair(axis: Any, epochs: dict[str, np.ndarray], name: str) -> None:
     """A metric on the training data, the mean over each epoch, and on the test data after it."""
-    axis.plot(
-        epochs["epoch"] - 0.5, epochs[f"train_{name}"], "o-", ms=3, color=TRAIN, label="train"
-    )
-    axis.plot(epochs["epoch"], epochs[f"test_{name}"], "o-", ms=3, color=TEST, label="test")
+    dots: dict[str, Any] = {"marker": "o", "markersize": 6 if len(epochs["epoch"]) < 4 else 3}
+    train, test = epochs[f"train_{name}"], epochs[f"test_{name}"]
+    axis.plot(epochs["epoch"] - 0.5, train, color=TRAIN, label="train, mean of the epoch", **dots)
+    axis.plot(epochs["epoch"], test, color=TEST, label="test", **dots)
     _label(axis, UNITS.get(name, name.replace("_", " ")), "epoch")
     axis.legend(frameon=False)
     if name == "accuracy":
         axis.yaxis.set_major_formatter("{x:.0%}")
-    end = epochs[f"test_{name}"][-1]
-    shown = f"{end:.1%}" if name == "accuracy" else f"{end:.3f}"
+    shown = f"{test[-1]:.1%}" if name == "accuracy" else f"{test[-1]:.3f}"
     axis.set_title(f"test at the end: {shown}", fontsize="medium")
+
+
+def _line(axis: Any, x: np.ndarray, y: np.ndarray, **style: Any) -> None:
+    """A curve; a dot where there is one point, of which no line can be seen."""
+    axis.plot(x, y, marker="o" if len(x) == 1 else None, markersize=4, **style)
 
 
 def _label(axis: Any, what: str, over: str) -> None:

@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from tf_graft import dtensor
+from tf_graft.core.nesting import nested
 from tf_graft.report import GraftRecorder
 from tf_graft.scaling import LossScaleLogger, MixedPrecision
 from tf_graft.training import cluster, models, optimizer, plots, progress, servers
@@ -24,11 +25,11 @@ from tf_graft.training.loop import (
     Bookkeeping,
     EpochBar,
     RecordedModel,
-    StopRequest,
     metric_columns,
 )
 from tf_graft.training.schema import RunConfig
-from tf_graft.wrappers import AGN, AdaGraft, CenterWeights
+from tf_graft.training.stop import StopRequest
+from tf_graft.wrappers import AGN, CenterWeights
 
 RECORDS = 200  # of a graft in a run, at most: a small model must not wait for them
 
@@ -216,7 +217,7 @@ def _recorders(
         found.append(LossScaleLogger())
     if isinstance(chosen, AGN):
         found.append(CenterWeights())
-    if isinstance(chosen, AdaGraft) and chosen.diagnostic:
+    if any(getattr(each, "diagnostic", False) for each in nested(chosen)):
         every = -(-total // RECORDS)
         found.append(GraftRecorder(folder.records, every, writer=writers.get("train")))
     return found

@@ -116,6 +116,9 @@ class Optimizer(Section):
     learning_rate: float | dict[str, Any] | None = None
 
 
+OPENSEQ2SEQ = "openseq2seq"  # the section's name; it is no part of a RunConfig
+
+
 class OpenSeq2Seq(Section):
     """An optimizer in the words of OpenSeq2Seq's configs, which is translated into `optimizer`."""
 

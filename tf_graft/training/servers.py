@@ -21,8 +21,9 @@ from tf_graft.training.checkpoints import Checkpoints
 from tf_graft.training.cluster import Place
 from tf_graft.training.errors import Source
 from tf_graft.training.folder import Log, RunFolder
-from tf_graft.training.loop import STEP_COLUMNS, Stopped, StopRequest, metric_columns
+from tf_graft.training.loop import STEP_COLUMNS, metric_columns
 from tf_graft.training.schema import RunConfig
+from tf_graft.training.stop import Stopped, StopRequest
 from tf_graft.wrappers import AGN
 
 

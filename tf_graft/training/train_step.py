@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from tf_graft.core import numerics, replicas
+from tf_graft.core.nesting import nested
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.parameters import paths
 from tf_graft.training import summaries
@@ -96,6 +97,4 @@ def _precise(gradient: Any) -> Any:
 
 def _larc(optimizer: Any) -> Any:
     """The LARC that an optimizer is, or has in it."""
-    while optimizer is not None and type(optimizer).__name__ != "LARC":
-        optimizer = getattr(optimizer, "optimizer", None)
-    return optimizer
+    return next((found for found in nested(optimizer) if type(found).__name__ == "LARC"), None)

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tf_graft.core import checks, numerics
 from tf_graft.core.arguments import Common
+from tf_graft.core.parameters import Parameter, Parameters
 from tf_graft.core.point import Point, Step, under
 from tf_graft.core.registry import register
 from tf_graft.core.slots import Slot
@@ -82,6 +83,7 @@ class AdaGraft(Wrapper):
         "direction": "direction_optimizer",
     }
     rowwise = False
+    _seen = Parameters({})
 
     def __init__(
         self,
@@ -102,18 +104,24 @@ class AdaGraft(Wrapper):
     def slots(self) -> dict[str, Slot]:
         return {norm: Slot(shape="scalar") for norm in NORMS} if self.diagnostic else {}
 
+    def complete(self, parameters: list[Parameter]) -> None:
+        super().complete(parameters)
+        measured = {p.path: p for p in parameters if NORMS[0] in p.slots}
+        self._seen = Parameters(measured)
+
     def norms(self) -> dict[str, Norms]:
         """By path, the norms of each variable's last step. They are kept with `diagnostic=True`.
 
+        In a wrapper, once that has been built: `larc.optimizer.norms()`.
+
         Raises:
-            ValueError: `diagnostic` is False, or the optimizer has not been built.
+            ValueError: `diagnostic` is False; neither this nor what it is in has been built; on
+                parameter servers, it is in an AGN, whose workers keep no norms.
         """
-        if not (self.diagnostic and self.built):
+        if not len(self._seen):
             what = "built first" if self.diagnostic else "made with diagnostic=True"
             raise ValueError(f"AdaGraft.norms: the optimizer must be {what}.")
-        return {
-            p.path: Norms(p.variable, *(p.slots[norm] for norm in NORMS)) for p in self._parameters
-        }
+        return {p.path: Norms(p.variable, *(p.slots[norm] for norm in NORMS)) for p in self._seen}
 
     def propose(self, points: Iterable[Point]) -> Iterator[Step]:
         points, of_magnitude, of_direction = itertools.tee(points, 3)

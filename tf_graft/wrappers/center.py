@@ -77,6 +77,7 @@ class Centered(Around):
         return super().whole(path) or self.center_optimizer.whole(path)
 
     def complete(self, parameters: list[Parameter]) -> None:
+        super().complete(parameters)
         if self._leader is not None:
             for p, center in zip(parameters, self._leader.centers(), strict=True):
                 p.slots["center"] = center
@@ -149,7 +150,7 @@ class Centered(Around):
     def show_center(self, shown: bool) -> None:
         """Puts the centre into the model's variables, or the local copy back."""
         if shown != self._shown and self.built and not self.on_servers:
-            self._everywhere(self._strategy, self._exchange)
+            self._everywhere(self._strategy, self._exchange, traced=True)
             self._shown = shown
 
     def _exchange(self) -> None:
@@ -164,7 +165,7 @@ class Centered(Around):
         self.show_center(False)
         self.center_optimizer.finalize_variable_values([_center_of(p) for p in wanted])
         if not self.on_servers:
-            self._everywhere(self._strategy, self._pull, wanted)
+            self._everywhere(self._strategy, self._pull, wanted, traced=True)
 
     def _pull(self, parameters: list[Parameter]) -> None:
         for p in parameters:

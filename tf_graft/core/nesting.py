@@ -1,0 +1,28 @@
+"""Optimizers in others: in wrappers, an AGN's centre, and what Keras puts around an optimizer."""
+
+from collections.abc import Iterator
+from typing import Any
+
+
+def nested(optimizer: Any) -> Iterator[Any]:
+    """An optimizer and all that are in it: the outer ones first, else in the order of arguments.
+
+    Example:
+        >>> import keras
+        >>> from tf_graft import LARC, SGD, AdaGraft, Adam
+        >>> optimizer = keras.optimizers.LossScaleOptimizer(LARC(AdaGraft(Adam(), SGD())))
+        >>> [type(found).__name__ for found in nested(optimizer)]
+        ['LossScaleOptimizer', 'LARC', 'AdaGraft', 'Adam', 'SGD']
+    """
+    level = [optimizer]
+    while level:
+        yield from level
+        level = [inner for outer in level for inner in _directly_in(outer)]
+
+
+def _directly_in(optimizer: Any) -> list[Any]:
+    children = optimizer.children().values() if hasattr(optimizer, "children") else ()
+    names = ("inner_optimizer", "center_optimizer")  # Keras' LossScaleOptimizer; AGN
+    named = [getattr(optimizer, name) for name in names if hasattr(optimizer, name)]
+    several = getattr(optimizer, "optimizers", ())  # Keras' MultiOptimizer
+    return [*children, *named, *several]

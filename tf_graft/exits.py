@@ -1,0 +1,57 @@
+"""How a command ends that could not do what it was asked: one sentence, and an exit code."""
+
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator
+
+NEEDS_EXTRAS = "tf-graft needs its extras: pip install 'tf_graft[train]'"
+
+
+@contextlib.contextmanager
+def errors() -> Iterator[None]:
+    """Turns what a user can mend into a sentence on standard error and an exit code.
+
+    Codes: 1 for a run that failed, 2 for what was asked wrongly, 128 + n after signal n.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        if str(missing.name).startswith("tf_graft"):
+            raise
+        raise SystemExit(NEEDS_EXTRAS) from None
+    except KeyboardInterrupt:
+        _end("Interrupted.", 128 + signal.SIGINT)
+    except Exception as error:
+        code = _code(error)
+        if code is None:
+            raise
+        _end(str(error), code)
+
+
+def _code(error: Exception) -> int | None:
+    """The exit code for an error; None where it is no user's."""
+    from tf_graft.training.errors import ConfigError
+    from tf_graft.training.launch import LaunchError
+    from tf_graft.training.stop import Stopped
+
+    if isinstance(error, Stopped):
+        return 128 + error.signum
+    if isinstance(error, ConfigError | LaunchError):
+        return 2 if isinstance(error, ConfigError) else 1
+    return _code_of_computing(error)
+
+
+def _code_of_computing(error: Exception) -> int | None:
+    """`_code`, for errors whose classes come with NumPy and TensorFlow."""
+    from tf_graft.core.checks import CheckpointError
+    from tf_graft.report import ReportError
+
+    if isinstance(error, CheckpointError):
+        return 1
+    return 2 if isinstance(error, ReportError) else None
+
+
+def _end(message: str, code: int) -> None:
+    print(message, file=sys.stderr)
+    raise SystemExit(code) from None

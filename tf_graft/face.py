@@ -1,0 +1,62 @@
+"""The public names of tf_graft. To import them is to register the classes with Keras."""
+
+from tf_graft import dtensor, report, scaling, schedules
+from tf_graft.core.checks import CheckpointError
+from tf_graft.core.clipping import clip_by_global_norm
+from tf_graft.core.optimizer import Optimizer
+from tf_graft.core.registry import deserialize, list_optimizers, serialize
+from tf_graft.core.replicas import shards
+from tf_graft.core.slots import Slot
+from tf_graft.core.wrapped import get, wrap
+from tf_graft.optimizers import (
+    LAMB,
+    LARS,
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    AdamW,
+    Momentum,
+    NovoGrad,
+    RMSprop,
+)
+from tf_graft.scaling import MixedPrecision
+from tf_graft.training.optimize_loss import get_regularization_loss, optimize_loss
+from tf_graft.training.workers import multi_worker
+from tf_graft.wrappers import AGN, LARC, AdaGraft, CenterWeights, LayerwiseRates
+
+__all__ = [
+    "AGN",
+    "LAMB",
+    "LARC",
+    "LARS",
+    "SGD",
+    "AdaGraft",
+    "Adadelta",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "CenterWeights",
+    "CheckpointError",
+    "LayerwiseRates",
+    "MixedPrecision",
+    "Momentum",
+    "NovoGrad",
+    "Optimizer",
+    "RMSprop",
+    "Slot",
+    "clip_by_global_norm",
+    "deserialize",
+    "dtensor",
+    "get",
+    "get_regularization_loss",
+    "list_optimizers",
+    "multi_worker",
+    "optimize_loss",
+    "report",
+    "scaling",
+    "schedules",
+    "serialize",
+    "shards",
+    "wrap",
+]

@@ -1,0 +1,50 @@
+"""What a report shows in pictures."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from tf_graft.report.graft_report import GraftReport, Layer
+
+MAGNITUDE, DIRECTION, RATIO, OTHER = "#4269d0", "#e8743b", "#3ca951", "#999999"
+NAMED = ("#4269d0", "#e8743b", "#3ca951", "#a463f2", "#6cc5b0")
+CURVES = {"length": MAGNITUDE, "direction": DIRECTION, "ratio": RATIO}  # of a panel
+NARROW = 5.0  # inches; below it the legend stands under the picture
+
+
+def ratios(report: GraftReport, layers: Sequence[Layer], width: float, height: float) -> Figure:
+    """All layers, the furthest ones by name, and what they have in common."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axis = figure.subplots()
+    speaking = [layer.path for layer in layers if not layer.silent]
+    steps, named, others = report.records.steps, speaking[: len(NAMED)], speaking[len(NAMED) :]
+    for rank, (path, color) in enumerate(zip(named, NAMED, strict=False)):
+        style = {"color": color, "linewidth": 1.4, "label": path, "zorder": 4 - rank / 10}
+        axis.plot(steps, report.ratio[:, report.paths.index(path)], **style)
+    axis.plot(steps, report.common, "k", linewidth=2, label="common to all layers", zorder=5)
+    label = others[0] if len(others) == 1 else f"{len(others)} other layers"
+    for path in others:
+        style = {"color": OTHER, "linewidth": 0.7, "label": label, "zorder": 2}
+        axis.plot(steps, report.ratio[:, report.paths.index(path)], **style)
+        label = None  # once in the legend
+    axis.set(yscale="log", xlabel="step", ylabel="length of magnitude over direction")
+    axis.grid(alpha=0.3)
+    narrow = width < NARROW
+    place, columns = ("outside lower center", 2) if narrow else ("outside right center", 1)
+    figure.legend(frameon=False, fontsize="small", loc=place, ncols=columns)
+    return figure
+
+
+def panel(report: GraftReport, layer: Layer) -> Figure:
+    """The norms of a layer and their ratio."""
+    figure = Figure(figsize=(4.2, 2.8))
+    axis = figure.add_axes((0.16, 0.16, 0.82, 0.82))  # to lay out hundreds takes long
+    i, recorded = report.paths.index(layer.path), report.records
+    columns = (recorded.magnitude, recorded.direction, report.ratio)
+    for curves, color in zip(columns, CURVES.values(), strict=True):
+        curve = np.where(curves[:, i] > 0, curves[:, i], np.nan)
+        axis.plot(recorded.steps, curve, color=color, linewidth=1)
+    axis.set(yscale="log", xlabel="step")
+    axis.grid(alpha=0.3)
+    return figure

@@ -1,0 +1,65 @@
+"""TensorFlow's start in a command, without what it says on every machine."""
+
+import contextlib
+import importlib
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterator
+
+LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+# Said before that is read: informations, and an error (303) where an information said just before
+# that there is no CUDA driver.
+NOISE = re.compile(
+    rb"WARNING: All log messages before absl::InitializeLog\(\) is called|I\d{4} "
+    rb"|E\d{4} .*failed call to cuInit: .*\(303\)$"
+)
+
+
+def tensorflow() -> None:
+    """Imports TensorFlow and tf_graft, and looks for devices, unless that has been done.
+
+    Informations and warnings of TensorFlow's runtime are not shown from then on, errors are. A
+    `TF_CPP_MIN_LOG_LEVEL` in the environment decides for itself: with 0 everything is shown.
+    """
+    if "tensorflow" in sys.modules:
+        return
+    own = LEVEL not in os.environ
+    os.environ.setdefault(LEVEL, "2")
+    with _without_noise() if own and hasattr(os, "fork") else contextlib.nullcontext():
+        importlib.import_module("tf_graft.face")
+        importlib.import_module("tensorflow").config.list_physical_devices()
+
+
+@contextlib.contextmanager
+def _without_noise() -> Iterator[None]:
+    """Has a process of its own pass standard error on, so that nothing is lost in a crash."""
+    reading, writing = os.pipe()
+    sys.stderr.flush()
+    child = os.fork()
+    if child == 0:
+        os.close(writing)
+        _pass_on(reading)
+    terminal = os.dup(2)
+    os.dup2(writing, 2)
+    os.close(reading)
+    os.close(writing)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(terminal, 2)  # which ends the child
+        os.close(terminal)
+        os.waitpid(child, 0)
+
+
+def _pass_on(reading: int) -> None:
+    """Passes on what is no noise until the other end is closed; ends this process."""
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, signal.SIG_IGN)
+    with contextlib.suppress(OSError), open(reading, "rb") as lines:
+        for line in lines:
+            if not NOISE.match(line):
+                os.write(2, line)
+    os._exit(0)

@@ -1,0 +1,43 @@
+"""A signal that asks a run to stop, and what a run raises that has stopped."""
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+
+class Stopped(Exception):
+    """The run was asked to stop and has saved its state after `step`."""
+
+    def __init__(self, signum: int, step: int) -> None:
+        name = "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name
+        super().__init__(
+            f"Stopped by {name} after step {step:,}, which is saved: the same command goes on from "
+            "there."
+        )
+        self.signum, self.step = signum, step
+
+
+class StopRequest:
+    """Remembers a SIGTERM or Ctrl-C until it suits; a second Ctrl-C interrupts at once."""
+
+    def __init__(self) -> None:
+        self.signum: int | None = None
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator["StopRequest"]:
+        """Takes the two signals over while in the context. Needs the main thread."""
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+        def remember(signum: int, _: Any) -> None:
+            self.signum = signum
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+        for number in before:
+            signal.signal(number, remember)
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
