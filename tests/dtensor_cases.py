@@ -446,17 +446,16 @@ def test_replicated_metrics_of_ones_own_see_what_one_device_sees(updated):
     np.testing.assert_allclose(seen_on(mesh(), updated), expected, rtol=1e-6)
 
 
-OFF = r"is on a mesh, and a function that {}.* which is not: .* once per device.*replicate"
-
-
-def test_a_function_that_updates_what_is_off_the_mesh_is_refused():
-    """Whatever comes first, and whether or not it has an optimizer; reading is allowed."""
+def test_a_function_that_uses_what_is_off_the_mesh_is_refused():
+    """Whatever comes first, and whether or not it has an optimizer."""
     model = td.distribute(made(mlp), td.LayoutMap(mesh(), MLP))
     (x,) = td.pack_batch((X[:8],), mesh())
-    metric, counter, optimizer = keras.metrics.Mean(), tf.Variable(0), tg.SGD(0.1)
+    metric, optimizer, other = keras.metrics.Mean(), tg.SGD(0.1), tg.SGD(0.1)
+    counter, factor = tf.Variable(0, name="counter"), tf.Variable(2.0, name="factor")
+    values = dtensor.DVariable(td.to_mesh(X[0], dtensor.Layout(["model"], mesh())))
     before = state(model)
+    counted = tf.function(lambda: counter.assign_add(1), autograph=False)
 
-    @tf.function(autograph=False)
     def train(x):
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(model(x))
@@ -464,42 +463,32 @@ def test_a_function_that_updates_what_is_off_the_mesh_is_refused():
         optimizer.apply(gradients, model.trainable_variables)
         metric.update_state(loss)
 
-    @tf.function(autograph=False)
+    def train_other(x):
+        other.apply([x[0]], [values])
+        metric.update_state(x)
+
     def evaluate(x):
         counter.assign_add(1)
-        metric.update_state(model(x))
+        return model(x)
 
-    counted = tf.function(lambda: counter.assign_add(1), autograph=False)
+    def scaled(x):
+        return model.layers[1].kernel * factor
 
-    @tf.function(autograph=False)
     def nested(x):
-        return tf.cond(
-            tf.reduce_sum(x) > 0,
-            lambda: model(x) + tf.cast(counted(), tf.float32),
-            lambda: model(x),
-        )
+        return tf.cond(tf.reduce_sum(x) > 0, lambda: model(x), lambda: model(x)), counted()
 
-    @tf.function(autograph=False)
-    def broken(x):
-        counter.assign_add(1)
-        raise KeyError(model(x).shape)
-
-    for function, what in [
-        (train, "updates it also uses mean/total,"),
-        (evaluate, "reads it also updates (mean/|Variable)"),
-        (nested, "reads it also updates"),
+    for body, what in [
+        (train, "mean/total"),
+        (train_other, "mean/total"),
+        (evaluate, "counter"),
+        (scaled, "factor"),
+        (nested, "counter"),
     ]:
-        with pytest.raises(ValueError, match=OFF.format(what)):
-            function(x)
-    with pytest.raises(KeyError, match="8, 4"):
-        broken(x)
+        message = f"is on a mesh, .* also uses {what}.* which is not: .* once per device.*replicate"
+        with pytest.raises(ValueError, match=message):
+            tf.function(body, autograph=False)(x)
     assert counter.numpy() == metric.count.numpy() == 0
     assert_close(state(model), before, 0, 0)
-
-    factor = tf.Variable(2.0)
-    doubled = tf.function(lambda x: (model(x), model(x) * factor), autograph=False)
-    once, twice = (td.from_mesh(outputs) for outputs in doubled(x))
-    np.testing.assert_allclose(twice, 2 * once)
 
 
 def test_what_cannot_be_replicated():

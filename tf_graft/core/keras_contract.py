@@ -6,7 +6,6 @@ drops one.
 
 import contextlib
 import copy
-import functools
 import os
 import weakref
 from collections.abc import Callable, Iterator
@@ -18,7 +17,6 @@ import tensorflow as tf
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.utils.tracking import no_automatic_dependency_tracking
 from tensorflow.dtensor.python.api import _dtensor_singleton as dtensor_started
-from tensorflow.python.framework import auto_control_deps_utils
 from tensorflow.python.ops import control_flow_util
 
 if keras.backend.backend() != "tensorflow":
@@ -388,10 +386,7 @@ MODULE_NAMES["tensorflow.dtensor.python.api._dtensor_singleton"] = (
 MODULE_NAMES["keras.src.backend.common.stateless_scope.in_stateless_scope"] = (
     "whether Keras asks for shapes only, in a graph that never runs"
 )
-MODULE_NAMES[
-    "tensorflow.python.framework.auto_control_deps_utils.get_read_only_resource_input_indices_graph"
-] = "which variables a traced function does not update"
-GRAPH_NAMES = {"_add_scope_exit_callback": "has something called when a function is traced"}
+GRAPH_NAMES = {"_watched_variables": "the names of the variables that a function uses"}
 
 # TensorFlow moves the all-reduces of a function together, and with them the assignments that wait
 # for one, without what reads the variable afterwards: a metric, an average, a clipped weight would
@@ -421,30 +416,38 @@ def settle_at_home(variable: keras.Variable, value: Any) -> None:
     variable._initialize(value)
 
 
-_CHECKED: weakref.WeakSet[Any] = weakref.WeakSet()
+class _Capture:
+    """Stands in for the method by which the graph of a function takes tensors from outside it."""
+
+    def __init__(self, graph: Any, check: Callable[[tf.Tensor, str | None], None]):
+        self._graph = weakref.ref(graph)
+        self._check = check
+        self._unchecked = [tensor for tensor, _ in graph.captures]
+
+    def __call__(self, tensor: tf.Tensor, *args: Any, **kwargs: Any) -> Any:
+        graph: Any = self._graph()
+        for taken in (*self._unchecked, tensor):
+            if taken.dtype == tf.resource and not tf.is_symbolic_tensor(taken):
+                watched = {id(v.handle): v.name.partition(":")[0] for v in graph._watched_variables}
+                self._check(taken, watched.get(id(taken)))
+        self._unchecked = []
+        return type(graph).capture(graph, tensor, *args, **kwargs)
 
 
-def at_end_of_trace(check: Callable[[Any], None]) -> None:
-    """Has a function that is being traced, and those around it, checked when that is done.
+def check_captured(check: Callable[[tf.Tensor, str | None], None]) -> None:
+    """Has all variables, tables and the like checked that the function being traced uses.
+
+    Those it has used already and those it is going to, and those of the functions around it.
 
     Args:
-        check: called with the function's graph, once.
+        check: called with each one's handle, and its name if that is known.
     """
     if tf.executing_eagerly() or in_stateless_scope():
         return
     graph = tf.compat.v1.get_default_graph()
-    while isinstance(graph, tf.__internal__.FuncGraph) and graph not in _CHECKED:
-        _CHECKED.add(graph)
-        graph._add_scope_exit_callback(functools.partial(check, graph))
+    while isinstance(graph, tf.__internal__.FuncGraph) and not isinstance(graph.capture, _Capture):
+        graph.capture = _Capture(graph, check)
         graph = graph.outer_graph
-
-
-def resources(graph: Any) -> Iterator[tuple[tf.Tensor, bool]]:
-    """The variables and the like that a traced function takes; whether it updates them."""
-    indices = auto_control_deps_utils.get_read_only_resource_input_indices_graph(graph)
-    for index, tensor in enumerate(graph.inputs):
-        if tensor.dtype == tf.resource:
-            yield tensor, index not in indices
 
 
 def layers_of(model: keras.Model) -> list[keras.Layer]:

@@ -1,5 +1,6 @@
 """What a Keras variable on a mesh holds its value in."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,8 @@ from tf_graft.core.mesh_tensors import from_mesh, to_mesh
 class MeshStorage(dtensor.DVariable):
     """A `DVariable` that can be read and assigned in one piece, as Keras does.
 
-    A function that uses it is refused when it updates a variable off the mesh too.
+    A function that uses it may use no variable off the mesh: TensorFlow would update that once per
+    device and out of order.
     """
 
     def __init__(self, value: Any, layout: dtensor.Layout, name: str, trainable: bool = False):
@@ -23,8 +25,8 @@ class MeshStorage(dtensor.DVariable):
 
     @property
     def handle(self) -> Any:
-        """What every operation on the variable takes: asked for in a function, it is checked."""
-        keras_contract.at_end_of_trace(check_on_mesh)
+        """What every operation on it takes: a function that does is watched from then on."""
+        keras_contract.check_captured(functools.partial(_check, self.name.partition(":")[0]))
         return super().handle
 
     def numpy(self) -> np.ndarray:
@@ -68,37 +70,13 @@ def filled(
     return MeshStorage(start, layout, name)
 
 
-def check_on_mesh(graph: Any) -> None:
-    """Refuses a traced function that updates variables off the mesh beside those on it.
-
-    What updates variables on the mesh may not even read others: an optimizer that is built in the
-    function leaves those that it had read behind.
-
-    Args:
-        graph: the function's; what is on the mesh it has asked for.
-
-    Raises:
-        ValueError: naming both.
-    """
-    names = {id(v.handle): v.name.partition(":")[0] for v in graph.variables}
-    if not names:  # the trace was broken off by an error
-        return
-    outer = {id(inner): source for source, inner in graph.captures}
-    used: dict[bool, dict[str, bool]] = {True: {}, False: {}}  # on the mesh: name, whether updated
-    for inner, updated in keras_contract.resources(graph):
-        source = outer.get(id(inner))
-        if source is not None and not tf.is_symbolic_tensor(source):
-            name = names.get(id(source), "a table, iterator or writer")
-            used["CUSTOM" in source.device][name] = updated
-    updates = any(used[True].values())
-    wrong = [name for name, updated in used[False].items() if updated or updates]
-    if wrong:
-        mine = next(name for name, updated in used[True].items() if updated or not updates)
-        does, also = ("updates", "uses") if updates else ("reads", "updates")
+def _check(mine: str, handle: tf.Tensor, name: str | None) -> None:
+    """Refuses a variable off the mesh in a function that uses `mine`, which is on it."""
+    if "CUSTOM" not in handle.device:
         raise ValueError(
-            f"{mine} is on a mesh, and a function that {does} it also {also} {wrong[0]}, which is "
-            "not: it would be updated once per device. Put it on the mesh "
-            "(tf_graft.dtensor.replicate), or use it outside the function. The variables of an "
-            "optimizer of Keras' cannot go there: use its counterpart in tf_graft, or "
-            "tf_graft.wrap(optimizer)."
+            f"{mine} is on a mesh, and the function that uses it also uses "
+            f"{name or 'a variable, table or iterator'}, which is not: it would be updated once "
+            "per device. Put it on the mesh (tf_graft.dtensor.replicate), or use it outside the "
+            "function. The variables of an optimizer of Keras' cannot go there: use its "
+            "counterpart in tf_graft, or tf_graft.wrap(optimizer)."
         )

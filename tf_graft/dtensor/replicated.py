@@ -18,8 +18,8 @@ def replicate(target: T, mesh: dtensor.Mesh) -> T:
     """Puts metrics and variables of a loop of one's own on a mesh, whole on every device.
 
     A `tf.function` on a mesh would update what is off it once per device and out of order. It is
-    refused, unless it is given tensors only and uses no variable of a distributed model or its
-    optimizer: then nothing tells it from others. `distribute` takes a model's own metrics along.
+    refused when it uses a variable of a distributed model or its optimizer; one that is given
+    tensors only cannot be told from others. `distribute` takes a model's own metrics along.
 
     Args:
         target: a `keras.metrics.Metric` or `keras.Variable`, or any nesting of tuples, lists and
