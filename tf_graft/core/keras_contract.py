@@ -84,12 +84,10 @@ class OwnVariable(keras.Variable):
     def __repr__(self) -> str:
         """As Keras', which leaves the value out in the scope of a strategy."""
         shown = super().__repr__()
-        left_out = (
-            isinstance(self._value, tf.distribute.DistributedValues) and "value=" not in shown
-        )
-        return (
-            f"{shown[:-1]}, value={self.numpy()}>" if left_out and tf.executing_eagerly() else shown
-        )
+        has_copies = isinstance(self._value, tf.distribute.DistributedValues)
+        if has_copies and "value=" not in shown and tf.executing_eagerly():
+            return f"{shown[:-1]}, value={self.numpy()}>"
+        return shown
 
 
 class StoredVariable(OwnVariable):
