@@ -49,7 +49,7 @@ class Lifecycle(Saving):
         self.micro_steps = self._scalar("micro_steps")
         if self.gradient_accumulation_steps and self.nonfinite == "skip":
             self.spoiled_micro_steps = self._scalar("spoiled_micro_steps")
-        self._identity = state.Identity(self.signature, self.named_variables)
+        self._identity = state.Identity(self.signature, self.named_variables, self._hold_back)
 
     def slots(self) -> dict[str, Slot]:
         """What is remembered for each variable, by role. Roles are checkpoint keys."""
@@ -104,9 +104,9 @@ class Lifecycle(Saving):
             ]
             self.complete(built)
             self._parameters = Parameters(dict(zip(keys, built, strict=True)))
-            self._identity.check_awaited()
+            self._state = {p.path: {**p.slots, **p.state} for p in built}
+            self._identity.settle()
             self._settle_awaited()
-        self._state = {p.path: {**p.slots, **p.state} for p in built}  # for tf.train.Checkpoint
         self._declare(variables, self._strategy)
 
     def _check_buildable(self, variables: list[Any], keys: list[Any]) -> None:

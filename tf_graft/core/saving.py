@@ -102,13 +102,13 @@ class Saving(Rates):
     def _take_stock(self, author: str | None, values: state.Saved) -> bool:
         namesake = self._namesake()
         if namesake is None or not stock.is_of(namesake, author):
-            return self._leave_stock(values, f"the state of '{author}'")
+            return self._leave_stock(values, f"of Keras' optimizer '{author}'")
         if self.built:
             return self._take_matching(values)
         early = self._early_variables()
         matched = stock.matched(values, self._names_in_keras(), early)
         if matched is None:
-            return self._leave_stock(values, f"the state of '{author}' with another learning rate")
+            return self._leave_stock(values, "of one with another kind of learning rate")
         steps = self.gradient_accumulation_steps
         self._await(values, stock.completed(matched, early, steps))
         return True
@@ -138,7 +138,7 @@ class Saving(Rates):
         slots = {f"{p.path}/{role}" for p in self._parameters for role in p.slots}
         matched = stock.matched(values, names, named)
         if matched is None or len(values) != len(names) or not slots <= set(names):
-            return self._leave_stock(values, "of other variables or options")
+            return self._leave_stock(values, "of one with other variables or options")
         for name in slots:
             matched[name] = self.slot_from_keras(name.rpartition("/")[2], matched[name])
         state.assign(named, stock.completed(matched, named, self.gradient_accumulation_steps))
@@ -147,9 +147,9 @@ class Saving(Rates):
     def _leave_stock(self, values: state.Saved, what: str) -> bool:
         """Warns that nothing is taken, unless there was nothing to take."""
         if not stock.never_stepped(values):
-            goes_on = "goes on with the state it has" if self.built else "starts fresh"
-            what = f"what was saved is {what}" if values else "no optimizer's state was saved"
-            warnings.warn(f"{type(self).__name__}: {what}; the optimizer {goes_on}.", stacklevel=2)
+            saved = f"the saved state is {what}" if values else "no optimizer's state was saved"
+            then = "goes on with the state it has" if self.built else "starts fresh"
+            warnings.warn(f"{type(self).__name__}: {saved}; the optimizer {then}.", stacklevel=2)
         return False
 
     def _namesake(self) -> str | None:
