@@ -212,8 +212,6 @@ def storage(variable: Any) -> Any:
 class KerasOptimizer(keras.optimizers.Optimizer):
     """`keras.optimizers.Optimizer` with the private names that the engine needs made plain."""
 
-    _state: dict[str, dict[str, keras.Variable]]  # of each variable, for tf.train.Checkpoint
-
     def _count_variable(self) -> keras.Variable:
         return self._iterations
 
@@ -259,11 +257,12 @@ class KerasOptimizer(keras.optimizers.Optimizer):
             return None
         return super()._lookup_dependency(name, *arguments, **kwargs)
 
-    def _hold_back(self) -> Callable[[], None]:
+    def _hold_back(self) -> Callable[[dict[str, dict[str, Any]]], None]:
         """Takes the variables' state in a checkpoint being read out of TensorFlow's hands, until it
         is known to fit; gives the function that restores it.
 
-        It is found by path, and in order where Keras named the layers anew.
+        That is given the state by path and role. It is found by path, and in order where Keras
+        named the layers anew.
         """
         positions = self._deferred_dependencies.pop("_state", ())
 
@@ -271,13 +270,13 @@ class KerasOptimizer(keras.optimizers.Optimizer):
             proto = position.object_proto
             return {c.local_name: position.create_child_position(c.node_id) for c in proto.children}
 
-        def restore() -> None:
+        def restore(state: dict[str, dict[str, Any]]) -> None:
             for position in positions:
                 saved = children(position)
-                paths = saved if set(saved) == set(self._state) else self._state
+                paths = saved if set(saved) == set(state) else state
                 for path, at in zip(paths, saved.values(), strict=True):
                     for role, held in children(at).items():
-                        held.restore(self._state[path][role])
+                        held.restore(state[path][role])
 
         return restore
 

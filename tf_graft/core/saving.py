@@ -6,6 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from tf_graft.core import keras_contract, state, stock
+from tf_graft.core.checks import CheckpointError
 from tf_graft.core.parameters import Parameters
 from tf_graft.core.rates import Rates
 
@@ -36,6 +37,7 @@ class Saving(Rates):
     _parameters: Parameters
     _scalars: state.Named
     _shared: state.Named  # made in `build` and not before: TensorFlow restores it then
+    _state: dict[str, state.Named]  # of each variable, for tf.train.Checkpoint
     _identity: state.Identity
     _awaited: Awaited | None = None
 
@@ -87,8 +89,13 @@ class Saving(Rates):
         saved = {key: np.asarray(store[key]) for key in store.keys()}  # noqa: SIM118 - no dict
         if state.IDENTITY in saved:
             self._take_own(saved)
+        elif not all(key.isdecimal() for key in saved):
+            raise CheckpointError(
+                f"{type(self).__name__}: what was saved is the state neither of a tf_graft "
+                "optimizer nor of one of Keras' own; nothing was loaded."
+            )
         elif saved or self.built:
-            self._take_stock(keras_contract.author_of(store) if saved else None, saved)
+            self._take_stock(keras_contract.author_of(store), saved)
 
     def _take_own(self, saved: state.Saved) -> None:
         if not self._identity.shapes_in(bytes(saved[state.IDENTITY])):

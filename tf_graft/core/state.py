@@ -17,6 +17,7 @@ from tf_graft.core.checks import CheckpointError
 Named = dict[str, keras.Variable]
 Saved = dict[str, np.ndarray]
 Shapes = dict[str, list[int]]
+Restore = Callable[[dict[str, Named]], None]
 
 IDENTITY = "optimizer"  # the key under which a store says whose state it holds
 
@@ -27,19 +28,23 @@ class Identity(tf.train.experimental.PythonState):
     Args:
         signature: says whose state it is: the optimizer's class, and its children's.
         named: gives the optimizer's variables by path and role; none before it is built.
-        hold_back: takes what a checkpoint holds for these; gives the function that restores it.
+        hold_back: takes what a checkpoint holds of variables' state; gives what restores it into
+            that state by path and role.
+        by_path: gives that state.
     """
 
     def __init__(
         self,
         signature: Callable[[], str],
         named: Callable[[], Named],
-        hold_back: Callable[[], Callable[[], None]],
+        hold_back: Callable[[], Restore],
+        by_path: Callable[[], dict[str, Named]],
     ):
         self._signature = signature
         self._named = named
         self._hold_back = hold_back
-        self._awaited: tuple[Shapes, Callable[[], None]] | None = None
+        self._by_path = by_path
+        self._awaited: tuple[Shapes, Restore] | None = None
 
     @property
     def owner(self) -> str:
@@ -80,7 +85,7 @@ class Identity(tf.train.experimental.PythonState):
         if awaited and awaited[0]:
             shapes, restore = awaited
             _refuse_differences(self.owner, shapes, _shapes(as_saved(shapes, self._named())))
-            restore()
+            restore(self._by_path())
 
 
 def refuse_clashes(
