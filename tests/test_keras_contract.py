@@ -22,10 +22,14 @@ from tf_graft.core.keras_contract import (
     MODULE_NAMES,
     OPTIMIZER_NAMES,
     PROVIDED_NAMES,
+    STORE_NAMES,
     VARIABLE_NAMES,
 )
 
-LISTED = {**OPTIMIZER_NAMES, **PROVIDED_NAMES, **VARIABLE_NAMES, **MODEL_NAMES, **GRAPH_NAMES}
+LISTED = {
+    **{**OPTIMIZER_NAMES, **PROVIDED_NAMES, **VARIABLE_NAMES},
+    **{**MODEL_NAMES, **GRAPH_NAMES, **STORE_NAMES},
+}
 SOURCE = Path(keras_contract.__file__).read_text("utf-8")
 
 
@@ -72,6 +76,17 @@ def test_keras_models_have(name):
 def test_function_graphs_have(name):
     graph = tf.function(lambda: tf.constant(1)).get_concrete_function().graph
     assert hasattr(graph, name), f"TensorFlow dropped {name}: {GRAPH_NAMES[name]}"
+
+
+def test_weights_files_name_their_optimizer(tmp_path):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.RMSprop(name="its_name"))
+    authors = []
+    model.optimizer.load_own_variables = lambda s: authors.append(keras_contract.author_of(s))
+    model.save_weights(tmp_path / "model.weights.h5")
+    model.load_weights(tmp_path / "model.weights.h5")
+    assert authors == ["its_name"], f"Keras dropped {list(STORE_NAMES)}"
+    assert keras_contract.author_of({}) is None
 
 
 @pytest.mark.parametrize("name", MODULE_NAMES)

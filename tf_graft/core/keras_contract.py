@@ -276,7 +276,32 @@ class KerasOptimizer(keras.optimizers.Optimizer):
             for child in position.object_proto.children:
                 if taken or child.local_name in ("0", "1"):
                     position.create_child_position(child.node_id).bind_object(self)
+        if name == "_state" and (arguments or kwargs):  # it is being restored: see `_hold_back`
+            return None
         return super()._lookup_dependency(name, *arguments, **kwargs)
+
+    def _hold_back(self) -> Callable[[dict[str, dict[str, Any]]], None]:
+        """Takes the variables' state in a checkpoint being read out of TensorFlow's hands, until it
+        is known to fit; gives the function that restores it.
+
+        That is given the state by path and role. It is found by path, and in order where Keras
+        named the layers anew.
+        """
+        positions = self._deferred_dependencies.pop("_state", ())
+
+        def children(position: Any) -> dict[str, Any]:
+            proto = position.object_proto
+            return {c.local_name: position.create_child_position(c.node_id) for c in proto.children}
+
+        def restore(state: dict[str, dict[str, Any]]) -> None:
+            for position in positions:
+                saved = children(position)
+                paths = saved if set(saved) == set(state) else state
+                for path, at in zip(paths, saved.values(), strict=True):
+                    for role, held in children(at).items():
+                        held.restore(state[path][role])
+
+        return restore
 
     def _take_stock(self, author: str | None, values: dict[str, np.ndarray]) -> bool:
         """Takes over what Keras' own optimizer of that name saved, if it fits; says whether."""

@@ -50,7 +50,9 @@ class Lifecycle(Saving, Placed):
         self.micro_steps = self._scalar("micro_steps")
         if self.gradient_accumulation_steps and self.nonfinite == "skip":
             self.spoiled_micro_steps = self._scalar("spoiled_micro_steps")
-        self._identity = state.Identity(self.signature, self.named_variables)
+        self._identity = state.Identity(
+            self.signature, self.named_variables, self._hold_back, lambda: self._state
+        )
 
     def slots(self) -> dict[str, Slot]:
         """What is remembered for each variable, by role. Roles are checkpoint keys."""
@@ -93,24 +95,12 @@ class Lifecycle(Saving, Placed):
         with replicas.ahead_of(variables), replicas.creating_under(self._strategy):
             by_path = dict(zip(paths(variables), variables, strict=True))
             self.prepare(by_path)
-            roles = {path: self.slots_for(path) for path in by_path}
-            engine = {path: self._engine_slots(variable) for path, variable in by_path.items()}
-            state.refuse_clashes(
-                type(self).__name__, roles, engine, self.shared_slots(), self._early_variables()
-            )
-            self._shared = {
-                role: self._keep(slots.create((self.name,), role, slot, "float32", mesh=self.mesh))
-                for role, slot in self.shared_slots().items()
-            }
-            built = [
-                self._parameter(variable, path, roles[path], engine[path])
-                for path, variable in by_path.items()
-            ]
+            built = self._make_state(by_path)
             self.complete(built)
             self._parameters = Parameters(dict(zip(keys, built, strict=True)))
-            self._identity.check_awaited()
+            self._state = {p.path: {**p.slots, **p.state} for p in built}
+            self._identity.settle()
             self._settle_awaited()
-        self._state = {p.path: {**p.slots, **p.state} for p in built}  # for tf.train.Checkpoint
         self._declare(variables, self._strategy)
 
     def _check_buildable(self, variables: list[Any], keys: list[Any]) -> None:
@@ -121,6 +111,18 @@ class Lifecycle(Saving, Placed):
             raise ValueError(
                 f"{owner}: it was built for other variables; make a new optimizer for these."
             )
+
+    def _make_state(self, variables: dict[str, Any]) -> list[Parameter]:
+        """Makes the state of the variables, by path, and the shared state."""
+        own = {path: self.slots_for(path) for path in variables}
+        engine = {path: self._engine_slots(variable) for path, variable in variables.items()}
+        shared = self.shared_slots()
+        state.refuse_clashes(type(self).__name__, own, engine, shared, self._early_variables())
+        self._shared = {
+            role: self._keep(slots.create((self.name,), role, slot, "float32", mesh=self.mesh))
+            for role, slot in shared.items()
+        }
+        return [self._parameter(v, path, own[path], engine[path]) for path, v in variables.items()]
 
     def _engine_slots(self, variable: Any) -> dict[str, Slot]:
         """What the engine keeps for a variable, by role."""
@@ -134,7 +136,7 @@ class Lifecycle(Saving, Placed):
         return engine
 
     def _parameter(
-        self, variable: Any, path: str, roles: dict[str, Slot], engine: dict[str, Slot]
+        self, variable: Any, path: str, own: dict[str, Slot], engine: dict[str, Slot]
     ) -> Parameter:
         dtype = numerics.compute_dtype(tf.as_dtype(variable.dtype)).name
 
@@ -146,7 +148,7 @@ class Lifecycle(Saving, Placed):
                 for role, slot in roles.items()
             }
 
-        return Parameter(variable, path, made(roles), made(engine))
+        return Parameter(variable, path, made(own), made(engine))
 
     def decays(self, path: str) -> bool:
         """Whether decoupled weight decay applies to the variable of that path."""

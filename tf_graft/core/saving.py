@@ -6,6 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from tf_graft.core import keras_contract, state, stock
+from tf_graft.core.checks import CheckpointError
 from tf_graft.core.parameters import Parameters
 from tf_graft.core.rates import Rates
 
@@ -36,6 +37,7 @@ class Saving(Rates):
     _parameters: Parameters
     _scalars: state.Named
     _shared: state.Named  # made in `build` and not before: TensorFlow restores it then
+    _state: dict[str, state.Named]  # of each variable, for tf.train.Checkpoint
     _identity: state.Identity
     _awaited: Awaited | None = None
 
@@ -87,8 +89,13 @@ class Saving(Rates):
         saved = {key: np.asarray(store[key]) for key in store.keys()}  # noqa: SIM118 - no dict
         if state.IDENTITY in saved:
             self._take_own(saved)
+        elif not all(key.isdecimal() for key in saved):
+            raise CheckpointError(
+                f"{type(self).__name__}: what was saved is the state neither of a tf_graft "
+                "optimizer nor of one of Keras' own; nothing was loaded."
+            )
         elif saved or self.built:
-            self._take_stock(keras_contract.author_of(store) if saved else None, saved)
+            self._take_stock(keras_contract.author_of(store), saved)
 
     def _take_own(self, saved: state.Saved) -> None:
         if not self._identity.shapes_in(bytes(saved[state.IDENTITY])):
@@ -102,13 +109,13 @@ class Saving(Rates):
     def _take_stock(self, author: str | None, values: state.Saved) -> bool:
         namesake = self._namesake()
         if namesake is None or not stock.is_of(namesake, author):
-            return self._leave_stock(values, f"the state of '{author}'")
+            return self._leave_stock(values, f"of Keras' optimizer '{author}'")
         if self.built:
             return self._take_matching(values)
         early = self._early_variables()
         matched = stock.matched(values, self._names_in_keras(), early)
         if matched is None:
-            return self._leave_stock(values, f"the state of '{author}' with another learning rate")
+            return self._leave_stock(values, "of one with another kind of learning rate")
         steps = self.gradient_accumulation_steps
         self._await(values, stock.completed(matched, early, steps))
         return True
@@ -138,7 +145,7 @@ class Saving(Rates):
         slots = {f"{p.path}/{role}" for p in self._parameters for role in p.slots}
         matched = stock.matched(values, names, named)
         if matched is None or len(values) != len(names) or not slots <= set(names):
-            return self._leave_stock(values, "of other variables or options")
+            return self._leave_stock(values, "of one with other variables or options")
         for name in slots:
             matched[name] = self.slot_from_keras(name.rpartition("/")[2], matched[name])
         state.assign(named, stock.completed(matched, named, self.gradient_accumulation_steps))
@@ -147,9 +154,9 @@ class Saving(Rates):
     def _leave_stock(self, values: state.Saved, what: str) -> bool:
         """Warns that nothing is taken, unless there was nothing to take."""
         if not stock.never_stepped(values):
-            goes_on = "goes on with the state it has" if self.built else "starts fresh"
-            what = f"what was saved is {what}" if values else "no optimizer's state was saved"
-            warnings.warn(f"{type(self).__name__}: {what}; the optimizer {goes_on}.", stacklevel=2)
+            saved = f"the saved state is {what}" if values else "no optimizer's state was saved"
+            then = "goes on with the state it has" if self.built else "starts fresh"
+            warnings.warn(f"{type(self).__name__}: {saved}; the optimizer {then}.", stacklevel=2)
         return False
 
     def _namesake(self) -> str | None:

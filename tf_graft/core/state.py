@@ -15,6 +15,8 @@ from tf_graft.core.checks import CheckpointError
 
 Named = dict[str, keras.Variable]
 Saved = dict[str, np.ndarray]
+Shapes = dict[str, list[int]]
+Restore = Callable[[dict[str, Named]], None]
 
 IDENTITY = "optimizer"  # the key under which a store says whose state it holds
 
@@ -25,12 +27,23 @@ class Identity(tf.train.experimental.PythonState):
     Args:
         signature: says whose state it is: the optimizer's class, and its children's.
         named: gives the optimizer's variables by path and role; none before it is built.
+        hold_back: takes what a checkpoint holds of variables' state; gives what restores it into
+            that state by path and role.
+        by_path: gives that state.
     """
 
-    def __init__(self, signature: Callable[[], str], named: Callable[[], Named]):
+    def __init__(
+        self,
+        signature: Callable[[], str],
+        named: Callable[[], Named],
+        hold_back: Callable[[], Restore],
+        by_path: Callable[[], dict[str, Named]],
+    ):
         self._signature = signature
         self._named = named
-        self._awaited: dict[str, list[int]] = {}
+        self._hold_back = hold_back
+        self._by_path = by_path
+        self._awaited: tuple[Shapes, Restore] | None = None
 
     @property
     def owner(self) -> str:
@@ -39,10 +52,9 @@ class Identity(tf.train.experimental.PythonState):
 
     def serialize(self) -> str:
         """The owner, and the name and shape of every variable, in order, as JSON."""
-        shapes = {name: list(variable.shape) for name, variable in self._named().items()}
-        return json.dumps({"owner": self.owner, "shapes": shapes})
+        return json.dumps({"owner": self.owner, "shapes": _shapes(self._named())})
 
-    def shapes_in(self, saved: Any) -> dict[str, list[int]]:
+    def shapes_in(self, saved: Any) -> Shapes:
         """The names and shapes that were saved.
 
         Raises:
@@ -61,16 +73,18 @@ class Identity(tf.train.experimental.PythonState):
 
     def deserialize(self, string_value: Any) -> None:
         """Called by TensorFlow before it restores any tensor."""
-        self._awaited = self.shapes_in(string_value)
+        restore = self._hold_back()
+        self._awaited = self.shapes_in(string_value), restore
         if self._named():
-            self.check_awaited()
+            self.settle()
 
-    def check_awaited(self) -> None:
-        """Refuses, when the optimizer is built, a checkpoint that was restored before."""
-        awaited, self._awaited = self._awaited, {}
-        if awaited:
-            present = {name: list(variable.shape) for name, variable in self._named().items()}
-            _refuse_differences(self.owner, awaited, present)
+    def settle(self) -> None:
+        """Restores or refuses, when the optimizer is built, what was read of a checkpoint."""
+        awaited, self._awaited = self._awaited, None
+        if awaited and awaited[0]:
+            shapes, restore = awaited
+            _refuse_differences(self.owner, shapes, _shapes(as_saved(shapes, self._named())))
+            restore(self._by_path())
 
 
 def refuse_clashes(
@@ -120,17 +134,13 @@ def save(identity: Identity, named: Named, store: Any) -> None:
 def load(identity: Identity, named: Named, saved: Saved) -> None:
     """Assigns every variable, or changes none.
 
-    Variables are found by path. Keras names them anew when it makes a model from its config or a
-    second one in a process: where the paths differ in this only, their order counts.
-
     Raises:
         CheckpointError: the state is another optimizer's, of other variables or damaged.
     """
     owner = identity.owner
     shapes = identity.shapes_in(bytes(saved[IDENTITY]))
-    if set(shapes) != set(named) and renamed(list(shapes), list(named)):
-        named = dict(zip(shapes, named.values(), strict=True))
-    _refuse_differences(owner, shapes, {name: list(v.shape) for name, v in named.items()})
+    named = as_saved(shapes, named)
+    _refuse_differences(owner, shapes, _shapes(named))
     values = values_of(saved, named)
     for name, shape in shapes.items():
         if name not in values or list(values[name].shape) != shape:
@@ -139,6 +149,17 @@ def load(identity: Identity, named: Named, saved: Saved) -> None:
                 "shape. Nothing was loaded."
             )
     assign(named, values)
+
+
+def as_saved(names: Iterable[str], named: Named) -> Named:
+    """The variables under the names by which they were saved.
+
+    They are found by path. Keras names them anew when it makes a model from its config or a second
+    one in a process: where the paths differ in this only, their order counts.
+    """
+    if set(names) != set(named) and renamed(list(names), list(named)):
+        return dict(zip(names, named.values(), strict=True))
+    return named
 
 
 def renamed(saved: Sequence[str], present: Sequence[str]) -> bool:
@@ -173,9 +194,11 @@ def values_of(saved: Saved, names: Iterable[str]) -> Saved:
     return {name: saved[key] for name, key in _keys_in(saved, names).items() if key in saved}
 
 
-def _refuse_differences(
-    owner: str, saved: dict[str, list[int]], present: dict[str, list[int]]
-) -> None:
+def _shapes(named: Named) -> Shapes:
+    return {name: list(variable.shape) for name, variable in named.items()}
+
+
+def _refuse_differences(owner: str, saved: Shapes, present: Shapes) -> None:
     different = [name for name in {**saved, **present} if saved.get(name) != present.get(name)]
     if not different:
         return
@@ -186,7 +209,7 @@ def _refuse_differences(
     )
 
 
-def _described(shapes: dict[str, list[int]], name: str) -> str:
+def _described(shapes: Shapes, name: str) -> str:
     return f"of shape {tuple(shapes[name])}" if name in shapes else "not there"
 
 

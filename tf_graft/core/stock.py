@@ -22,8 +22,8 @@ def is_of(name: str, author: str | None) -> bool:
 
 
 def never_stepped(values: Saved) -> bool:
-    """Whether the optimizer that saved these values had made no update: nothing can be lost."""
-    return "0" in values and not np.any(values["0"])
+    """Whether nothing is in these values but a rate: of an optimizer that has made no update."""
+    return bool(values) and not any(np.any(v) for i, v in values.items() if i != "1")
 
 
 def matched(values: Saved, names: Sequence[str], named: Named) -> Saved | None:
