@@ -106,20 +106,26 @@ class Optimizer(Pipeline):
             tape: records a `loss` that is a function; a new one when None.
 
         Raises:
+            TypeError: `var_list` is a single variable.
             ValueError: a loss that is a tensor, without its tape.
         """
+        if isinstance(var_list, tf.Variable | keras.Variable):
+            raise TypeError(
+                f"{type(self).__name__}.compute_gradients: var_list is a single variable; put it "
+                "in a list."
+            )
+        known = [] if callable(var_list) else list(var_list)
         if callable(loss):
             tape = tf.GradientTape() if tape is None else tape
             with tape:
-                if not callable(var_list):
-                    tape.watch([keras_contract.storage(variable) for variable in var_list])
+                tape.watch([keras_contract.storage(variable) for variable in known])
                 loss = tf.convert_to_tensor(loss())
         elif tape is None:
             raise ValueError(
                 f"{type(self).__name__}.compute_gradients: the loss is a tensor; give the tape "
                 "that recorded it, or a function that computes the loss."
             )
-        variables = list(var_list() if callable(var_list) else var_list)
+        variables = list(var_list()) if callable(var_list) else known
         scale = tf.cast(self.scale_loss(tf.ones_like(loss)), loss.dtype)
         gradients = tape.gradient(loss, variables, output_gradients=scale)
         return list(zip(gradients, variables, strict=True))
