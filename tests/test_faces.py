@@ -231,7 +231,7 @@ def test_minimize_rows_frozen_variables_and_a_tape_of_ones_own():
 
     optimizer = scaled()
     tape = tf.GradientTape(watch_accessed_variables=False)
-    pairs = optimizer.compute_gradients(loss, (table, frozen), tape)
+    pairs = optimizer.compute_gradients(loss, (v for v in (table, frozen)), tape)
     assert isinstance(pairs[0][0], tf.IndexedSlices)
     optimizer.apply_gradients(pairs)
     np.testing.assert_allclose(table.numpy()[:, 0], [1.0, -0.5, 1.0, 1.0])
@@ -271,6 +271,10 @@ def test_minimize_refuses_a_loss_without_its_tape():
     w = tf.Variable(1.0)
     with pytest.raises(ValueError, match=r"SGD\.compute_gradients: the loss is a tensor; give the"):
         tg.SGD().minimize(w * w, [w])
+    with pytest.raises(
+        TypeError, match=r"SGD\.compute_gradients: var_list is a single variable; p"
+    ):
+        tg.SGD().minimize(lambda: w * w, w)
 
 
 # Gradients as they come.

@@ -80,7 +80,7 @@ def run(folder):
         [sys.executable, keras_own_cases.__file__],
         cwd=folder,
         env=environment,
-        timeout=400,
+        timeout=600,
         capture_output=True,
         text=True,
     )

@@ -14,9 +14,10 @@ from tf_graft.core.rows import Part, Whole
 
 # What the engine's parts ask of one another: `dir`, and with it tab completion, leaves it out.
 INTERNAL = {
-    *("aggregate", "apply_summed", "complete", "decays", "divisor", "join", "judged", "meet"),
-    *("named_variables", "outermost", "penalized", "prepare", "proposals", "rate_variables"),
-    *("rates", "signature", "spoiled_micro_steps", "watch", "write_by_kernel"),
+    *("aggregate", "apply_summed", "complete", "decays", "divisor", "join", "judged"),
+    *("keras_slots", "meet", "named_variables", "outermost", "penalized", "prepare", "proposals"),
+    *("rate_variables", "rates", "settle", "signature", "slot_from_keras", "spoiled_micro_steps"),
+    *("watch", "write_by_kernel"),
     # of wrappers
     *("accumulated_steps", "adapts", "centers", "check_finite", "children", "follow"),
     *("handed_over", "local_step", "on_servers", "ratio", "show_center", "take_center"),
@@ -106,20 +107,26 @@ class Optimizer(Pipeline):
             tape: records a `loss` that is a function; a new one when None.
 
         Raises:
+            TypeError: `var_list` is a single variable.
             ValueError: a loss that is a tensor, without its tape.
         """
+        if isinstance(var_list, tf.Variable | keras.Variable):
+            raise TypeError(
+                f"{type(self).__name__}.compute_gradients: var_list is a single variable; put it "
+                "in a list."
+            )
+        known = [] if callable(var_list) else list(var_list)
         if callable(loss):
             tape = tf.GradientTape() if tape is None else tape
             with tape:
-                if not callable(var_list):
-                    tape.watch([keras_contract.storage(variable) for variable in var_list])
+                tape.watch([keras_contract.storage(variable) for variable in known])
                 loss = tf.convert_to_tensor(loss())
         elif tape is None:
             raise ValueError(
                 f"{type(self).__name__}.compute_gradients: the loss is a tensor; give the tape "
                 "that recorded it, or a function that computes the loss."
             )
-        variables = list(var_list() if callable(var_list) else var_list)
+        variables = list(var_list()) if callable(var_list) else known
         scale = tf.cast(self.scale_loss(tf.ones_like(loss)), loss.dtype)
         gradients = tape.gradient(loss, variables, output_gradients=scale)
         return list(zip(gradients, variables, strict=True))
