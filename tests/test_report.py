@@ -751,6 +751,17 @@ def test_a_run_of_a_graft_keeps_its_records(workshop):
     assert found.magnitude[0, 1] == pytest.approx(0.01 * np.sqrt(16), rel=0.2)
 
 
+def test_a_run_of_a_graft_in_other_optimizers_keeps_the_same_records(workshop):
+    text = TINY.replace("\n  ", "\n    ")
+    around = "optimizer:\n  name: larc\n  eta: 1.0e+9\n  optimizer:\n"
+    (workshop.folder / "larc.yaml").write_text(text.replace("optimizer:\n", around, 1))
+    done = workshop("train", "larc.yaml", "run.dir=larc", "run.epochs=1")
+    assert done.exit_code == 0, done.output
+    alone, within = (records.read(workshop.folder / name) for name in ("run", "larc"))
+    assert within.header.shapes == alone.header.shapes  # names depend on what was made before
+    np.testing.assert_allclose(within.magnitude[0], alone.magnitude[0], rtol=1e-5)
+
+
 def test_the_report_says_and_shows_all_of_it(workshop, exported):
     for path in records.read(workshop.folder / "run").header.paths:
         assert path in exported.stdout

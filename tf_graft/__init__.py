@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 
-def __getattr__(name: str) -> Any:
-    face = importlib.import_module("tf_graft.face")
-    if name in (*face.__all__, "__all__"):
-        return getattr(face, name)
-    raise AttributeError(f"module 'tf_graft' has no attribute '{name}'")
+if not TYPE_CHECKING:  # a type checker would take any name for one that is there
+
+    def __getattr__(name: str) -> Any:
+        face = importlib.import_module("tf_graft.face")
+        if name in (*face.__all__, "__all__"):
+            return getattr(face, name)
+        raise AttributeError(f"module 'tf_graft' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:

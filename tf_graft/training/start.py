@@ -27,7 +27,8 @@ def tensorflow() -> None:
         return
     own = LEVEL not in os.environ
     os.environ.setdefault(LEVEL, "2")
-    with _without_noise() if own and hasattr(os, "fork") else contextlib.nullcontext():
+    quiet = own and hasattr(os, "fork") and sys.stderr is not None
+    with _without_noise() if quiet else contextlib.nullcontext():
         importlib.import_module("tf_graft.face")
         importlib.import_module("tensorflow").config.list_physical_devices()
 
