@@ -96,9 +96,9 @@ class OneDevice:
         counts = (int(self.read(v)) for v in (optimizer.iterations, optimizer.skipped_steps))
         exact = {}
         if isinstance(optimizer, tf_graft.AGN):
-            exact = {"rounds": int(self.read(optimizer.rounds))}
-        elif isinstance(optimizer, tf_graft.MixedPrecision):
-            exact = {"loss_scale": float(self.host(optimizer.loss_scale()))}
+            exact["rounds"] = int(self.read(optimizer.rounds))
+        if isinstance(optimizer, tf_graft.MixedPrecision):
+            exact["loss_scale"] = float(self.host(optimizer.loss_scale()))
         return cells.Found(before, after, *counts, exact)
 
     def host(self, tensor):
