@@ -143,6 +143,7 @@ class Mesh(OneDevice):
     """On a mesh of 2 x 2, a model for each way its variables lie."""
 
     columns = tuple(LAYOUTS)
+    problem = model_cells.Problem(mesh=True)
 
     def __init__(self, **how):
         super().__init__(**how)
