@@ -202,6 +202,7 @@ ALGORITHMS = {"wrapped_muon": muon, "wrapped_nadam": nadam}
 REFUSALS = (
     r"it decays weights itself, by [\d.]+; give weight_decay to it\.",
     r"^MixedPrecision\(loss_scale_factor=10\): the loss would be scaled twice; give loss_scale",
+    r"^AGN\.round: a round on a worker of parameter servers keeps no loss scale",
     # Of shards on parameter servers: rates are for whole variables, and a worker's round, too.
     r"^LayerwiseRates\(rates=\.\.\.\): the rates are for the variables of another model: .*/part_0",
     r"^AGN\.build: '.*/part_0' is no keras\.Variable, which it must be on parameter servers",

@@ -43,6 +43,11 @@ RUNS = ("mesh", "4_replicas", "xla", "2_workers", "2_replicas", "shards", "tpu",
 RUNS += ("parameter_server", "eager")
 ONE_PART_HAS = {"tpu": "model", "rows": "apply", "columns": "apply"}  # columns of one part alone
 LIMIT = 3600.0
+HEAD = """# Optimizer x execution x option
+
+Made by `python tests/matrix.py --output .github/matrix.md`. A cell is the largest error of weights
+and averages against the float64 oracle after four steps, as a share of what is allowed.
+"""
 # Of the samples that have the same class, one goes through the model, unless all do.
 THROUGH_APPLY_ALONE = ("sgd", "sgd_nesterov", "rmsprop", "rmsprop_momentum", "adam_amsgrad")
 
@@ -174,7 +179,7 @@ def main():
         waiting = [pool.submit(part.fill, run) for part in parts for run in part.runs]
         for done in concurrent.futures.as_completed(waiting):
             print(done.result(), file=sys.stderr)
-    page = "\n".join(line for part in parts for line in part.markdown()) + "\n"
+    page = "\n".join([HEAD, *(line for part in parts for line in part.markdown())])
     if given.output:
         given.output.write_text(page)
     else:

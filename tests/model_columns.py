@@ -96,9 +96,9 @@ class OneDevice:
         counts = (int(self.read(v)) for v in (optimizer.iterations, optimizer.skipped_steps))
         exact = {}
         if isinstance(optimizer, tf_graft.AGN):
-            exact = {"rounds": int(self.read(optimizer.rounds))}
-        elif isinstance(optimizer, tf_graft.MixedPrecision):
-            exact = {"loss_scale": float(self.host(optimizer.loss_scale()))}
+            exact["rounds"] = int(self.read(optimizer.rounds))
+        if isinstance(optimizer, tf_graft.MixedPrecision):
+            exact["loss_scale"] = float(self.host(optimizer.loss_scale()))
         return cells.Found(before, after, *counts, exact)
 
     def host(self, tensor):
@@ -143,6 +143,7 @@ class Mesh(OneDevice):
     """On a mesh of 2 x 2, a model for each way its variables lie."""
 
     columns = tuple(LAYOUTS)
+    problem = model_cells.Problem(mesh=True)
 
     def __init__(self, **how):
         super().__init__(**how)

@@ -4,6 +4,7 @@ The samples are those of `samples.py`; beside them what is no sample because it 
 propose steps: `AGN`, another algorithm on several replicas, and `MixedPrecision`.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -134,15 +135,27 @@ class Workers:
         averaging: of the centre's.
         problem: how many replicas, whose copy is read, and whether a round is taken at a time.
         updates, reset: as `AGN`'s `mode="updates"` and `reset_local_state`.
+        scaler: of the loss, where there is one: each copy has its own.
     """
 
     def __init__(
-        self, start, local, center, period, options, averaging, problem, updates=False, reset=False
+        self,
+        start,
+        local,
+        center,
+        period,
+        options,
+        averaging,
+        problem,
+        updates=False,
+        reset=False,
+        scaler=None,
     ):
         count = problem.replicas
         self.copies = [Watched(local[0], start, RATE, local[1], **options) for _ in range(count)]
         self.center = oracles.Oracle(*center, **averaging)
         self.period, self.updates, self.reset = period, updates, reset
+        self.scaler = scaler
         self.own, self.rounds_alone = problem.own, problem.rounds
         self.round_length = period * options.get("gradient_accumulation_steps", 1)
         self.given = 0  # batches, of a round
@@ -167,7 +180,8 @@ class Workers:
         return self.copies[self.own].skipped
 
     def exact(self):
-        return {"rounds": self.center.count}
+        scale = {"loss_scale": self.scaler.scale} if self.scaler else {}
+        return {"rounds": self.center.count} | scale
 
     def weights_of(self, replicas):
         return [copy.w for copy in self.copies]
@@ -186,6 +200,8 @@ class Workers:
             for path, total in self.sums[number].items():
                 g = before[path] - copy.w[path] if self.updates else copy.used[path]
                 self.sums[number][path] = total + g
+        if self.scaler:
+            self.scaler.see(self.copies[self.own])
         self.steps += due
         self.given += 1
         if self.rounds_alone:
@@ -286,6 +302,28 @@ def agn_updates_oracle(start, option, problem):
     )
 
 
+def agn_mixed(**options):
+    """Each worker scales its own loss."""
+    local, averaging = parted(options)
+    momentum = functools.partial(tg.SGD, momentum=0.9)
+    center = tg.Adagrad(samples.RATE, **averaging)
+    return tg.AGN(mixed(momentum, BACKOFF, local), None, 2, center, name="optimizer")
+
+
+def agn_mixed_oracle(start, option, problem):
+    local, averaging = parted(options_of(option))
+    return Workers(
+        start,
+        (oracles.sgd, {"momentum": 0.9}),
+        (oracles.adagrad, start, RATE),
+        2,
+        local,
+        averaging,
+        problem,
+        scaler=Backoff(64.0, 3),
+    )
+
+
 def mixed_backoff_oracle(start, option, problem):
     truth = oracles.Oracle(oracles.adam, start, RATE, **options_of(option))
     return Scaled(truth, Backoff(64.0, 3))
@@ -341,4 +379,5 @@ ROWS = {sample.name: of_sample(sample) for sample in samples.SAMPLES} | {
     ),
     "agn_adam": Row(agn_adam, agn_adam_oracle),
     "agn_updates": Row(agn_updates, agn_updates_oracle),
+    "agn_mixed": Row(agn_mixed, agn_mixed_oracle),
 }

@@ -1,6 +1,7 @@
 """Fills one column of the matrix: every optimizer and option asked for, in one execution.
 
-A program: `python strategy_cases.py COLUMN --samples adam,sgd --options plain,ema --out FOLDER`. It
+A program: `python strategy_cases.py COLUMN --samples adam,sgd --options plain,ema --out FOLDER`,
+with `--through model` for `fit` of a compiled model in place of the optimizer's `apply` alone. It
 writes a JSON line a cell to the folder, in a file named after its task, with the digest of all that
 was computed, so that workers can be compared; with `--every 4` it takes one cell in four. Columns
 of several processes take their task from `TF_CONFIG`. Run by `test_strategies.py` and `matrix.py`,

@@ -21,7 +21,7 @@ from tf_graft.core import accumulation, pipeline, rows
 SLOW = pytest.mark.slow
 SOME = ["adam", "adagrad", "lars", "graft_sgd_adam"]
 MORE = ["novograd", "larc_clip", "wrapped_nadam", "layerwise_rates"]
-WRAPPERS = ["agn_adam", "agn_updates", "mixed_backoff"]
+WRAPPERS = ["agn_adam", "agn_updates", "agn_mixed", "mixed_backoff"]
 
 
 def cell(name, option, run_eagerly=True):
@@ -35,6 +35,7 @@ def cell(name, option, run_eagerly=True):
         ("adam", "together"),
         ("agn_updates", "plain"),
         ("agn_adam", "not_finite"),
+        ("agn_mixed", "not_finite"),
         ("mixed_backoff", "not_finite"),
         ("layerwise_rates", "accumulation"),
     ],
