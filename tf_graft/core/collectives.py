@@ -10,12 +10,12 @@ import functools
 import itertools
 import weakref
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tf_graft.core import replicas
+from tf_graft.core import keras_contract, numerics, replicas, rows
 
 MERGE = tf.distribute.MirroredStrategy | tf.distribute.MultiWorkerMirroredStrategy
 OWN_GROUPS = 1 << 30  # strategies number their groups from 1
@@ -48,21 +48,50 @@ _of_functions: weakref.WeakKeyDictionary[Any, Numbers] = weakref.WeakKeyDictiona
 def summed(values: Sequence[Any], variable: Any) -> list[Any]:
     """Dense and row-sparse tensors summed over the replicas: one all-reduce for each dtype.
 
-    The rows of a sum stand in the order of the replicas and may repeat. Every replica has to call
-    it, or none.
+    The rows of a sum stand in the order of the replicas and may repeat: of `UniqueRows` it is
+    `tf.IndexedSlices`. Every replica has to call it, or none.
 
     Args:
-        values: tensors and `tf.IndexedSlices`.
+        values: tensors, and row-sparse gradients in any form.
         variable: one of which each replica has a copy. It stands for the replica's collectives:
             those on one copy are in order, and none waits for another replica's, which would wait
             for it.
+
+    Raises:
+        ValueError: compiled by XLA, where replicas would wait for each other for ever.
     """
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1:
         return list(values)
+    if keras_contract.in_xla() and isinstance(context.strategy, MERGE):
+        raise ValueError(
+            f"jit_compile=True on the replicas of a {type(context.strategy).__name__}: XLA does "
+            "not compile what they send each other once a period; leave jit_compile out."
+        )
+    given = [rows.as_slices(v) for v in values]
+    flat = [x for v in given for x in _summable(v)]
     if tf.executing_eagerly() or not isinstance(context.strategy, MERGE):
-        return replicas.summed(values)
-    own = replicas.local(variable).handle
+        sums = iter(replicas.summed(flat))
+    else:
+        sums = iter(_collected(flat, replicas.local(variable).handle))
+    return [_like(v, sums) for v in given]
+
+
+def _summable(value: Any) -> list[Any]:
+    """What stands for a value in a sum: a mask becomes numbers."""
+    if isinstance(value, numerics.MaskedGradient):
+        return [value.values, tf.cast(value.mask, value.values.dtype)]
+    return [value]
+
+
+def _like(value: Any, sums: Iterator[Any]) -> Any:
+    """The next sums, in the form of the value."""
+    if isinstance(value, numerics.MaskedGradient):
+        return numerics.MaskedGradient(next(sums), next(sums) > 0)
+    return next(sums)
+
+
+def _collected(values: list[Any], own: tf.Tensor) -> list[Any]:
     sparse = [v for v in values if isinstance(v, tf.IndexedSlices)]
     dense = [v for v in values if not isinstance(v, tf.IndexedSlices)]
     sums, gathered = iter(_dense(dense, own)), iter(_gathered(sparse, own))
@@ -97,9 +126,9 @@ def _gathered(slices: list[tf.IndexedSlices], own: tf.Tensor) -> list[tf.Indexed
         missing = tf.bitwise.left_shift(1, exponent) - tf.size(x.indices)
         indices = tf.pad(tf.cast(x.indices, tf.int64), [[0, missing]], constant_values=-1)
         values = tf.pad(x.values, [[0, missing], *[[0, 0]] * (x.values.shape.rank - 1)])
-        every, rows = (_collective(gather, y, own, exponent) for y in (indices, values))
+        every, found = (_collective(gather, y, own, exponent) for y in (indices, values))
         there = tf.reshape(tf.where(every >= 0), [-1])
-        result.append(tf.IndexedSlices(tf.gather(rows, there), tf.gather(every, there)))
+        result.append(tf.IndexedSlices(tf.gather(found, there), tf.gather(every, there)))
     return result
 
 
