@@ -143,7 +143,143 @@ def assert_followed(strategy, coordinator, mode, reset):
         optimizer.apply([tf.ones([2, 2])], [w])
 
 
-CASES = {"plain": plain, "killed": killed, "followed": followed}
+SCHEDULE = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
+# What a worker takes rounds with: arguments of AGN, batches that are not finite in each round, and
+# how many steps of a round are left, which is the period of the same in one process.
+OPTIONS = {
+    "skip": (lambda: tg.Adam(0.1), {}, [[1], [0], [4]], PERIOD - 1),
+    "apply": (lambda: tg.SGD(0.1), {"nonfinite": "apply"}, [[], [3], []], PERIOD),
+    "schedule": (
+        lambda: tg.AdaGraft(tg.Adam(SCHEDULE), tg.SGD(1.0)),
+        {"mode": "updates", "clipnorm": 0.5, "loss_scale_factor": 64.0},
+        [[], [], []],
+        PERIOD,
+    ),
+    "accumulation": (
+        lambda: tg.Adam(0.1),
+        {"gradient_accumulation_steps": 2, "global_clipnorm": 0.5},
+        [[0], [7], [5]],  # each spoils one step
+        PERIOD - 1,
+    ),
+    "exact": (
+        lambda: tg.SGD(0.1, momentum=0.9),
+        {"sparse": "exact", "gradient_accumulation_steps": 2, "nonfinite": "apply"},
+        [[], [], []],
+        PERIOD,
+    ),
+}
+
+
+def table_problem():
+    """Variables, and a loss: a table of which not all rows are touched, a matrix and a scalar."""
+    random = np.random.default_rng(0)
+    shapes = {"table": (6, 3), "kernel": (3, 2), "scale": ()}
+    model = {
+        path: keras.Variable(random.normal(size=shape).astype("float32"), name=path)
+        for path, shape in shapes.items()
+    }
+    model["kernel"].constraint = keras.constraints.MaxNorm(1.5)
+
+    def loss(ids, factors):
+        rows = tf.gather(model["table"], ids)
+        return tf.reduce_sum((tf.matmul(rows, model["kernel"]) + model["scale"]) * factors)
+
+    return model, loss
+
+
+def batches_of(lengths, bad):
+    """For each round, rows and factors of its batches: NaN in those named."""
+    random = np.random.default_rng(1)
+    for length, spoiled in zip(lengths, bad, strict=True):
+        factors = random.normal(size=(length, 4, 2)).astype("float32")
+        factors[spoiled, 0, 0] = np.nan
+        yield random.integers(0, 5, (length, 4)), factors
+
+
+def options(strategy, out):
+    """One worker's rounds equal the steps of AGN in one process, whatever it was given."""
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    for name, (child, given, bad, period) in OPTIONS.items():
+        micro = given.get("gradient_accumulation_steps", 1)
+        assert_as_in_one_process(
+            name,
+            (strategy, coordinator),
+            lambda period, child=child, given=given: tg.AGN(
+                child(), communication_period=period, **given
+            ),
+            list(batches_of([PERIOD * micro] * 3, bad)),
+            period,
+        )
+        print(name, "right", flush=True)
+    # Rounds of one batch: what is accumulated stays on the worker until there is enough for a step.
+    assert_as_in_one_process(
+        "left over",
+        (strategy, coordinator),
+        lambda _: tg.AGN(tg.SGD(0.1), communication_period=1, gradient_accumulation_steps=2),
+        list(batches_of([1] * 5, [[]] * 5)),
+        1,
+    )
+    assert_raises(strategy, coordinator)
+
+
+def round_on(strategy, optimizer):
+    """The variables on the servers, and a function of a round's batches."""
+    with strategy.scope():
+        model, loss = table_problem()
+        optimizer.build(list(model.values()))
+    return model, tf.function(lambda *xs: optimizer.round(loss, xs), autograph=False)
+
+
+def assert_as_in_one_process(name, cluster, make, data, period):
+    strategy, coordinator = cluster
+    optimizer, here = make(PERIOD), make(period)
+    there, function = round_on(strategy, optimizer)
+    model, loss = table_problem()
+    here.build(list(model.values()))
+
+    @tf.function(autograph=False)
+    def step(ids, factors):
+        with tf.GradientTape() as tape:
+            scaled = here.scale_loss(loss(ids, factors))
+        raw = [variable.value for variable in model.values()]
+        here.apply(tape.gradient(scaled, raw), raw)
+
+    for batches in data:
+        coordinator.schedule(function, args=tuple(map(tf.constant, batches)))
+        coordinator.join()
+        for batch in zip(*batches, strict=True):
+            step(*map(tf.constant, batch))
+        for path, value in here.center_values().items():
+            np.testing.assert_allclose(
+                there[path].numpy(), value, rtol=2e-6, atol=2e-6, err_msg=f"{name}: {path}"
+            )
+    for count in ("iterations", "skipped_steps", "rounds"):
+        numbers = [int(getattr(o, count).numpy()) for o in (optimizer, here)]
+        assert numbers[0] == numbers[1], (name, count, numbers)
+
+
+def assert_raises(strategy, coordinator):
+    """What is not finite ends the round before anything is changed; the next one is as ever."""
+    optimizer = tg.AGN(tg.Adam(0.1), communication_period=PERIOD, nonfinite="raise")
+    model, function = round_on(strategy, optimizer)
+
+    def state():
+        return {v.path: v.numpy() for v in (*model.values(), *optimizer.variables)}
+
+    for bad in ([], [2], []):
+        before = state()
+        ((ids, factors),) = batches_of([PERIOD], [bad])
+        coordinator.schedule(function, args=(tf.constant(ids), tf.constant(factors)))
+        if bad:
+            with pytest.raises(tf.errors.InvalidArgumentError, match=r"AGN\.round: a gradient is"):
+                coordinator.join()
+            assert all(np.array_equal(x, before[path]) for path, x in state().items())
+        else:
+            coordinator.join()
+    assert int(optimizer.rounds.numpy()) == 2
+
+
+CASES = {"plain": plain, "killed": killed, "followed": followed, "options": options}
 
 
 def main():

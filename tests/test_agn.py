@@ -751,6 +751,50 @@ def test_patterns_are_for_the_models_paths_on_the_centre_too():
     assert [v.numpy().item() for v in model.values()] == [0.75, 1.0]
 
 
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_fit_of_a_model_that_its_first_step_makes(jit_compile):
+    """There the centre begins from weights that have no values before the step runs."""
+
+    def weights_after(deferred):
+        keras.backend.clear_session()
+        keras.utils.set_random_seed(0)
+        layers = [keras.layers.Dense(2, kernel_initializer="ones"), keras.layers.Dense(1)]
+        model = keras.Sequential(layers if deferred else [keras.Input((3,)), *layers])
+        optimizer = tg.AGN(tg.SGD(RATE), communication_period=3)
+        model.compile(optimizer, "mse", jit_compile=jit_compile)
+        x = np.arange(15, dtype="float32").reshape(5, 3) / 16
+        model.fit(x, x[:, :1], batch_size=1, shuffle=False, verbose=0)
+        return model.get_weights()
+
+    for deferred, right in zip(weights_after(True), weights_after(False), strict=True):
+        np.testing.assert_allclose(deferred, right, rtol=1e-6)
+
+
+def test_the_centre_begins_from_weights_that_are_set_after_build():
+    w = tf.Variable([1.0])
+    optimizer = tg.AGN(tg.SGD(0.5), communication_period=1)
+    optimizer.build([w])
+    w.assign([5.0])
+    optimizer.apply([tf.constant([2.0])], [w])
+    assert w.numpy().tolist() == [4.0]
+
+
+def test_constraints_hold_on_the_centre_too():
+    """They did on the local copy, until it was replaced with the centre."""
+    w = keras.Variable([1.0, -1.0])
+    w.constraint = keras.constraints.NonNeg()
+    optimizer = tg.AGN(tg.SGD(0.5), communication_period=2)
+    for _ in range(2):
+        optimizer.apply([tf.constant([4.0, -4.0])], [w])
+    assert w.numpy().tolist() == [0.0, 1.0]
+
+
+def test_a_round_is_for_parameter_servers():
+    optimizer = tg.AGN(tg.SGD(0.5))
+    with pytest.raises(ValueError, match=r"AGN\.round: a round is for parameter servers"):
+        optimizer.round(lambda x: x, (tf.ones([3]),))
+
+
 def test_without_a_round_nothing_of_the_centre_is_written():
     optimizer = tg.AGN(tg.Adam(RATE), communication_period=10)
     model = list(variables(weights(SHAPES)).values())

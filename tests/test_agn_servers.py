@@ -18,9 +18,11 @@ def cluster_of(case, folder, workers=2):
     return Cluster(command, {"chief": 1, "worker": workers, "ps": 1}, environment)
 
 
-@pytest.mark.parametrize(("case", "workers"), [("plain", 2), ("followed", 1)])
+@pytest.mark.parametrize(("case", "workers"), [("plain", 2), ("followed", 1), ("options", 1)])
 def test_case(case, workers, tmp_path):
-    """`plain`: two workers learn, and every round is counted. `followed`: one equals the model."""
+    """`plain`: two workers learn, and every round is counted. `followed`: one equals the model.
+    `options`: one equals AGN in one process, with what AGN is given.
+    """
     with cluster_of(case, tmp_path, workers) as cluster:
         assert cluster.wait([cluster.chief], 300), "takes longer than 300 s"
         said = "\n".join(cluster.output(task) for task in cluster.tasks)

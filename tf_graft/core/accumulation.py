@@ -8,9 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_graft.core import numerics, replicas
+from tf_graft.core import numerics, replicas, rows
 from tf_graft.core.parameters import Parameter
-from tf_graft.core.rows import part_of
 from tf_graft.core.slots import Slot
 
 SLOTS = {
@@ -21,7 +20,7 @@ SLOTS = {
 
 def add(gradient: Any, parameter: Parameter) -> None:
     """Adds a coalesced gradient to the accumulator."""
-    part = part_of(gradient, parameter.rows)
+    part = rows.part_of(gradient, parameter.rows)
     part.add(replicas.local(parameter.state["gradient_accumulator"]), numerics.values(gradient))
     marks = replicas.local(parameter.state["accumulated_rows"])
     part.write(marks, tf.ones_like(part.read(marks)))
@@ -31,12 +30,8 @@ def take(gradient: Any, parameter: Parameter, steps: Any) -> Any:
     """The mean over `steps` micro-steps, in the form of `gradient`; empties the accumulator."""
     accumulator = replicas.local(parameter.state["gradient_accumulator"])
     marks = replicas.local(parameter.state["accumulated_rows"])
-    if isinstance(gradient, numerics.MaskedGradient):
-        gradient = gradient._replace(mask=tf.convert_to_tensor(marks))
-    elif isinstance(gradient, tf.IndexedSlices):
-        rows = tf.reshape(tf.where(marks), [-1])
-        gradient = tf.IndexedSlices(gradient.values, rows)
-    part = part_of(gradient, parameter.rows)
+    gradient = rows.marked(gradient, marks)
+    part = rows.part_of(gradient, parameter.rows)
     total = part.read(accumulator)
     part.write(accumulator, tf.zeros_like(total))
     part.write(marks, tf.zeros_like(part.read(marks)))

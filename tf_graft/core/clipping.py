@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_graft.core import checks, numerics, rows
+from tf_graft.core import checks, keras_contract, numerics, rows
 
 
 def clipped(
@@ -62,7 +62,8 @@ def clip_by_global_norm(
     Raises:
         TypeError: `gradients` is no list; a gradient is not floating point; `clip_norm` is no
             number.
-        ValueError: `clip_norm` is not above 0.
+        ValueError: `clip_norm` is not above 0; compiled by XLA, a row-sparse gradient without a
+            constant `dense_shape`.
 
     Example:
         >>> (g, missing), norm = clip_by_global_norm([tf.constant([3.0, 4.0]), None], 2.5)
@@ -74,7 +75,7 @@ def clip_by_global_norm(
     given = _listed(gradients)
     dtypes = [None if g is None else numerics.values(g).dtype for g in given]
     precise = [
-        None if g is None else rows.once(numerics.cast(g, numerics.compute_dtype(dtype)), 0, False)
+        None if g is None else _once(numerics.cast(g, numerics.compute_dtype(dtype)), _rows_of(g))
         for g, dtype in zip(given, dtypes, strict=True)
     ]
     present = [numerics.values(g) for g in precise if g is not None]
@@ -107,6 +108,24 @@ def _listed(gradients: Any) -> list[Any]:
                 "must be floating point."
             )
     return listed
+
+
+def _once(gradient: Any, count: int) -> Any:
+    return rows.as_slices(rows.once(gradient, count, masked=False))
+
+
+def _rows_of(gradient: Any) -> int:
+    """How many rows the variable of a row-sparse gradient has: needed in XLA only."""
+    if not isinstance(gradient, tf.IndexedSlices) or not keras_contract.in_xla():
+        return 0
+    shape = gradient.dense_shape
+    known = None if shape is None else tf.get_static_value(shape)
+    if known is None:
+        raise ValueError(
+            "clip_by_global_norm: compiled by XLA, a row-sparse gradient must have a constant "
+            "dense_shape; give it one: tf.IndexedSlices(values, indices, dense_shape)."
+        )
+    return int(known[0])
 
 
 def _excess(norm: tf.Tensor, largest: float) -> tf.Tensor:

@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_graft.core import replicas
+from tf_graft.core import keras_contract, replicas, rows
 
 MERGE = tf.distribute.MirroredStrategy | tf.distribute.MultiWorkerMirroredStrategy
 OWN_GROUPS = 1 << 30  # strategies number their groups from 1
@@ -48,26 +48,35 @@ _of_functions: weakref.WeakKeyDictionary[Any, Numbers] = weakref.WeakKeyDictiona
 def summed(values: Sequence[Any], rows_of: Sequence[int], variable: Any) -> list[Any]:
     """Dense and row-sparse tensors summed over the replicas: one all-reduce for each dtype.
 
-    The rows of a sum stand in the order of the replicas and may repeat. Every replica has to call
-    it, or none.
+    The rows of a sum stand in the order of the replicas and may repeat: of `UniqueRows` it is
+    `tf.IndexedSlices`. Every replica has to call it, or none.
 
     Args:
-        values: tensors and `tf.IndexedSlices`.
+        values: tensors, and row-sparse gradients in any form.
         rows_of: how many rows the variable of each value has.
         variable: one of which each replica has a copy. It stands for the replica's collectives:
             those on one copy are in order, and none waits for another replica's, which would wait
             for it.
+
+    Raises:
+        ValueError: compiled by XLA, where replicas would wait for each other for ever.
     """
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1:
         return list(values)
+    if keras_contract.in_xla() and isinstance(context.strategy, MERGE):
+        raise ValueError(
+            f"jit_compile=True on the replicas of a {type(context.strategy).__name__}: XLA does "
+            "not compile what they send each other once a period; leave jit_compile out."
+        )
+    given = [rows.as_slices(v) for v in values]
     if tf.executing_eagerly() or not isinstance(context.strategy, MERGE):
-        return replicas.summed(values, rows_of)
+        return replicas.summed(given, rows_of)
     own = replicas.local(variable).handle
-    sparse = [v for v in values if isinstance(v, tf.IndexedSlices)]
-    dense = [v for v in values if not isinstance(v, tf.IndexedSlices)]
+    sparse = [v for v in given if isinstance(v, tf.IndexedSlices)]
+    dense = [v for v in given if not isinstance(v, tf.IndexedSlices)]
     sums, gathered = iter(_dense(dense, own)), iter(_gathered(sparse, own))
-    return [next(gathered if isinstance(v, tf.IndexedSlices) else sums) for v in values]
+    return [next(gathered if isinstance(v, tf.IndexedSlices) else sums) for v in given]
 
 
 def _dense(tensors: list[tf.Tensor], own: tf.Tensor) -> list[tf.Tensor]:
@@ -98,9 +107,9 @@ def _gathered(slices: list[tf.IndexedSlices], own: tf.Tensor) -> list[tf.Indexed
         missing = tf.bitwise.left_shift(1, exponent) - tf.size(x.indices)
         indices = tf.pad(tf.cast(x.indices, tf.int64), [[0, missing]], constant_values=-1)
         values = tf.pad(x.values, [[0, missing], *[[0, 0]] * (x.values.shape.rank - 1)])
-        every, rows = (_collective(gather, y, own, exponent) for y in (indices, values))
+        every, found = (_collective(gather, y, own, exponent) for y in (indices, values))
         there = tf.reshape(tf.where(every >= 0), [-1])
-        result.append(tf.IndexedSlices(tf.gather(rows, there), tf.gather(every, there)))
+        result.append(tf.IndexedSlices(tf.gather(found, there), tf.gather(every, there)))
     return result
 
 

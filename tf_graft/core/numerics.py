@@ -8,6 +8,21 @@ import tensorflow as tf
 HALF = (tf.float16, tf.bfloat16)
 
 
+class UniqueRows(NamedTuple):
+    """A row-sparse gradient in which no row occurs twice.
+
+    Compiled by XLA, where sizes are static, rows outside the variable fill it up: they read as
+    zero, and what is written to them is dropped.
+
+    Args:
+        values: of shape [k, ...].
+        indices: the rows, an int64 tensor of shape [k].
+    """
+
+    values: tf.Tensor
+    indices: tf.Tensor
+
+
 class MaskedGradient(NamedTuple):
     """A row-sparse gradient in dense form.
 
@@ -40,7 +55,7 @@ def values(gradient: Any) -> tf.Tensor:
 
 def row_sparse(gradient: Any) -> bool:
     """Whether a gradient is of some rows only."""
-    return isinstance(gradient, tf.IndexedSlices | MaskedGradient)
+    return isinstance(gradient, tf.IndexedSlices | UniqueRows | MaskedGradient)
 
 
 def cast(gradient: Any, dtype: tf.DType) -> Any:
@@ -68,7 +83,7 @@ def quotient(x: tf.Tensor, y: Any) -> tf.Tensor:
 
 def like(gradient: Any, new_values: tf.Tensor) -> Any:
     """`new_values` in the form of `gradient`, dense or row-sparse."""
-    if isinstance(gradient, MaskedGradient):
+    if isinstance(gradient, UniqueRows | MaskedGradient):
         return gradient._replace(values=new_values)
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(new_values, gradient.indices)

@@ -92,16 +92,28 @@ class Pipeline(Algorithm):
 
         What is done with them waits until every row was found to exist.
         """
+        ready, checks = self._coalesced(gradients, parameters)
+        with tf.control_dependencies(checks):
+            yield ready
+        for gradient, parameter in zip(gradients, parameters, strict=True):
+            if numerics.row_sparse(gradient) and self.mesh is None:
+                rows.share(replicas.local(parameter.variable))
+
+    def _coalesced(
+        self, gradients: list[Any], parameters: list[Parameter]
+    ) -> tuple[list[Any], list[tf.Operation]]:
+        """Gradients with each row once, dense where they are to act so; and assertions that every
+        row exists.
+        """
         both = list(zip(gradients, parameters, strict=True))
         owner = type(self).__name__
         on_mesh = self.mesh is not None
-        checks = [rows.range_checks(owner, g, p.path, p.rows, on_mesh) for g, p in both]
+        each = [rows.range_checks(owner, g, p.path, p.rows, on_mesh) for g, p in both]
+        checks = list(itertools.chain.from_iterable(each))
         once = [(rows.once(g, p.rows, masked=on_mesh), p) for g, p in both]
-        with tf.control_dependencies(list(itertools.chain.from_iterable(checks))):
-            yield [rows.densify(g, p.rows) if self._acts_dense(g, p) else g for g, p in once]
-        for gradient, parameter in both:
-            if isinstance(gradient, tf.IndexedSlices) and not on_mesh:
-                rows.share(replicas.local(parameter.variable))
+        with tf.control_dependencies(checks):
+            ready = [rows.densify(g, p.rows) if self._acts_dense(g, p) else g for g, p in once]
+        return ready, checks
 
     def _acts_dense(self, gradient: Any, parameter: Parameter) -> bool:
         if not numerics.row_sparse(gradient):
@@ -109,13 +121,14 @@ class Pipeline(Algorithm):
         exact_on_rows = self.idle and self.rowwise and not self.decays(parameter.path)
         return self.whole(parameter.path) or (self.sparse == "exact" and not exact_on_rows)
 
-    def _finite_check(self, finite: tf.Tensor) -> list[Any]:
+    def _finite_check(self, finite: tf.Tensor, method: str = "apply") -> list[Any]:
         if keras_contract.in_xla():
             raise ValueError(
                 f"{type(self).__name__}(nonfinite='raise'): compiled by XLA nothing can be raised; "
                 "use 'skip'."
             )
-        message = f"{type(self).__name__}.apply: a gradient is not finite; nothing was changed."
+        owner = f"{type(self).__name__}.{method}"
+        message = f"{owner}: a gradient is not finite; nothing was changed."
         check = tf.debugging.Assert(finite, [message])
         return [] if check is None else [check]
 

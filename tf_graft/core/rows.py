@@ -1,6 +1,6 @@
 """Row-sparse gradients, and the part of a variable that a gradient touches.
 
-Everything after `once` may assume that no row occurs twice. `part_of` gives the engine one way
+After `once` no row occurs twice, and the type says so. `part_of` gives the engine one way
 to read and write a variable, whether the gradient touches all of it or some of its rows: this is
 what makes the cost of a step follow the touched rows. On a mesh rows cannot be scattered: there the
 whole variable is gone through under a mask.
@@ -10,8 +10,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_graft.core import keras_contract
-from tf_graft.core.numerics import MaskedGradient
+from tf_graft.core import keras_contract, numerics
+from tf_graft.core.numerics import MaskedGradient, UniqueRows
 
 
 def once(gradient: Any, rows: int, masked: bool) -> Any:
@@ -20,7 +20,7 @@ def once(gradient: Any, rows: int, masked: bool) -> Any:
     Args:
         gradient: dense or row-sparse.
         rows: how many rows the variable has.
-        masked: whether the result is to be a `MaskedGradient`.
+        masked: whether the result is to be a `MaskedGradient`, and not `UniqueRows`.
     """
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
@@ -28,10 +28,57 @@ def once(gradient: Any, rows: int, masked: bool) -> Any:
         times = tf.ones_like(gradient.indices, tf.float32)
         touched = tf.math.unsorted_segment_sum(times, gradient.indices, rows) > 0
         return MaskedGradient(densify(gradient, rows), touched)
+    indices = tf.cast(gradient.indices, tf.int64)
+    if keras_contract.in_xla():
+        return _once_in_xla(gradient.values, indices, rows)
     with tf.control_dependencies([gradient.values]):  # by then the layer has read the variable
-        unique, position = tf.unique(tf.cast(gradient.indices, tf.int64))
+        unique, position = tf.unique(indices)
     summed = tf.math.unsorted_segment_sum(gradient.values, position, tf.shape(unique)[0])
-    return tf.IndexedSlices(summed, unique)
+    return UniqueRows(summed, unique)
+
+
+def _once_in_xla(values: tf.Tensor, indices: tf.Tensor, rows: int) -> UniqueRows:
+    """The sum of a row stands where the row occurs first; the other places are filled up.
+
+    The result is as long as what is given. In XLA the size of what `tf.unique` returns is dynamic,
+    which few operations can be trusted with: `tf.unique` itself and `tf.cumsum` cannot.
+    """
+    length = tf.shape(indices)[0]
+    place = tf.range(length)
+    first = tf.gather(tf.math.unsorted_segment_min(place, indices, rows), indices)
+    first = tf.where((indices >= 0) & (indices < rows), first, -1)  # `tf.gather` clamps
+    summed = tf.math.unsorted_segment_sum(values, first, length)
+    return UniqueRows(summed, tf.where(first == place, indices, rows))
+
+
+def marked(gradient: Any, marks: tf.Variable) -> Any:
+    """A gradient of the form of another, if row-sparse of the marked rows; its values are the
+    other's.
+
+    Compiled by XLA it is masked: how many rows are marked is not known there.
+    """
+    if not numerics.row_sparse(gradient):
+        return gradient
+    if isinstance(gradient, MaskedGradient) or keras_contract.in_xla():
+        return MaskedGradient(gradient.values, tf.convert_to_tensor(marks))
+    return UniqueRows(gradient.values, _true(marks))
+
+
+def of_marked(gradient: tf.Tensor, marks: tf.Tensor) -> UniqueRows:
+    """The marked rows of a dense gradient."""
+    return UniqueRows(tf.gather(gradient, _true(marks)), _true(marks))
+
+
+def _true(marks: Any) -> tf.Tensor:
+    """The numbers of the rows that are marked: of a dynamic size."""
+    return tf.reshape(tf.where(marks), [-1])
+
+
+def as_slices(gradient: Any) -> Any:
+    """A row-sparse gradient as the `tf.IndexedSlices` that all of TensorFlow knows."""
+    if isinstance(gradient, UniqueRows):
+        return tf.IndexedSlices(gradient.values, gradient.indices)
+    return gradient
 
 
 def share(variable: tf.Variable) -> None:
@@ -77,6 +124,10 @@ class Whole:
         """The variable's value."""
         return tf.convert_to_tensor(variable)
 
+    def merged(self, value: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
+        """What a variable that holds `old` would hold after `write`."""
+        return value
+
     def write(self, variable: tf.Variable, value: tf.Tensor) -> Any:
         """Replaces the variable's value; returns the operation, None eagerly."""
         return variable.assign(value, read_value=False)
@@ -88,6 +139,8 @@ class Whole:
 
 class Rows:
     """A row-sparse gradient's part: some rows of a variable, or all of one that has no rows.
+
+    Of a tensor, too, as far as `read` and `merged` go.
 
     Args:
         indices: distinct rows, an int64 tensor of shape [k].
@@ -101,7 +154,15 @@ class Rows:
     def read(self, variable: tf.Variable) -> tf.Tensor:
         """The touched rows' values, of shape [k, ...]."""
         rows = _has_rows(variable, self.rows)
-        return tf.gather(variable, self.indices) if rows else variable.value()
+        if not rows:
+            return tf.convert_to_tensor(variable)
+        return self._filled_up(tf.gather(variable, self.indices))
+
+    def merged(self, value: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
+        """What a variable that holds `old` would hold after `write`."""
+        if not _has_rows(old, self.rows):
+            return value
+        return tf.tensor_scatter_nd_update(old, self.indices[:, tf.newaxis], value)
 
     def write(self, variable: tf.Variable, value: tf.Tensor) -> None:
         """Replaces the touched rows' values."""
@@ -113,6 +174,12 @@ class Rows:
     def add(self, variable: tf.Variable, delta: tf.Tensor) -> None:
         """Adds to the touched rows' values."""
         variable.scatter_add(tf.IndexedSlices(delta, self.indices))
+
+    def _filled_up(self, value: tf.Tensor) -> tf.Tensor:
+        """What was read, with zeros for rows outside, which there are in XLA only."""
+        if not keras_contract.in_xla():
+            return value
+        return _where_rows(self.indices < self.rows, value, tf.zeros_like(value))
 
 
 class Masked:
@@ -133,19 +200,22 @@ class Masked:
         rows = _has_rows(variable, self.rows)
         return self._touched(value, tf.zeros_like(value)) if rows else value
 
+    def merged(self, value: tf.Tensor, old: Any) -> tf.Tensor:
+        """What a variable that holds `old` would hold after `write`."""
+        if not _has_rows(old, self.rows):
+            return value
+        return self._touched(value, tf.convert_to_tensor(old))
+
     def write(self, variable: tf.Variable, value: tf.Tensor) -> None:
         """Replaces the touched rows' values."""
-        if _has_rows(variable, self.rows):
-            value = self._touched(value, tf.convert_to_tensor(variable))
-        variable.assign(value, read_value=False)
+        variable.assign(self.merged(value, variable), read_value=False)
 
     def add(self, variable: tf.Variable, delta: tf.Tensor) -> None:
         """Adds to the touched rows' values."""
         variable.assign_add(self._touched(delta, tf.zeros_like(delta)), read_value=False)
 
     def _touched(self, value: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-        mask = tf.reshape(self.mask, [self.rows] + [1] * (value.shape.rank - 1))
-        return tf.where(mask, value, other)
+        return _where_rows(self.mask, value, other)
 
 
 Part = Whole | Rows | Masked
@@ -155,9 +225,14 @@ def part_of(gradient: Any, rows: int) -> Part:
     """The part of a variable with that many rows that a gradient touches, repeated rows summed."""
     if isinstance(gradient, MaskedGradient):
         return Masked(gradient.mask, rows)
-    if isinstance(gradient, tf.IndexedSlices):
+    if isinstance(gradient, UniqueRows):
         return Rows(gradient.indices, rows)
     return Whole()
+
+
+def _where_rows(rows: tf.Tensor, value: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+    """`value` in the rows that are true, `other` elsewhere."""
+    return tf.where(tf.reshape(rows, [-1] + [1] * (value.shape.rank - 1)), value, other)
 
 
 def _has_rows(variable: tf.Variable, rows: int) -> bool:

@@ -54,7 +54,7 @@ class Remote:
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._strategy)
         rounds = isinstance(self.optimizer, AGN)
         self._step = tf.function(self._round if rounds else self._on_worker)
-        self.period = self.optimizer.communication_period if rounds else 1
+        self.period = self.optimizer.round_length if rounds else 1
 
     def saved(self) -> Any:
         """What `Checkpoints` saves of it."""

@@ -71,7 +71,22 @@ class Centered(Around):
         """The centre, where it is not another worker's."""
         if self._leader is not None:
             return {}
-        return {"center": Slot(lambda variable: tf.convert_to_tensor(variable))}
+        return {"center": Slot(_value_of)}
+
+    def _receive(self, gradients: list[Any], parameters: list[Parameter], summed: bool) -> None:
+        if self._leader is None:
+            self._start_center()
+        super()._receive(gradients, parameters, summed)
+
+    def _start_center(self) -> None:
+        """As long as no step is made, the centre is the weights, whenever they got their values."""
+        counts = [tf.convert_to_tensor(replicas.local(v)) for v in (self.iterations, self.rounds)]
+
+        def start() -> None:
+            for p in self._parameters:
+                replicas.put(_center_of(p), p.read(Whole()))
+
+        tf.cond(tf.add_n(counts) > 0, lambda: None, start)
 
     def whole(self, path: str) -> bool:
         return super().whole(path) or self.center_optimizer.whole(path)
@@ -89,6 +104,7 @@ class Centered(Around):
                     f"{type(self).__name__}.build: '{p.path}' is no keras.Variable, which it must "
                     "be on parameter servers, and not a shard of one."
                 )
+            _center_of(p).constraint = p.variable.constraint
         centers = {p.path: _center_of(p) for p in parameters}
         self.center_optimizer.settle(self.mesh)
         with keras_contract.named(centers):  # patterns are for the model's paths
@@ -178,6 +194,14 @@ class Centered(Around):
 def _center_of(parameter: Parameter) -> Any:
     """A parameter's centre: on servers, its variable itself."""
     return parameter.slots.get("center", parameter.variable)
+
+
+def _value_of(variable: Any) -> tf.Tensor:
+    """A variable's value; zeros where it has none yet: `fit` may make the variables of a model in
+    the function of its first step, which gives them their values when it runs.
+    """
+    value = tf.convert_to_tensor(variable)
+    return value if value.shape == variable.shape else tf.zeros(variable.shape, value.dtype)
 
 
 def refuse_scaling(owner: str, argument: str, given: Any) -> None:

@@ -1,0 +1,216 @@
+"""Row-sparse gradients compiled by XLA, where sizes are static: as without it, row 0 included.
+
+XLA fills up what has a dynamic size, with zeros where it is rows: row 0 is what goes wrong first.
+"""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from samples import slices, state_of, variables, weights
+from test_replicas import mirrored, per_replica
+
+import tf_graft as tg
+from tf_graft.core import collectives
+from tf_graft.core.numerics import MaskedGradient
+
+ROWS, LENGTH, BATCH, STEPS = 12, 4, 3, 8
+PADDING = ROWS - 1
+FIRST = [0, 0, 1, 1, 0, 1, 1, 1]  # the least id of each step: in some periods row 0 is not touched
+
+
+@keras.saving.register_keras_serializable()
+class Present(keras.layers.Layer):
+    """The sum of the embeddings of the ids that are no padding: of how many, the data say."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.embedding = keras.layers.Embedding(ROWS, 3)
+
+    def build(self, shape):
+        self.embedding.build(shape)
+
+    def call(self, ids):
+        flat = tf.reshape(ids, [-1])
+        there = tf.reshape(tf.where(flat != PADDING), [-1])
+        found = self.embedding(tf.gather(flat, there))
+        return tf.math.unsorted_segment_sum(found, there // LENGTH, tf.shape(ids)[0])
+
+
+@keras.saving.register_keras_serializable()
+class Scale(keras.layers.Layer):
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(), initializer="ones", name="scale")
+
+    def call(self, x):
+        return x * self.scale
+
+
+def fitted(optimizer, jit_compile, dynamic):
+    """All weights, and all state of the optimizer, after a `fit` that sees id 0."""
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(3)
+    static = [keras.layers.Embedding(ROWS, 3), keras.layers.GlobalAveragePooling1D()]
+    ends = [keras.layers.BatchNormalization(), keras.layers.Dense(2), Scale()]
+    model = keras.Sequential([Present()] if dynamic else static)
+    for layer in ends:
+        model.add(layer)
+    random = np.random.default_rng(0)
+    ids = np.concatenate([random.integers(least, ROWS, (BATCH, LENGTH)) for least in FIRST])
+    y = random.normal(size=(len(ids), 2)).astype("float32")
+    model.compile(optimizer, "mse", jit_compile=jit_compile)
+    model.fit(ids, y, BATCH, 1, verbose=0, shuffle=False)
+    named = {f"weight {i}": w for i, w in enumerate(model.get_weights())}
+    return named | state_of(optimizer)
+
+
+FITTED = {
+    "adam": (lambda: tg.Adam(0.1), True),
+    "agn": (lambda: tg.AGN(tg.Adam(0.1), communication_period=2), False),
+    "agn_dynamic": (lambda: tg.AGN(tg.Adam(0.1), communication_period=2), True),
+    "agn_mixed": (
+        lambda: tg.AGN(tg.MixedPrecision(tg.SGD(0.1, momentum=0.9), 8.0), communication_period=2),
+        False,
+    ),
+    "agn_together": (
+        lambda: tg.AGN(
+            tg.AdaGraft(tg.Adam(0.1), tg.SGD(1.0)),
+            communication_period=2,
+            center_optimizer=tg.Adam(0.1, use_ema=True, global_clipnorm=0.1),
+            mode="updates",
+            reset_local_state=True,
+            clipnorm=0.5,
+        ),
+        False,
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FITTED)
+def test_fit(name):
+    make, dynamic = FITTED[name]
+    compiled, right = (fitted(make(), jit, dynamic) for jit in (True, False))
+    assert compiled.keys() == right.keys()
+    for path, value in right.items():
+        np.testing.assert_allclose(compiled[path], value, rtol=2e-5, atol=2e-5, err_msg=path)
+
+
+# The optimizer alone, with rows of which the data say how many there are.
+
+SHAPES = {"table": (6, 3), "kernel": (4, 3), "scale": ()}
+IDS = [[0, 0, 1], [2, 5, 2], [1, 0, 4], [3, 3, 3], [0, 5, 1], [4, 0, 0]]
+KEPT = [[1, 1, 1], [1, 0, 1], [0, 1, 1], [0, 1, 1], [0, 0, 0], [1, 1, 1]]
+ALONE = {
+    "adam": lambda: tg.Adam(0.1, global_clipnorm=0.5, use_ema=True),
+    "exact": lambda: tg.Adam(0.1, sparse="exact"),
+    "accumulated": lambda: tg.AdaGraft(tg.Adam(0.1), tg.SGD(1.0), gradient_accumulation_steps=2),
+    "agn": lambda: tg.AGN(tg.Adam(0.1), communication_period=2, clipnorm=0.5),
+}
+
+
+def applied(optimizer, jit_compile):
+    model = variables(weights(SHAPES))
+    optimizer.build(list(model.values()))
+
+    @tf.function(jit_compile=jit_compile)
+    def apply(values, ids, kept, kernel, scale):
+        values, ids = tf.boolean_mask(values, kept), tf.boolean_mask(ids, kept)
+        optimizer.apply([tf.IndexedSlices(values, ids), kernel, scale], list(model.values()))
+
+    random = np.random.default_rng(0)
+    for ids, kept in zip(IDS, KEPT, strict=True):
+        values = [random.normal(size=s).astype("float32") for s in ((3, 3), (4, 3), ())]
+        apply(values[0], tf.constant(ids), tf.constant(np.array(kept, bool)), *values[1:])
+    return state_of(optimizer, *model.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALONE)
+def test_rows_of_dynamic_number(name):
+    compiled, right = (applied(ALONE[name](), jit) for jit in (True, False))
+    for path, value in right.items():
+        np.testing.assert_allclose(compiled[path], value, rtol=2e-5, atol=2e-5, err_msg=path)
+
+
+def operations(function):
+    """The types of all operations of a traced function, its branches included."""
+    graph = function.graph.as_graph_def()
+    nodes = itertools.chain(graph.node, *(f.node_def for f in graph.library.function))
+    return [node.op for node in nodes]
+
+
+def test_what_is_unique_is_not_coalesced_again():
+    """AGN sends its centre each row once: only the gradient that is given is coalesced."""
+    table = tf.Variable(tf.zeros([4, 2]))
+    optimizer = tg.AGN(tg.SGD(0.1, gradient_accumulation_steps=2), communication_period=2)
+    optimizer.build([table])
+
+    def apply(values):
+        optimizer.apply([slices([0, 0], values)], [table])
+
+    traced = tf.function(apply).get_concrete_function(tf.TensorSpec([2, 2]))
+    assert operations(traced).count("Unique") == 1
+
+
+# Clipping, for whoever does it himself.
+
+
+@pytest.mark.parametrize("jit_compile", [False, True], ids=["function", "xla"])
+def test_clip_by_global_norm_of_rows_of_dynamic_number(jit_compile):
+    @tf.function(jit_compile=jit_compile)
+    def clipped(values, ids, kept):
+        values, ids = tf.boolean_mask(values, kept), tf.boolean_mask(ids, kept)
+        gradient = tf.IndexedSlices(values, ids, tf.constant([4, 1], tf.int64))
+        (g,), norm = tg.clip_by_global_norm([gradient], 2.5)
+        return tf.math.unsorted_segment_sum(g.values, g.indices, 4), norm
+
+    values, kept = tf.constant([[9.0], [1.0], [3.0], [2.0]]), tf.constant([False, True, True, True])
+    dense, norm = clipped(values, tf.constant([0, 1, 2, 1], tf.int64), kept)
+    np.testing.assert_allclose(norm, np.sqrt(18.0), rtol=1e-6)
+    np.testing.assert_allclose(dense[:, 0], np.array([0, 3, 3, 0]) * 2.5 / np.sqrt(18), rtol=1e-6)
+
+
+def test_clip_by_global_norm_has_to_know_the_rows_in_xla():
+    @tf.function(jit_compile=True)
+    def clipped(values):
+        return tg.clip_by_global_norm([slices([1, 1], values)], 2.5)[1]
+
+    with pytest.raises(ValueError, match="must have a constant dense_shape"):
+        clipped(tf.ones([2, 1]))
+
+
+def test_masked_gradients_are_summed_over_replicas():
+    """As AGN's are on a TPU: values are added, either mask counts."""
+    strategy = mirrored()
+    with strategy.scope():
+        count = tf.Variable(0)
+
+    def step(values, mask):
+        total, dense = collectives.summed([MaskedGradient(values, mask), 2.0 * values], count)
+        return total.values, total.mask, dense
+
+    @tf.function
+    def run(values, mask):
+        return strategy.run(step, args=(values, mask))
+
+    given = np.float32([[[1, 2], [0, 0], [0, 0]], [[3, 4], [0, 0], [5, 6]]])
+    masks = np.array([[True, False, False], [True, False, True]])
+    results = run(per_replica(given), per_replica(masks))
+    for values, mask, dense in zip(*map(strategy.experimental_local_results, results), strict=True):
+        np.testing.assert_array_equal(values, given.sum(0))
+        np.testing.assert_array_equal(dense, 2 * given.sum(0))
+        np.testing.assert_array_equal(mask, [True, False, True])
+
+
+def test_replicas_that_meet_are_refused_in_xla():
+    """They would wait for each other for ever."""
+    strategy = mirrored()
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        optimizer = tg.AGN(tg.SGD(0.1), communication_period=2)
+        model.compile(optimizer, "mse", jit_compile=True)
+    with pytest.raises(ValueError, match="jit_compile=True on the replicas of a MirroredStrategy"):
+        model.fit(np.ones((4, 2)), np.ones((4, 1)), 2, verbose=0)
