@@ -751,6 +751,7 @@ def test_patterns_are_for_the_models_paths_on_the_centre_too():
     assert [v.numpy().item() for v in model.values()] == [0.75, 1.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_fit_of_a_model_that_its_first_step_makes(jit_compile):
     """There the centre begins from weights that have no values before the step runs."""
