@@ -182,29 +182,6 @@ def test_clip_by_global_norm_has_to_know_the_rows_in_xla():
         clipped(tf.ones([2, 1]))
 
 
-def test_masked_gradients_are_summed_over_replicas():
-    """As AGN's are on a TPU: values are added, either mask counts."""
-    strategy = mirrored()
-    with strategy.scope():
-        count = tf.Variable(0)
-
-    def step(values, mask):
-        total, dense = collectives.summed([MaskedGradient(values, mask), 2.0 * values], count)
-        return total.values, total.mask, dense
-
-    @tf.function
-    def run(values, mask):
-        return strategy.run(step, args=(values, mask))
-
-    given = np.float32([[[1, 2], [0, 0], [0, 0]], [[3, 4], [0, 0], [5, 6]]])
-    masks = np.array([[True, False, False], [True, False, True]])
-    results = run(per_replica(given), per_replica(masks))
-    for values, mask, dense in zip(*map(strategy.experimental_local_results, results), strict=True):
-        np.testing.assert_array_equal(values, given.sum(0))
-        np.testing.assert_array_equal(dense, 2 * given.sum(0))
-        np.testing.assert_array_equal(mask, [True, False, True])
-
-
 def test_replicas_that_meet_are_refused_in_xla():
     """They would wait for each other for ever."""
     strategy = mirrored()

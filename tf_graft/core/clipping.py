@@ -75,8 +75,8 @@ def clip_by_global_norm(
     given = _listed(gradients)
     dtypes = [None if g is None else numerics.values(g).dtype for g in given]
     precise = [
-        None if g is None else _once(numerics.cast(g, numerics.compute_dtype(dtype)), _rows_of(g))
-        for g, dtype in zip(given, dtypes, strict=True)
+        None if g is None else _once(numerics.cast(g, numerics.compute_dtype(dtype)), _rows_of(raw))
+        for g, raw, dtype in zip(given, gradients, dtypes, strict=True)
     ]
     present = [numerics.values(g) for g in precise if g is not None]
     if not present:
