@@ -243,6 +243,12 @@ def loss_of(model, x, y, w):
     return model_cells.LOSS()(y, model(x, training=True), w)
 
 
+def sentence(message):
+    """The sentence of an error: where AutoGraph has put the user's code before it, the last."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    return lines[-1].partition(": ")[2] if lines[0] == "in user code:" else lines[0]
+
+
 def filled(place, name, options):
     """(cells by column, digest) for each of a row's options; what fails is a cell, too."""
     for option in options:
@@ -252,8 +258,7 @@ def filled(place, name, options):
             try:
                 found, digest = place.cell(name, option, column)
             except (TypeError, ValueError) as error:
-                reason = str(error).partition("\n")[0]
-                found = cells.Cell(name, option, None, reason)
+                found = cells.Cell(name, option, None, sentence(str(error)))
             except (AssertionError, RuntimeError, tf.errors.OpError) as error:
                 said = f"{type(error).__name__}: {' '.join(str(error).split())}"
                 found = cells.Cell(name, option, None, said[-300:])

@@ -160,3 +160,12 @@ def test_what_fails_is_a_cell(monkeypatch):
     ((found, _),) = model_columns.filled(model_columns.OneDevice(), "adam", ["plain"])
     assert found[""].refusal == "RuntimeError: it broke"
     assert not cells.known_refusal(found[""].refusal)
+
+
+def test_the_sentence_of_a_refusal_is_found():
+    said = "AGN.round: a round on a worker of parameter servers keeps no loss scale; give it none."
+    within = (
+        f"in user code:\n\n    File 'a.py', line 1, in f\n        g()\n\n    ValueError: {said}\n"
+    )
+    assert model_columns.sentence(said) == model_columns.sentence(within) == said
+    assert cells.known_refusal(said)
