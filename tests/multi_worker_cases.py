@@ -79,9 +79,9 @@ def arrays(scope, prepare):
 
 
 def data_set(scope, prepare):
-    """A data set and a step of one's own; prepared before it is compiled."""
+    """A data set and a step of one's own; prepared before it is compiled, and a second time."""
     with scope():
-        model = prepare(network(OwnStep, None))
+        model = prepare(prepare(network(OwnStep, None)))
         model.compile(tg.Adagrad(0.1), "mse")
     batches = tf.data.Dataset.from_tensor_slices((IDS, LABELS)).batch(BATCH)
     options = tf.data.Options()

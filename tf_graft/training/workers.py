@@ -64,7 +64,6 @@ def multi_worker(model: keras.Model) -> keras.Model:
     keras_contract.make_metrics_of_one_replica(model)
     model.train_step = _averaged(model, model.train_step)
     model.test_step = _averaged(model, model.test_step)
-    model.train_function = model.test_function = None
     return model
 
 
