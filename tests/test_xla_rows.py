@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from samples import slices, state_of, variables, weights
-from test_replicas import mirrored, per_replica
+from test_replicas import mirrored
 
 import tf_graft as tg
-from tf_graft.core import collectives
-from tf_graft.core.numerics import MaskedGradient
 
 ROWS, LENGTH, BATCH, STEPS = 12, 4, 3, 8
 PADDING = ROWS - 1
