@@ -26,6 +26,14 @@ hypothesis.settings.register_profile("tests", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("tests")
 
 
+@hypothesis.given(hypothesis.strategies.none())
+def _first(_):
+    """At its first test Hypothesis looks for who holds NumPy's random state: here, among little."""
+
+
+_first()
+
+
 @pytest.fixture(autouse=True)
 def _same_random_numbers():
     keras.utils.set_random_seed(0)

@@ -92,7 +92,7 @@ TRANSFORMER = {
 def made(make, optimizer=None, **compiled) -> keras.Model:
     """The model, the same each time."""
     keras.utils.set_random_seed(7)
-    keras.backend.clear_session()
+    keras.backend.clear_session(free_memory=False)
     model = make()
     if optimizer is not None:
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -818,7 +818,7 @@ def test_a_model_with_a_step_of_its_own_and_a_metric_of_several_numbers():
 
     def fitted(mesh_):
         keras.utils.set_random_seed(7)
-        keras.backend.clear_session()
+        keras.backend.clear_session(free_memory=False)
         model = make()
         score = keras.metrics.F1Score(average="macro", threshold=0.5)
         model.compile(tg.SGD(0.1, name="optimizer"), "binary_crossentropy", metrics=[score])

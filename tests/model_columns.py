@@ -263,4 +263,4 @@ def filled(place, name, options):
                 said = f"{type(error).__name__}: {' '.join(str(error).split())}"
                 found = cells.Cell(name, option, None, said[-300:])
             yield {column: found}, digest
-            keras.backend.clear_session()
+            keras.backend.clear_session(free_memory=False)

@@ -603,7 +603,7 @@ def test_the_state_is_saved_and_goes_on(tmp_path):
     x, y = data()
 
     def fitted(epochs, weights_of=None):
-        keras.backend.clear_session()  # layers are named alike
+        keras.backend.clear_session(free_memory=False)  # layers are named alike
         model = compiled(tg.AGN(tg.Adam(0.05), communication_period=4))
         model.optimizer.build(model.trainable_variables)
         if weights_of is not None:
@@ -757,7 +757,7 @@ def test_fit_of_a_model_that_its_first_step_makes(jit_compile):
     """There the centre begins from weights that have no values before the step runs."""
 
     def weights_after(deferred):
-        keras.backend.clear_session()
+        keras.backend.clear_session(free_memory=False)
         keras.utils.set_random_seed(0)
         layers = [keras.layers.Dense(2, kernel_initializer="ones"), keras.layers.Dense(1)]
         model = keras.Sequential(layers if deferred else [keras.Input((3,)), *layers])
@@ -983,7 +983,7 @@ def test_the_scalers_state_is_saved_and_goes_on(scale, way, tmp_path):
     x[84] = 1e30
 
     def trained(first, last, model=None, restored=lambda model: None):
-        keras.backend.clear_session()  # layers are named alike
+        keras.backend.clear_session(free_memory=False)  # layers are named alike
         if model is None:
             model = compiled(scaled(tg.Adam(0.05), {"name": scale} | OPTIONS[scale]))
             model.optimizer.build(model.trainable_variables)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import samples
 import tensorflow as tf
+from test_replicas import mirrored
 
 import tf_graft
 
@@ -71,7 +72,7 @@ def test_a_compiled_model_copies_no_table(name):
 
 
 def test_replicas_copy_no_table():
-    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+    with mirrored().scope():
         model = embedding_model()
         model.compile(tf_graft.Adam(use_ema=True), "mse")
     copies = model.layers[0].embeddings.value.values

@@ -424,7 +424,7 @@ def test_every_file_in_a_fresh_process(tmp_path):
     """Also without tf_graft: a model to predict with needs none, a compiled one says what to do."""
     expected = {}
     for name, make in OPTIMIZERS.items():
-        keras.utils.clear_session()
+        keras.utils.clear_session(free_memory=False)
         model = fit(compiled(make()))
         model.save(tmp_path / f"{name}.keras")
         model.save_weights(tmp_path / f"{name}.weights.h5")

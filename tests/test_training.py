@@ -312,7 +312,7 @@ REFUSED = {
     "optimizer.learning_rate.power=-2": r"override '.*power=-2': PolyDecay\(power=-2\): power must",
     "optimizer.beta_1=1.5": r"override 'optimizer.beta_1=1.5': .*beta_1 must",
     "optimizer.betta_1=0.5": r"override 'optimizer.betta_1=0.5': .*betta_1",
-    "data.name=minst": r"no data set 'minst'; did you mean 'mnist'\?",
+    "data.name=minst": r"no data set 'minst', and none is prepared in .*; did you mean 'mnist'\?",
     "data.train=trian": r"no split 'trian' in 'digits'; there are train, test",
     "data.batch_size=1000": r"override 'data.batch_size=1000': .* is more than the 448 examples",
     "model={name: transformer}": None,
@@ -382,7 +382,8 @@ def test_a_transformer_does_not_see_the_future():
         ("imdb_reviews", "{name: embedding, dimension: 4, units: [4]}"),
     ],
 )
-def test_data_sets_of_tensorflow_datasets(name, model, tmp_path):
+def test_data_sets_of_tensorflow_datasets(name, model, tmp_path, monkeypatch):
+    monkeypatch.setattr(data_sets, "_reach", lambda url: None)  # mock data come from no network
     path = tmp_path / "c.yaml"
     path.write_text(
         f"data: {{name: {name}, batch_size: 8, dir: {tmp_path}/data, sequence_length: 20}}\n"
@@ -395,7 +396,8 @@ def test_data_sets_of_tensorflow_datasets(name, model, tmp_path):
     assert np.isfinite(summary["test_loss"])
 
 
-def test_networks_of_keras_applications(tmp_path):
+def test_networks_of_keras_applications(tmp_path, monkeypatch):
+    monkeypatch.setattr(data_sets, "_reach", lambda url: None)
     with tfds.testing.mock_data(num_examples=20):
         data = Data(name="cifar10", batch_size=8, dir=str(tmp_path))
         batches = data_sets.load(data, 1, Source("x"))

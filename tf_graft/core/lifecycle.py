@@ -90,8 +90,7 @@ class Lifecycle(Saving, Placed):
             return
         made_under, self._strategy = self._strategy, replicas.strategy_of(variables)
         with tf.init_scope(), replicas.creating_under(self._strategy):
-            mesh = self.mesh or slots.mesh_of(variables)
-            self.settle(mesh, moved=made_under is not self._strategy)
+            self.settle(self.mesh or slots.mesh_of(variables), made_under is not self._strategy)
         with replicas.ahead_of(variables), replicas.creating_under(self._strategy):
             by_path = dict(zip(paths(variables), variables, strict=True))
             self.prepare(by_path)

@@ -4,6 +4,7 @@ import warnings
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+import tensorflow as tf
 
 from tf_graft.core import keras_contract, state, stock
 from tf_graft.core.checks import CheckpointError
@@ -130,14 +131,15 @@ class Saving(Rates):
         if self._awaited is None:
             return
         (saved, before), self._awaited = self._awaited, None
-        early = self._early_variables()
-        since = state.numpy(early)  # a rate may have been set
-        state.assign(early, before)
-        if state.IDENTITY in saved:
-            state.load(self._identity, self.named_variables(), saved)
-        elif not self._take_matching(saved):
-            return
-        state.assign(early, since)
+        with tf.init_scope():  # the variables may be made while a function is traced
+            early = self._early_variables()
+            since = state.numpy(early)  # a rate may have been set
+            state.assign(early, before)
+            if state.IDENTITY in saved:
+                state.load(self._identity, self.named_variables(), saved)
+            elif not self._take_matching(saved):
+                return
+            state.assign(early, since)
 
     def _take_matching(self, values: state.Saved) -> bool:
         """Takes what a Keras optimizer saved, if it is all that there is here, and no more."""
