@@ -26,14 +26,17 @@ hypothesis.settings.register_profile("tests", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("tests")
 
 
-@hypothesis.given(hypothesis.strategies.none())
-def _first(_):
-    """At its first test Hypothesis looks for who holds NumPy's random state: here, among little."""
-
-
-_first()
-
-
 @pytest.fixture(autouse=True)
 def _same_random_numbers():
     keras.utils.set_random_seed(0)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _hypothesis_begins_early():
+    """At its first test it looks for who holds NumPy's random state: here, among little."""
+
+    @hypothesis.given(hypothesis.strategies.none())
+    def first(_):
+        pass
+
+    first()
