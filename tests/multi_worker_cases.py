@@ -122,6 +122,7 @@ def main():
     arguments = argparse.ArgumentParser()
     arguments.add_argument("column")
     arguments.add_argument("--every")
+    arguments.add_argument("--through")
     arguments.add_argument("--out", type=pathlib.Path)
     folder = arguments.parse_args().out
     strategy = tf.distribute.MultiWorkerMirroredStrategy()

@@ -702,6 +702,7 @@ if hasattr(keras.optimizers, "ScheduleFreeAdamW"):  # from Keras 3.15 on; 3.12's
             slots={0: ("momentum", "velocity"), 1: ("momentum", "velocity"), 2: ("momentum",)},
             whole=True,
             spoils="all",
+            graph_ulps=8,  # five products of matrices, one after the other; 6.2 seen
         ),
         _wrapped(
             keras.optimizers.ScheduleFreeAdamW,

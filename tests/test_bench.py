@@ -15,9 +15,9 @@ def test_a_row_sparse_step_costs_what_its_rows_cost():
 
 
 def test_a_row_sparse_step_beats_one_that_follows_the_table():
-    measured = [t for t in bench.row_sparse(400_000, 5, names=("Adam",)) if t.stock is not None]
+    measured = [t for t in bench.row_sparse(repeats=5, names=("Adam",)) if t.stock is not None]
     assert [t.name for t in measured] == ["Adam"]
-    assert all(t.stock > 10 * t.large for t in measured), measured
+    assert all(t.stock > 20 * t.large for t in measured), measured
 
 
 def test_a_dense_step_is_faster_than_stock_and_traced_no_slower():

@@ -18,6 +18,7 @@ import pytest
 import samples
 import tensorflow as tf
 from file_models import compiled, fit, weights
+from test_replicas import mirrored
 
 import tf_graft
 from tf_graft import SGD, Adagrad, Adam, Slot
@@ -192,7 +193,7 @@ def test_loaded_before_a_fit_on_replicas(name, tmp_path):
     """The optimizer is then built inside the replicas: each has all of the state."""
     model = fit(compiled(OPTIMIZERS[name]()))
     model.save_weights(tmp_path / "model.weights.h5")
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    strategy = mirrored()
     with strategy.scope():
         spread = file_models.net()
         spread.compile(optimizer=OPTIMIZERS[name](), loss="mse")

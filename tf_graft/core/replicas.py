@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-from tf_graft.core import tpus
+from tf_graft.core import keras_contract, tpus
 
 
 def summed(gradients: Sequence[Any], rows_of: Sequence[int]) -> list[Any]:
@@ -145,9 +145,11 @@ def creating_under(strategy: tf.distribute.Strategy) -> contextlib.AbstractConte
 
 def ahead_of(variables: Iterable[Any]) -> contextlib.AbstractContextManager[Any]:
     """The context in which state is created for variables, while a function is traced: outside of
-    it; inside where it makes the variables too, which then have no value outside.
+    it; inside where it makes the variables too, which then have no value outside. XLA compiles no
+    function that makes variables.
     """
-    made_here = not tf.executing_eagerly() and not all(_has_value(v) for v in variables)
+    traced = not tf.executing_eagerly() and not keras_contract.in_xla()
+    made_here = traced and not all(_has_value(v) for v in variables)
     return contextlib.nullcontext() if made_here else tf.init_scope()
 
 
