@@ -11,12 +11,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tf_graft.training.processes import Cluster
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.S)
 ON_MESH = [block for block in BLOCKS if "logical_cpus" in block]  # before any tensor is made
+ON_WORKERS = [block for block in BLOCKS if "MultiWorker" in block]  # likewise
 READER = """
-import keras, numpy as np
+import keras, numpy as np, tensorflow as tf
 import tf_graft as tg
 x = np.random.default_rng(0).normal(size=(96, 4)).astype("float32")
 """
@@ -33,7 +36,7 @@ def names():
 
 
 def test_its_python_runs(names):
-    blocks = [block for block in BLOCKS if block not in ON_MESH]
+    blocks = [block for block in BLOCKS if block not in [*ON_MESH, *ON_WORKERS]]
     assert len(blocks) == 4
     for block in blocks:
         exec(block, names)
@@ -56,6 +59,16 @@ def test_its_python_on_a_mesh_runs():
         timeout=180,
         env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"},
     )
+
+
+@pytest.mark.slow
+def test_its_python_on_workers_runs():
+    (block,) = ON_WORKERS
+    check = "assert int(model.optimizer.iterations.numpy()) == 3\nimport os; os._exit(0)"
+    command = [sys.executable, "-c", f"{READER}\n{block}\n{check}"]
+    with Cluster(command, {"worker": 2}, {"TF_CPP_MIN_LOG_LEVEL": "2"}) as cluster:
+        assert cluster.wait(cluster.tasks, 180)
+        assert set(cluster.ended().values()) == {0}, cluster.output(("worker", 1))
 
 
 def test_its_configs_are_the_configs_there_are():

@@ -44,7 +44,7 @@ def compare(name):
 
 def losses(run, optimizers):
     """What a program returns, always from the same start."""
-    keras.utils.clear_session()
+    keras.utils.clear_session(free_memory=False)
     keras.utils.set_random_seed(0)
     return np.array(run(optimizers))
 
