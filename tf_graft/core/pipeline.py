@@ -90,7 +90,8 @@ class Pipeline(Algorithm):
     def _ready(self, gradients: list[Any], parameters: list[Parameter]) -> Iterator[list[Any]]:
         """Gradients with each row once, dense where they are to act so.
 
-        What is done with them waits until every row was found to exist.
+        What is done with them waits until every row was found to exist. After it the layers' reads
+        of the variables share their memory again.
         """
         ready, checks = self._coalesced(gradients, parameters)
         with tf.control_dependencies(checks):
