@@ -1,0 +1,51 @@
+"""Makes every attack of the battery, and prints area, tried, wrong.
+
+    python tests/trust [AREA ...] [--every 1]
+
+Each area runs in a process of its own; the exit code is 1 where an attack was not held off.
+"""
+
+import argparse
+import importlib
+import pathlib
+import subprocess
+import sys
+import time
+
+TESTS = pathlib.Path(__file__).parents[1]
+sys.path[:0] = [str(TESTS), str(TESTS.parent)]
+
+import trust  # noqa: E402
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("areas", nargs="*", metavar="AREA", help=f"of {', '.join(trust.AREAS)}")
+    parser.add_argument("--every", type=int, default=1, help="one attack in so many")
+    chosen = parser.parse_args()
+    areas = chosen.areas or list(trust.AREAS)
+    if unknown := set(areas) - set(trust.AREAS):
+        parser.error(f"no such area: {', '.join(sorted(unknown))}")
+    if len(areas) == 1:
+        return run(areas[0], chosen.every)
+    print(f"{'area':<12}{'tried':>8}{'wrong':>8}{'seconds':>9}", flush=True)
+    command = [sys.executable, str(TESTS / "trust"), "--every", str(chosen.every)]
+    return max([subprocess.run([*command, area]).returncode for area in areas])
+
+
+def run(area: str, every: int) -> int:
+    """Makes the attacks of one area; prints those that were not held off, then the counts."""
+    import conftest  # noqa: F401  (four logical devices, before anything else)
+
+    began = time.monotonic()
+    tried, wrong = trust.summary(importlib.import_module(f"trust.{area}").attacks(every))
+    for result in wrong:
+        print(f"WRONG  {area}: {result.attack}: {result.wrong}", flush=True)
+    seconds = time.monotonic() - began
+    print(f"{area:<12}{tried:>8}{len(wrong):>8}{seconds:>9.0f}", flush=True)
+    return int(bool(wrong) or not tried)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
