@@ -6,7 +6,8 @@ in rotation, and yields its name and what was wrong: None where the attack was h
 `python tests/trust` makes them all; `tests/test_trust.py` makes some.
 """
 
-from collections.abc import Iterable
+import importlib
+from collections.abc import Iterator
 from typing import NamedTuple
 
 
@@ -25,7 +26,6 @@ class Result(NamedTuple):
 AREAS = ("gradients", "arguments", "configs", "files", "kills", "state")
 
 
-def summary(results: Iterable[Result]) -> tuple[int, list[Result]]:
-    """How many attacks were made, and those that were not held off."""
-    made = list(results)
-    return len(made), [result for result in made if result.wrong is not None]
+def made(area: str, every: int) -> Iterator[Result]:
+    """Makes the attacks of an area, or one in so many."""
+    return importlib.import_module(f"trust.{area}").attacks(every)

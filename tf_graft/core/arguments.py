@@ -43,9 +43,11 @@ class Common(TypedDict, total=False):
         sparse: what a row-sparse gradient (`tf.IndexedSlices`) does. `"lazy"`: only touched rows
             move, decay and age, at a cost that follows them. `"exact"`: as the equal dense
             gradient would, at the cost of the table unless the optimizer is idle on zeros.
-        nonfinite: what a gradient with NaN or infinity does. `"skip"`: nothing changes but
+        nonfinite: what a step does whose gradients have a NaN, an infinity or, together, an L2 norm
+            above 2^51 (float64: 2^484; not asked of gradients that are clipped to at most 2^36), or
+            whose learning rate is negative or not finite. `"skip"`: nothing changes but
             `skipped_steps`. `"raise"`: an `InvalidArgumentError`, and nothing changes. `"apply"`:
-            it is applied, unchecked, as Keras would.
+            it is made, unchecked, as Keras would.
         exclude_from_weight_decay: regular expressions; a variable whose path contains one does not
             decay.
     """

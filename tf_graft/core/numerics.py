@@ -123,30 +123,15 @@ def peak(x: tf.Tensor) -> tf.Tensor:
     return tf.maximum(tf.maximum(tf.reduce_max(x), -tf.reduce_min(x)), 0)
 
 
-def all_finite(tensors: Sequence[tf.Tensor], divisor: Any = None) -> tf.Tensor:
-    """Whether no entry of any tensor, divided by `divisor`, is infinite or NaN: a boolean scalar.
-
-    A finite sum of squares proves it at the cost of one pass; a non-finite one may be an overflow
-    and wants the exact check.
-    """
-    total = tf.add_n([tf.cast(_self_product(x), tf.float32) for x in tensors])
-
-    def exact() -> tf.Tensor:
-        quotients = (divided(x, divisor) for x in tensors)
-        return tf.reduce_all(tf.stack([tf.reduce_all(tf.math.is_finite(x)) for x in quotients]))
-
-    proof = tf.math.is_finite(divided(divided(total, divisor), divisor)) & tf.math.is_finite(total)
-    return tf.cond(proof, lambda: tf.constant(True), exact)
-
-
 def _sum_of_squares(x: tf.Tensor) -> tf.Tensor:
     return 2.0 * tf.nn.l2_loss(x)
 
 
-def _self_product(x: tf.Tensor) -> tf.Tensor:
+def self_product(x: tf.Tensor) -> tf.Tensor:
     """The sum of squares as a matrix product: the cheapest full pass TensorFlow has on a CPU.
 
-    On accelerators its precision may be reduced, so that it serves for finiteness only.
+    On accelerators its precision may be reduced, so that it says how large the entries are, and
+    whether they are finite, and no more.
     """
     flat = tf.reshape(x, [1, -1])
     return tf.reshape(tf.matmul(flat, flat, transpose_b=True), [])

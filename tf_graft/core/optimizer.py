@@ -35,7 +35,7 @@ class Optimizer(Pipeline):
     Attributes:
         rowwise: each row of a variable is updated from that row alone.
         idle: a zero gradient changes neither slots nor weights.
-        skipped_steps: how many updates were left out because a gradient was not finite.
+        skipped_steps: how many updates were left out by `nonfinite="skip"`.
 
     Args:
         learning_rate: a number, at least 0; a `LearningRateSchedule`; or a callable without
@@ -64,7 +64,7 @@ class Optimizer(Pipeline):
             ValueError: gradients and variables differ in number or shape; a variable is unknown or
                 given twice; there is no gradient at all.
             tf.errors.InvalidArgumentError: a row out of range; with `nonfinite="raise"` a gradient
-                that is not finite. Whatever is raised, nothing has changed.
+                that is not finite or too large, or such a learning rate. Whatever is raised, nothing has changed.
         """
         grads = list(grads)
         variables = None if trainable_variables is None else list(trainable_variables)

@@ -11,12 +11,13 @@ from tf_graft.core import (
     accumulation,
     averaging,
     clipping,
-    keras_contract,
+    judge,
     numerics,
     replicas,
     rows,
 )
 from tf_graft.core.algorithm import Algorithm
+from tf_graft.core.judge import Update
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.rows import Part, Whole
 
@@ -31,15 +32,10 @@ class Pipeline(Algorithm):
         with self._ready(gradients, parameters) as ready:
             scale = self.divisor()
             ready = self.penalized(ready, parameters, scale)
-            if self.nonfinite == "apply":
-                self._accept(ready, parameters, scale, None)
-                return
-            finite = numerics.all_finite([numerics.values(g) for g in ready], scale)
-            if self.nonfinite == "skip":
-                self._accept(ready, parameters, scale, finite)
-                return
-            with tf.control_dependencies(self._finite_check(finite)):
-                self._accept(ready, parameters, scale, finite)
+            update = Update(ready, parameters, scale, self.rates())
+            update, checks = judge.judged(update, self.nonfinite, self._clips, self._where("apply"))
+            with tf.control_dependencies(checks):
+                self._accept(update)
 
     outermost = False  # whether it has hooks of its own here, so that it can be no child
 
@@ -57,7 +53,7 @@ class Pipeline(Algorithm):
         Args:
             gradients: of the update, times the loss scale; each row once.
             parameters: what they are for.
-            finite: whether they were; None when it was not asked.
+            finite: whether it was made; None when it was not asked.
         """
 
     _watcher: Callable[[list[Any], list[Parameter]], None] | None = None
@@ -122,49 +118,40 @@ class Pipeline(Algorithm):
         exact_on_rows = self.idle and self.rowwise and not self.decays(parameter.path)
         return self.whole(parameter.path) or (self.sparse == "exact" and not exact_on_rows)
 
-    def _finite_check(self, finite: tf.Tensor, method: str = "apply") -> list[Any]:
-        if keras_contract.in_xla():
-            raise ValueError(
-                f"{type(self).__name__}(nonfinite='raise'): compiled by XLA nothing can be raised; "
-                "use 'skip'."
-            )
-        owner = f"{type(self).__name__}.{method}"
-        message = f"{owner}: a gradient is not finite; nothing was changed."
-        check = tf.debugging.Assert(finite, [message])
-        return [] if check is None else [check]
+    @property
+    def _clips(self) -> tuple[float | None, float | None, float | None]:
+        return self.clipvalue, self.clipnorm, self.global_clipnorm
+
+    def _where(self, method: str) -> str:
+        return f"{type(self).__name__}.{method}"
 
     def _skip(self) -> None:
         replicas.local(self.skipped_steps).assign_add(1, read_value=False)
 
-    def _accept(
-        self,
-        gradients: list[Any],
-        parameters: list[Parameter],
-        scale: Any,
-        finite: tf.Tensor | None,
-    ) -> None:
+    def _accept(self, update: Update) -> None:
         """Accumulate: an update now, or at the last micro-step."""
         steps = self.gradient_accumulation_steps
         if not steps:
-            self._decide(gradients, parameters, scale, finite)
+            self._decide(update)
             return
-        both = list(zip(gradients, parameters, strict=True))
+        both = list(zip(update.gradients, update.parameters, strict=True))
 
         def add() -> None:
             for gradient, parameter in both:
-                accumulation.add(numerics.divided(gradient, scale), parameter)
+                accumulation.add(numerics.divided(gradient, update.scale), parameter)
 
         def spoil() -> None:
             replicas.local(self.spoiled_micro_steps).assign_add(1, read_value=False)
 
         if self.nonfinite == "skip":
-            tf.cond(finite, add, spoil)
+            tf.cond(update.finite, add, spoil)
         else:
             add()
 
         def decide() -> None:
             means = [accumulation.take(g, p, steps) for g, p in both]
-            self._decide(means, parameters, None, self._unspoiled())
+            finite = self._unspoiled()
+            self._decide(update._replace(gradients=means, scale=None, finite=finite))
 
         taken = replicas.local(self.micro_steps).assign_add(1)
         tf.cond(taken % steps == 0, decide, lambda: None)
@@ -178,35 +165,30 @@ class Pipeline(Algorithm):
         spoiled.assign(0, read_value=False)
         return result
 
-    def _decide(
-        self,
-        gradients: list[Any],
-        parameters: list[Parameter],
-        scale: Any,
-        finite: tf.Tensor | None,
-    ) -> None:
-        """An update, unless a gradient was not finite."""
+    def _decide(self, update: Update) -> None:
+        """An update, unless it cannot be made."""
+        gradients, parameters, scale, _, finite = update
         if self._watcher is not None:
             self._watcher([numerics.divided(g, scale) for g in gradients], parameters)
         self.judged(gradients, scale, finite)
         if self.nonfinite == "skip":
-            tf.cond(finite, lambda: self._update(gradients, parameters, scale), self._skip)
+            tf.cond(finite, lambda: self._update(update), self._skip)
         else:
-            self._update(gradients, parameters, scale)
+            self._update(update)
         self.meet(gradients, parameters, finite)
 
-    def _update(self, gradients: list[Any], parameters: list[Parameter], scale: Any) -> None:
+    def _update(self, update: Update) -> None:
         """Clip, propose, write, average, count."""
+        gradients, parameters, scale, rates, _ = update
         count = replicas.local(self.iterations)
         done = self._done()
         parts = self._parts(gradients, parameters)
         if self.use_ema:
             averaging.catch_up(parameters, parts, done, self.ema_momentum)
-        clips = (self.clipvalue, self.clipnorm, self.global_clipnorm)
-        if any(clip is not None for clip in clips):
+        if any(clip is not None for clip in self._clips):
             unscaled = [numerics.divided(gradient, scale) for gradient in gradients]
-            gradients, scale = clipping.clipped(unscaled, *clips), None
-        self._write(gradients, parameters, scale, self.rates())
+            gradients, scale = clipping.clipped(unscaled, *self._clips), None
+        self._write(gradients, parameters, scale, rates)
         if self.use_ema:
             averaging.update(parameters, parts, done + 1, self.ema_momentum)
             self._overwrite_when_due(done + 1)

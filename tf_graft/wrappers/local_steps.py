@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from tf_graft.core import clipping, matching, numerics, rows
+from tf_graft.core import clipping, judge, matching, numerics, rows
+from tf_graft.core.judge import Update
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.pipeline import in_precision
@@ -102,8 +103,9 @@ class LocalSteps(Centered):
         scale = self.divisor()
         # No write has to wait for the assertions: all are of what comes out of the whole round.
         ready, _ = self._coalesced(in_precision(*both), both[1])
-        finite = self._judgement(ready, scale)
-        given = [(numerics.divided(g, scale), p) for g, p in zip(ready, both[1], strict=True)]
+        given = list(zip(ready, both[1], strict=True))
+        finite = self._judgement(given, scale, state.step)
+        given = [(numerics.divided(g, scale), p) for g, p in given]
         accepted = state._replace(
             others=changed, seen=state.seen + 1, loss=state.loss + tf.cast(value, tf.float32)
         )
@@ -127,15 +129,12 @@ class LocalSteps(Centered):
         changed = [tf.convert_to_tensor(scope.get_current_value(v)) for v in others]
         return value, tape.gradient(scaled, local), changed
 
-    def _judgement(self, gradients: list[Any], scale: Any) -> tf.Tensor | None:
-        """Whether the gradients are finite; None where a step does not depend on it."""
-        if self.nonfinite == "apply":
-            return None
-        finite = numerics.all_finite([numerics.values(g) for g in gradients], scale)
-        if self.nonfinite == "skip":
-            return finite
-        self._finite_check(finite, "round")
-        return None
+    def _judgement(self, ready: Both, scale: Any, step: tf.Tensor) -> tf.Tensor | None:
+        """Whether a step can be made; None where it does not depend on that."""
+        gradients, parameters = [g for g, _ in ready], [p for _, p in ready]
+        update = Update(gradients, parameters, scale, self._rates_at(step))
+        update, _ = judge.judged(update, self.nonfinite, self._clips, self._where("round"))
+        return update.finite if self.nonfinite == "skip" else None
 
     def _accumulated(self, state: Local, given: Both, finite: tf.Tensor | None) -> Local:
         """A step now, or at the last micro-step."""
@@ -173,8 +172,7 @@ class LocalSteps(Centered):
     def _moved(self, state: Local, given: Both) -> Local:
         """Clip, propose, add."""
         parameters = [p for _, p in given]
-        clips = (self.clipvalue, self.clipnorm, self.global_clipnorm)
-        gradients = clipping.clipped([g for g, _ in given], *clips)
+        gradients = clipping.clipped([g for g, _ in given], *self._clips)
         parts = [rows.part_of(g, p.rows) for g, p in given]
         t = state.count + 1
         rates = within("optimizer", self._rates_at(state.step))

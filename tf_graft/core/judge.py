@@ -1,0 +1,112 @@
+"""Whether an update can be made: the one place that judges gradients and learning rates."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tf_graft.core import keras_contract, numerics
+from tf_graft.core.parameters import Parameter
+
+
+class Update(NamedTuple):
+    """What travels from the gradients that were given to the variables.
+
+    Args:
+        gradients: times `scale`; each row once.
+        parameters: what they are for.
+        scale: what the gradients are still to be divided by; None for nothing.
+        rates: the learning rates by role.
+        finite: whether it can be made; None where that was not asked.
+    """
+
+    gradients: list[Any]
+    parameters: list[Parameter]
+    scale: Any
+    rates: dict[str, Any]
+    finite: tf.Tensor | None = None
+
+
+def judged(
+    update: Update, nonfinite: str, clips: Sequence[float | None], where: str
+) -> tuple[Update, list[tf.Operation]]:
+    """The update with its verdict, and assertions of it where `nonfinite` is `"raise"`.
+
+    Args:
+        update: as received.
+        nonfinite: see `tf_graft.core.arguments.Common`.
+        clips: what its gradients will be clipped to.
+        where: class and method, for the message of an assertion.
+    """
+    if nonfinite == "apply":
+        return update, []
+    values = [numerics.values(gradient) for gradient in update.gradients]
+    clipped = any(clip is not None and clip <= LARGEST_CLIP for clip in clips)
+    gradients_serve = in_range(values, update.scale, clipped)
+    rates_serve = tf.reduce_all([_serves(rate) for rate in update.rates.values()])
+    update = update._replace(finite=gradients_serve & rates_serve)
+    if nonfinite == "skip":
+        return update, []
+    if keras_contract.in_xla():
+        raise ValueError(
+            f"{where.partition('.')[0]}(nonfinite='raise'): compiled by XLA nothing can be raised; "
+            "use 'skip'."
+        )
+    messages = {
+        "a gradient is not finite, or too large to be squared": gradients_serve,
+        "a learning rate is negative or not finite": rates_serve,
+    }
+    checks = [
+        tf.debugging.Assert(serves, [f"{where}: {what}; nothing was changed."])
+        for what, serves in messages.items()
+    ]
+    return update, [check for check in checks if check is not None]  # eagerly it has been raised
+
+
+def in_range(tensors: Sequence[tf.Tensor], divisor: Any = None, clipped: bool = False) -> tf.Tensor:
+    """Whether gradients can be applied, a boolean scalar: their sum of squares is in range.
+
+    The sum over all entries, after the division by `divisor`, costs one pass and is at most what
+    `_largest_square` says; it is not where an entry is infinite or NaN. Gradients that are to be
+    clipped need only be finite: a sum that overflows wants an exact check then.
+    """
+
+    def share(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+        """The sum of squares as a share of what is allowed."""
+        return tf.add_n([tf.cast(_share(x), tf.float32) for x in tensors])
+
+    fits = numerics.divided(numerics.divided(share(tensors), divisor), divisor) <= 1
+    if divisor is None and not clipped:
+        return fits
+
+    def exactly() -> tf.Tensor:
+        quotients = [numerics.divided(x, divisor) for x in tensors]
+        if not clipped:
+            return share(quotients) <= 1
+        return tf.reduce_all([tf.reduce_all(tf.math.is_finite(x)) for x in quotients])
+
+    return tf.cond(fits, lambda: tf.constant(True), exactly)
+
+
+def _share(x: tf.Tensor) -> tf.Tensor:
+    return numerics.self_product(x) * (1 / _largest_square(x.dtype))
+
+
+def _largest_square(dtype: tf.DType) -> float:
+    """2^102 in float32, 2^969 in float64: what can be added up forever without an overflow.
+
+    A sum that is 2^(digits + 1) times what is added to it no longer grows, and that is finite.
+    """
+    info = np.finfo(dtype.as_numpy_dtype)
+    return 2.0 ** (int(info.maxexp) - int(info.nmant) - 3)
+
+
+# Clipped to this or less, entry by entry or as norms, 2^30 entries together stay in range.
+LARGEST_CLIP = 2.0**36
+
+
+def _serves(rate: Any) -> tf.Tensor:
+    rate = tf.cast(tf.convert_to_tensor(rate), tf.float32)
+    return (rate >= 0) & (rate < math.inf)
