@@ -73,25 +73,26 @@ def in_range(tensors: Sequence[tf.Tensor], divisor: Any = None, clipped: bool = 
     clipped need only be finite: a sum that overflows wants an exact check then.
     """
 
-    def share(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-        """The sum of squares as a share of what is allowed."""
-        return tf.add_n([tf.cast(_share(x), tf.float32) for x in tensors])
-
-    fits = numerics.divided(numerics.divided(share(tensors), divisor), divisor) <= 1
+    fits = numerics.divided(numerics.divided(_share(tensors), divisor), divisor) <= 1
     if divisor is None and not clipped:
         return fits
 
     def exactly() -> tf.Tensor:
         quotients = [numerics.divided(x, divisor) for x in tensors]
         if not clipped:
-            return share(quotients) <= 1
+            return _share(quotients) <= 1
         return tf.reduce_all([tf.reduce_all(tf.math.is_finite(x)) for x in quotients])
 
     return tf.cond(fits, lambda: tf.constant(True), exactly)
 
 
-def _share(x: tf.Tensor) -> tf.Tensor:
-    return numerics.self_product(x) * (1 / _largest_square(x.dtype))
+def _share(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The sum of squares as a share of the largest allowed, a float32 scalar."""
+    shares = []
+    for dtype in dict.fromkeys(x.dtype for x in tensors):
+        total = tf.add_n([numerics.self_product(x) for x in tensors if x.dtype == dtype])
+        shares.append(tf.cast(total * (1 / _largest_square(dtype)), tf.float32))
+    return tf.add_n(shares)
 
 
 def _largest_square(dtype: tf.DType) -> float:
