@@ -5,13 +5,16 @@ key its value is kept. The optimizer reads its part for itself, so that all of i
 before anything is changed.
 """
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from tf_graft.core import keras_contract
+from tf_graft.core.checks import CheckpointError
+from tf_graft.core.identity import damaged
 
 IDENTITY = "_identity"  # the attribute in which an optimizer keeps who it is
 LISTED = "_variables"  # the one in which an optimizer of Keras lists its variables
@@ -64,14 +67,20 @@ class CheckpointPart:
         return self._reader.get_tensor(self._nodes[node].attributes[0].checkpoint_key)
 
     def values(self, named: Mapping[str, Any], paths: Mapping[str, str]) -> dict[str, Entry]:
-        """What was saved for variables, by their names here.
+        """What was saved for variables, by their names here; TensorFlow is left nothing to restore.
 
         Args:
             named: the variables.
             paths: for the path of a variable of the model, the one under which it was saved.
         """
-        nodes = {id(found): node for found, node in self._found(paths)}
-        return {n: self._entry(nodes[id(v)]) for n, v in named.items() if id(v) in nodes}
+        nodes = {}
+        for found, node in self._found(paths):
+            keras_contract.take_for_restored(self._checkpoint, node, found)
+            nodes[id(found)] = node
+        at = {name: nodes[id(v)] for name, v in named.items() if id(v) in nodes}
+        if len(set(at.values())) < len(at):
+            raise KeyError("one value for two variables")
+        return {name: self._entry(node) for name, node in at.items()}
 
     def of_keras(self) -> tuple[str, dict[str, np.ndarray]] | None:
         """The name and the values of an optimizer of Keras'; None where it is not one."""
@@ -82,13 +91,12 @@ class CheckpointPart:
         author = self._nodes[nodes["0"]].attributes[0].full_name.partition("/")[0]
         return author, {name: np.asarray(self._entry(node)) for name, node in nodes.items()}
 
-    def settle(self, paths: Mapping[str, str]) -> None:
-        """Leaves TensorFlow nothing to restore of what has its like here."""
-        for found, node in self._found(paths):
-            keras_contract.take_for_restored(self._checkpoint, node, found)
-
     def settle_listed(self, taken: bool) -> None:
-        """The same for an optimizer of Keras', all of whose variables have been taken, or none."""
+        """Leaves TensorFlow nothing to restore of an optimizer of Keras'.
+
+        Args:
+            taken: whether its variables have been; otherwise TensorFlow says that they have not.
+        """
         held = self._held[self._node]
         for node in (*held.values(), *(self._held[held[LISTED]].values() if taken else ())):
             keras_contract.take_for_restored(self._checkpoint, node, self._trackable)
@@ -122,6 +130,24 @@ class CheckpointPart:
             raise KeyError(key)
         dtype = np.dtype(self._checkpoint.dtype_map[key].as_numpy_dtype)
         return Entry(self._reader, key, tuple(self._checkpoint.shape_map[key]), dtype)
+
+
+@contextlib.contextmanager
+def readable(owner: str) -> Iterator[None]:
+    """The context in which a checkpoint is read.
+
+    Args:
+        owner: the optimizer.
+
+    Raises:
+        CheckpointError: it cannot be.
+    """
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except UNREADABLE as error:
+        raise damaged(owner, f"it cannot be read ({error!r})") from None
 
 
 def _in_key(name: str) -> str:

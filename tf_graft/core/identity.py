@@ -68,7 +68,12 @@ class Identity(tf.train.experimental.PythonState):
 
 def damaged(owner: str, what: str) -> CheckpointError:
     """The error for state that no optimizer leaves."""
-    return CheckpointError(f"{owner}: the saved state is damaged: {what}. Nothing was loaded.")
+    return unfit(owner, f"the saved state is damaged: {what}")
+
+
+def unfit(owner: str, what: str) -> CheckpointError:
+    """The error for state that is not taken."""
+    return CheckpointError(f"{owner}: {what}. Nothing was loaded.")
 
 
 def shapes_of(named: Named) -> Shapes:

@@ -6,6 +6,7 @@ drops one.
 
 import contextlib
 import copy
+import functools
 import math
 import os
 import weakref
@@ -16,9 +17,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras.src.backend.common.stateless_scope import in_stateless_scope
+from keras.src.saving import saving_lib
 from keras.src.utils.tracking import no_automatic_dependency_tracking
 from tensorflow.dtensor.python.api import _dtensor_singleton as dtensor_started
 from tensorflow.python.ops import control_flow_util
+
+from tf_graft.core.nesting import nested
 
 if keras.backend.backend() != "tensorflow":
     raise ImportError(
@@ -305,6 +309,10 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         """Looks through what a checkpoint that is being restored holds of the optimizer."""
         raise NotImplementedError
 
+    def snapshot(self) -> Callable[[], None]:
+        """What puts the state back that there is now."""
+        raise NotImplementedError
+
     @property
     def _model_variables_moving_average(self) -> list[keras.Variable]:
         """What `SwapEMAWeights` swaps with the model variables, brought up to date first."""
@@ -390,6 +398,41 @@ class ScalesLoss(keras.optimizers.LossScaleOptimizer):
 def rehome(variable: keras.Variable, source: keras.Variable) -> None:
     """Gives a variable the storage of another, newly made one: on a mesh, or under a strategy."""
     variable._value = source._value
+
+
+# Loading a file of weights. Keras has changed the model's when it asks the optimizer, and goes on
+# with the next layer where one of them, or the optimizer, refuses what it is given.
+
+MODULE_NAMES["keras.src.saving.saving_lib.load_weights_only"] = (
+    "what `Model.load_weights` and `keras.saving.load_weights` call"
+)
+
+
+def _all_or_nothing(load: Callable[..., None]) -> Callable[..., None]:
+    """A file is loaded into a model with an optimizer of this package whole, or changes nothing."""
+
+    @functools.wraps(load)
+    def load_whole(model: keras.Model, *args: Any, **kwargs: Any) -> None:
+        inner: list[Any] = list(nested(getattr(model, "optimizer", None)))
+        ours = [optimizer for optimizer in inner if isinstance(optimizer, KerasOptimizer)]
+        if not ours:
+            load(model, *args, **kwargs)
+            return
+        put_back = [optimizer.snapshot() for optimizer in ours]
+        before = [(v, tf.convert_to_tensor(v)) for v in map(storage, model.variables)]
+        try:
+            load(model, *args, **kwargs)
+        except BaseException:
+            for variable, value in before:
+                variable.assign(value)
+            for undo in put_back:
+                undo()
+            raise
+
+    return load_whole
+
+
+saving_lib.load_weights_only = _all_or_nothing(saving_lib.load_weights_only)
 
 
 # A model on a DTensor mesh (`tf_graft/dtensor`).

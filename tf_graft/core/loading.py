@@ -10,7 +10,8 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_graft.core import state, stock
+from tf_graft.core import replicas, state, stock
+from tf_graft.core.checkpoint_part import readable
 from tf_graft.core.identity import Named
 from tf_graft.core.parameters import Parameters
 from tf_graft.core.rates import Rates
@@ -75,21 +76,32 @@ class Loading(Rates):
         """What is there before the optimizer is built: counters and rates."""
         return {**self._scalars, **self.rate_variables()}
 
+    def snapshot(self) -> Callable[[], None]:
+        """What puts the state back that there is now."""
+        awaited, before = self._awaited, [(v, tf.convert_to_tensor(v)) for v in self.variables]
+
+        def put_back() -> None:
+            self._awaited = awaited
+            for variable, value in before:
+                replicas.put_everywhere(variable, value)
+
+        return put_back
+
     def _looked_at(self, found: state.Found) -> Callable[[], None]:
         """What takes the state that was found, which fits.
 
         Raises:
             CheckpointError: it does not.
         """
-        if not found.shapes:  # it was saved before it was built
-            return lambda: None
-        if self.built:
-            named, values = self.named_variables(), self._fitting(found)
-            return lambda: state.assign(named, values)
-        early = self._early_variables()
+        owner, early = self.signature(), self._early_variables()
         given = found.values(early, {name: name for name in early})
-        owner = self.signature()
         present = {n: state.checked(owner, n, v, given[n]) for n, v in early.items() if n in given}
+        if self.built:
+            # what was saved before it was built says nothing
+            named, values = self.named_variables(), self._fitting(found) if found.shapes else {}
+            return lambda: state.assign(named, values)
+        if not found.shapes:
+            return lambda: state.assign(early, present)
 
         def take() -> bool:
             state.assign(self.named_variables(), self._fitting(found))
@@ -98,7 +110,8 @@ class Loading(Rates):
         return lambda: self._await(take, present, found.store)
 
     def _fitting(self, found: state.Found) -> state.Saved:
-        return state.fitting(self.signature(), found, self.named_variables(), self._loose)
+        with readable(self.signature()):
+            return state.fitting(self.signature(), found, self.named_variables(), self._loose)
 
     @property
     def _loose(self) -> bool:
@@ -133,8 +146,10 @@ class Loading(Rates):
         self, take: Callable[[], bool], early: state.Saved, store: state.Saved | None
     ) -> None:
         """Keeps what was read until the optimizer is built; what is there already has its value."""
-        self._awaited = Awaited(take, state.numpy(self._early_variables()), store)
-        state.assign(self._early_variables(), early)
+        present = self._early_variables()
+        before = state.numpy(present) if self._awaited is None else self._awaited.before
+        self._awaited = Awaited(take, before, store)
+        state.assign(present, early)
 
     def _settle_awaited(self) -> None:
         """Takes, when the optimizer is built, what was read before."""

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from tf_graft.core import keras_contract, state
-from tf_graft.core.checkpoint_part import UNREADABLE, CheckpointPart
+from tf_graft.core.checkpoint_part import CheckpointPart, readable
 from tf_graft.core.checks import CheckpointError
-from tf_graft.core.identity import Identity, Named, damaged
+from tf_graft.core.identity import Identity, Named
 from tf_graft.core.loading import Loading
 
 
@@ -78,37 +78,29 @@ class Saving(Loading):
         owner, given = f"{type(self).__name__}.set_weights", list(weights)
         if not self.built:
             raise ValueError(f"{owner}: the optimizer is not built; call build(variables) first.")
-        named = {variable.path: variable for variable in self.variables}
-        if len(given) != len(named):
-            raise ValueError(f"{owner}: {len(given)} values were given for {len(named)} variables.")
-        values = dict(zip(named, map(np.asarray, given), strict=True))
-        state.assign(
-            named, {n: state.checked(owner, n, v, values[n], self._loose) for n, v in named.items()}
-        )
+        count = len(self.variables)
+        if len(given) != count:
+            raise ValueError(f"{owner}: {len(given)} values were given for {count} variables.")
+        named = {f"{i}: {variable.path}": variable for i, variable in enumerate(self.variables)}
+        both = zip(named.items(), map(np.asarray, given), strict=True)
+        values = {n: state.checked(owner, n, v, value, self._loose) for (n, v), value in both}
+        state.assign(named, values)
 
     def _examine(self) -> None:
         """Looks through what a checkpoint that is being restored holds; changes nothing yet."""
         position = self._deferred()
         if position is None:
             return
-        try:
+        with readable(self.signature()):
             self._look_through(CheckpointPart(self, position))
-        except UNREADABLE as error:
-            if isinstance(error, CheckpointError):
-                raise
-            raise damaged(type(self).__name__, f"it cannot be read ({error!r})") from None
 
     def _look_through(self, part: CheckpointPart) -> None:
         said, of_keras = part.identity(), part.of_keras()
         if said is not None:
             shapes = self._identity.described(said)["shapes"]
-
-            def values(named: Named, names: Mapping[str, str]) -> Mapping[str, Any]:
-                paths = self._paths(names)
-                part.settle(paths)
-                return part.values(named, paths)
-
-            self._ready_to_take = self._looked_at(state.Found(shapes, values))
+            self._ready_to_take = self._looked_at(
+                state.Found(shapes, lambda named, names: part.values(named, self._paths(names)))
+            )
         elif of_keras is not None:
             part.settle_listed(taken=self._take_stock(*of_keras))
         else:
@@ -128,4 +120,5 @@ class Saving(Loading):
             p.path: names[f"{p.path}/{role}"].removesuffix(f"/{role}")
             for p in self._parameters
             for role in (*p.slots, *p.state)
+            if f"{p.path}/{role}" in names
         }

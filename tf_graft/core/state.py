@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tf_graft.core import replicas
 from tf_graft.core.checks import CheckpointError
-from tf_graft.core.identity import Identity, Named, Shapes, damaged
+from tf_graft.core.identity import Identity, Named, Shapes, damaged, unfit
 
 Saved = dict[str, np.ndarray]
 
@@ -91,7 +91,7 @@ def in_store(identity: Identity, saved: Saved) -> Found:
     """
     owner, said = identity.owner, identity.described(bytes(saved[IDENTITY]))
     keys = _keys_in(saved, said["shapes"])
-    sums = said.get("checksums")  # none before version 0.3.0
+    sums = said.get("checksums")  # version 0.1.0 wrote none
     for name, key in keys.items():
         if key not in saved or list(saved[key].shape) != said["shapes"][name]:
             raise damaged(owner, f"'{key}' is missing or of another shape")
@@ -144,18 +144,20 @@ def checked(
         CheckpointError: it is none.
     """
     if given is None or tuple(given.shape) != tuple(variable.shape):
-        raise damaged(owner, f"'{name}' is missing or of another shape")
+        raise unfit(owner, f"there is no value of shape {tuple(variable.shape)} for '{name}'")
     dtype = tf.as_dtype(variable.dtype).as_numpy_dtype
     if given.dtype != dtype:
-        raise damaged(owner, f"'{name}' is of dtype {given.dtype} and must be of {variable.dtype}")
+        must = f"must be of {variable.dtype}"
+        raise unfit(owner, f"the value for '{name}' is of dtype {given.dtype} and {must}")
     value = np.asarray(given)
     low, high = variable.within
     finite = np.isfinite(value)
     fits = (value >= low) & (value <= high)
     fits = fits | ~finite if loose and math.isinf(high) else fits & finite
     if not np.all(fits):
-        must = "be finite" if math.isinf(low) else f"lie in [{low:g}, {high:g}]"
-        raise damaged(owner, f"'{name}' holds {value[~fits].flat[0]} and must {must}")
+        bounds = f"at least {low:g}" if math.isinf(high) else f"in [{low:g}, {high:g}]"
+        must = "be finite" if math.isinf(low) else f"be {bounds}"
+        raise unfit(owner, f"the value for '{name}' holds {value[~fits].flat[0]} and must {must}")
     return value
 
 
