@@ -5,7 +5,7 @@ import importlib
 import pytest
 import trust
 
-EVERY = {"state": 40}  # of an area, one attack in so many
+EVERY = {"state": 16}  # of an area, one attack in so many
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ An optimizer that is not built lets it wait until it is.
 
 import warnings
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -109,7 +109,7 @@ class Loading(Rates):
 
         return lambda: self._await(take, present, found.store)
 
-    def _fitting(self, found: state.Found) -> state.Saved:
+    def _fitting(self, found: state.Found) -> dict[str, Any]:
         with readable(self.signature()):
             return state.fitting(self.signature(), found, self.named_variables(), self._loose)
 

@@ -109,7 +109,7 @@ def in_store(identity: Identity, saved: Saved) -> Found:
     )
 
 
-def fitting(owner: str, found: Found, named: Named, loose: bool = False) -> Saved:
+def fitting(owner: str, found: Found, named: Named, loose: bool = False) -> dict[str, Any]:
     """What was saved, by the names of the variables it is for: all of them, and no others.
 
     Args:
@@ -130,8 +130,8 @@ def fitting(owner: str, found: Found, named: Named, loose: bool = False) -> Save
 
 def checked(
     owner: str, name: str, variable: keras.Variable, given: Any, loose: bool = False
-) -> np.ndarray:
-    """A value that a variable could have.
+) -> Any:
+    """A value that a variable could have: as it was given, so that not all are in memory at once.
 
     Args:
         owner: the optimizer.
@@ -158,7 +158,7 @@ def checked(
         bounds = f"at least {low:g}" if math.isinf(high) else f"in [{low:g}, {high:g}]"
         must = "be finite" if math.isinf(low) else f"be {bounds}"
         raise unfit(owner, f"the value for '{name}' holds {value[~fits].flat[0]} and must {must}")
-    return value
+    return given
 
 
 def saved_names(saved: Iterable[str], named: Iterable[str]) -> dict[str, str]:
@@ -191,7 +191,7 @@ def assign(named: Named, values: Mapping[str, Any]) -> None:
     """Gives variables their values by name, on every replica; those without one are left alone."""
     for name, variable in named.items():
         if name in values:
-            replicas.put_everywhere(variable, values[name])
+            replicas.put_everywhere(variable, np.asarray(values[name]))
 
 
 def numpy(named: Named) -> Saved:
