@@ -168,3 +168,16 @@ def test_state_that_was_applied_without_being_judged_is_carried(tmp_path):
     model.save_weights(tmp_path / "model.weights.h5")
     with pytest.raises(ValueError, match="holds nan and must be at least 0"):
         fit(compiled(Adam(0.01)), 1).load_weights(tmp_path / "model.weights.h5")
+
+
+def test_what_is_no_optimizer_at_all_is_left_with_a_warning(tmp_path):
+    """As of TensorFlow's optimizers before Keras 3: the weights of the model load."""
+    before = tf.Module()
+    before.iter, before.beta_1 = tf.Variable(7, dtype=tf.int64), tf.Variable(0.5)
+    source, target = compiled(Adam(0.01)), compiled(Adam(0.25))
+    path = tf.train.Checkpoint(layers=source.layers, optimizer=before).write(str(tmp_path / "c"))
+    with pytest.warns(UserWarning, match="the optimizer starts fresh"):
+        tf.train.Checkpoint(layers=target.layers, optimizer=target.optimizer).read(path)
+    assert weights(target).tobytes() == weights(source).tobytes()
+    target.optimizer.build(target.trainable_variables)
+    assert int(target.optimizer.iterations) == 0

@@ -17,7 +17,7 @@ from file_models import compiled, fit, optimizers
 
 import tf_graft as tg
 from trust import Result
-from trust.altered_state import values_like
+from trust.altered_state import flipped, values_like
 
 Damage = Callable[[Path], None]
 VARS = "optimizer/vars"
@@ -119,13 +119,6 @@ def give(group: str, key: str, value: Any, file: Path) -> None:
         del h5[group][key]
         if value is not None:
             h5[group][key] = value
-
-
-def flipped(value: np.ndarray, bit: int) -> np.ndarray:
-    """A value with one bit of another kind."""
-    raw = bytearray(value.tobytes())
-    raw[len(raw) // 2] ^= 1 << bit % 8
-    return np.frombuffer(bytes(raw), value.dtype).reshape(value.shape)
 
 
 def cut(length: int, file: Path) -> None:

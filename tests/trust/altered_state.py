@@ -48,6 +48,13 @@ def values_like(name: str, value: np.ndarray, of_keras: bool) -> Iterator[tuple[
         yield "negative", np.full_like(value, -0.5)
 
 
+def flipped(value: np.ndarray, bit: int) -> np.ndarray:
+    """A value with one bit of another kind."""
+    raw = bytearray(value.tobytes())
+    raw[len(raw) // 2] ^= 1 if value.dtype == bool else 1 << bit % 8
+    return np.frombuffer(bytes(raw), value.dtype).reshape(value.shape)
+
+
 def without_checksums(store: dict[str, Any]) -> dict[str, Any]:
     """A store as someone would make it by hand: nothing in it says how it was, but its shapes."""
     said = json.loads(bytes(store[IDENTITY]))

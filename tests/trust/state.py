@@ -164,6 +164,8 @@ class Subject:
         turns = itertools.count()
         for name in roles.values():
             key, value = name.replace("/", "|"), self.named[name].numpy()
+            altered = altered_state.flipped(value, next(turns))
+            yield f"file: {name} with a bit flipped", self.of_store({key: altered})
             for kind, altered in altered_state.values_like(name, value, of_keras):
                 ways = {
                     "file": self.of_store({key: altered}),

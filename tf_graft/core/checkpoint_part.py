@@ -59,6 +59,10 @@ class CheckpointPart:
         ]
         self._reader = tf.train.load_checkpoint(self._checkpoint.save_path_string)
 
+    def holds(self, *names: str) -> bool:
+        """Whether there is something of one of those names."""
+        return not self._held[self._node].keys().isdisjoint(names)
+
     def identity(self) -> Any:
         """What the saved optimizer says of itself; None where it is none of this package."""
         node = self._held[self._node].get(IDENTITY)

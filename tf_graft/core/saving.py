@@ -8,7 +8,7 @@ import numpy as np
 from tf_graft.core import keras_contract, state
 from tf_graft.core.checkpoint_part import CheckpointPart, readable
 from tf_graft.core.checks import CheckpointError
-from tf_graft.core.identity import Identity, Named
+from tf_graft.core.identity import Identity, Named, damaged
 from tf_graft.core.loading import Loading
 
 
@@ -58,15 +58,12 @@ class Saving(Loading):
         if state.IDENTITY in saved:
             self._looked_at(state.in_store(self._identity, saved))()
         elif not all(key.isdecimal() for key in saved):
-            raise self._unknown()
+            raise CheckpointError(
+                f"{type(self).__name__}: what was saved is the state neither of a tf_graft "
+                "optimizer nor of one of Keras' own; nothing was loaded."
+            )
         elif saved or self.built:
             self._take_stock(keras_contract.author_of(store), saved)
-
-    def _unknown(self) -> CheckpointError:
-        return CheckpointError(
-            f"{type(self).__name__}: what was saved is the state neither of a tf_graft optimizer "
-            "nor of one of Keras' own; nothing was loaded."
-        )
 
     def set_weights(self, weights: Any) -> None:
         """Gives all variables, in the order of `variables`, their values; or changes none.
@@ -103,8 +100,10 @@ class Saving(Loading):
             )
         elif of_keras is not None:
             part.settle_listed(taken=self._take_stock(*of_keras))
+        elif part.holds("_state", "_scalars"):
+            raise damaged(self.signature(), "it does not say whose it is")
         else:
-            raise self._unknown()
+            self._leave_stock({}, "of something else")
 
     def _restore(self) -> None:
         """Called by TensorFlow when all that it is going to restore has been looked through."""
