@@ -15,11 +15,11 @@ import tensorflow as tf
 from tf_graft.core import replicas
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.rows import Part, Rows, Whole
-from tf_graft.core.slots import Slot
+from tf_graft.core.slots import COUNTS, Slot
 
 SLOTS = {
     "average": Slot(),
-    "average_step": Slot(shape="rows", dtype="int64"),
+    "average_step": Slot(shape="rows", dtype="int64", within=COUNTS),
 }
 
 

@@ -6,6 +6,8 @@ drops one.
 
 import contextlib
 import copy
+import functools
+import math
 import os
 import weakref
 from collections.abc import Callable, Iterator
@@ -15,9 +17,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras.src.backend.common.stateless_scope import in_stateless_scope
+from keras.src.saving import saving_lib
 from keras.src.utils.tracking import no_automatic_dependency_tracking
 from tensorflow.dtensor.python.api import _dtensor_singleton as dtensor_started
 from tensorflow.python.ops import control_flow_util
+
+from tf_graft.core.nesting import nested
 
 if keras.backend.backend() != "tensorflow":
     raise ImportError(
@@ -37,8 +42,8 @@ OPTIMIZER_NAMES = {
     "_distribution_strategy": "SwapEMAWeights updates through it",
     "_trackable_children": "what tf.train.Checkpoint goes through",
     "_lookup_dependency": "what tf.train.Checkpoint asks for each thing that it restores",
-    "_deferred_dependencies": "where it leaves what has no place: the list of variables of Keras' "
-    "own optimizers",
+    "_deferred_dependencies": "where it leaves what it has found no place for",
+    "_update_uid": "the number of the checkpoint that something was restored from last",
     "_backend_update_step": "Nadam does there what it does once an update",
     "_backend_apply_gradients": "an optimizer with its own cannot be recorded",
     "_apply_weight_decay": "Muon decays in its own way there",
@@ -73,7 +78,18 @@ def in_xla() -> bool:
 
 
 class OwnVariable(keras.Variable):
-    """A variable of an optimizer: it reads as a number where it has copies on several replicas."""
+    """A variable of an optimizer: it reads as a number where it has copies on several replicas.
+
+    Args:
+        within: the least and the largest value that it can have.
+        **arguments: of `keras.Variable`.
+    """
+
+    within: tuple[float, float] = (-math.inf, math.inf)
+
+    def __init__(self, *, within: tuple[float, float] = within, **arguments: Any):
+        self.within = within
+        super().__init__(**arguments)
 
     def __int__(self) -> int:
         return super().__int__() if self.ndim else int(self.numpy())
@@ -266,45 +282,35 @@ class KerasOptimizer(keras.optimizers.Optimizer):
     def _lookup_dependency(self, name: str, *arguments: Any, **kwargs: Any) -> Any:
         """What in the optimizer a checkpoint's thing of that name is restored into.
 
-        A Keras optimizer's checkpoint begins with its list of variables, which has no place here.
-        What is taken of it is marked as restored, its counters always: TensorFlow would restore
-        them alone.
+        TensorFlow itself restores nothing but `PythonState`: it is told when all that is to be
+        restored is known. The rest the optimizer reads.
         """
-        for position in self._deferred_dependencies.pop("_variables", ()):
-            author, values = _listed_at(position)
-            taken = self._take_stock(author, values)
-            for child in position.object_proto.children:
-                if taken or child.local_name in ("0", "1"):
-                    position.create_child_position(child.node_id).bind_object(self)
-        if name == "_state" and (arguments or kwargs):  # it is being restored: see `_hold_back`
+        found = super()._lookup_dependency(name, *arguments, **kwargs)
+        if not (arguments or kwargs):  # nothing is being restored
+            return found
+        self._examine()
+        return found if isinstance(found, tf.train.experimental.PythonState) else None
+
+    def _deferred(self) -> Any | None:
+        """Where something of the optimizer stands in a checkpoint that is being restored, as
+        TensorFlow left it; takes it out of its hands. None where there is nothing new.
+        """
+        names = list(self._deferred_dependencies)
+        left = [at for name in names for at in self._deferred_dependencies.pop(name)]
+        newest = max(left, key=lambda at: at.checkpoint.restore_uid, default=None)
+        if newest is None or newest.checkpoint.restore_uid <= self._examined:
             return None
-        return super()._lookup_dependency(name, *arguments, **kwargs)
+        self._examined = newest.checkpoint.restore_uid
+        return newest
 
-    def _hold_back(self) -> Callable[[dict[str, dict[str, Any]]], None]:
-        """Takes the variables' state in a checkpoint being read out of TensorFlow's hands, until it
-        is known to fit; gives the function that restores it.
+    _examined = -1  # the number of the checkpoint that was looked through last
 
-        That is given the state by path and role. It is found by path, and in order where Keras
-        named the layers anew.
-        """
-        positions = self._deferred_dependencies.pop("_state", ())
+    def _examine(self) -> None:
+        """Looks through what a checkpoint that is being restored holds of the optimizer."""
+        raise NotImplementedError
 
-        def children(position: Any) -> dict[str, Any]:
-            proto = position.object_proto
-            return {c.local_name: position.create_child_position(c.node_id) for c in proto.children}
-
-        def restore(state: dict[str, dict[str, Any]]) -> None:
-            for position in positions:
-                saved = children(position)
-                paths = saved if set(saved) == set(state) else state
-                for path, at in zip(paths, saved.values(), strict=True):
-                    for role, held in children(at).items():
-                        held.restore(state[path][role])
-
-        return restore
-
-    def _take_stock(self, author: str | None, values: dict[str, np.ndarray]) -> bool:
-        """Takes over what Keras' own optimizer of that name saved, if it fits; says whether."""
+    def snapshot(self) -> Callable[[], None]:
+        """What puts the state back that there is now."""
         raise NotImplementedError
 
     @property
@@ -347,18 +353,16 @@ def author_of(store: Any) -> str | None:
     return getattr(group, "attrs", {}).get("name")
 
 
-def _listed_at(position: Any) -> tuple[str, dict[str, np.ndarray]]:
-    """The name of the Keras optimizer whose list of variables stands at a checkpoint's position,
-    and their values.
-    """
-    checkpoint = position.checkpoint
-    reader = tf.train.load_checkpoint(checkpoint.save_path_string)
-    entries = {
-        child.local_name: checkpoint.object_graph_proto.nodes[child.node_id].attributes[0]
-        for child in position.object_proto.children
-    }
-    values = {name: reader.get_tensor(entry.checkpoint_key) for name, entry in entries.items()}
-    return entries["0"].full_name.partition("/")[0], values
+def held_by(trackable: Any) -> dict[str, Any]:
+    """What TensorFlow finds in something when it saves or restores it, by name."""
+    return trackable._trackable_children()
+
+
+def take_for_restored(checkpoint: Any, node: int, trackable: Any) -> None:
+    """Has a checkpoint that is being restored take one of its nodes for restored."""
+    checkpoint.object_by_proto_id[node] = trackable
+    checkpoint.matched_proto_ids.add(node)
+    trackable._update_uid = checkpoint.restore_uid
 
 
 def rename(variable: keras.Variable, path: str) -> None:
@@ -394,6 +398,41 @@ class ScalesLoss(keras.optimizers.LossScaleOptimizer):
 def rehome(variable: keras.Variable, source: keras.Variable) -> None:
     """Gives a variable the storage of another, newly made one: on a mesh, or under a strategy."""
     variable._value = source._value
+
+
+# Loading a file of weights. Keras has changed the model's when it asks the optimizer, and goes on
+# with the next layer where one of them, or the optimizer, refuses what it is given.
+
+MODULE_NAMES["keras.src.saving.saving_lib.load_weights_only"] = (
+    "what `Model.load_weights` and `keras.saving.load_weights` call"
+)
+
+
+def _all_or_nothing(load: Callable[..., None]) -> Callable[..., None]:
+    """A file is loaded into a model with an optimizer of this package whole, or changes nothing."""
+
+    @functools.wraps(load)
+    def load_whole(model: keras.Model, *args: Any, **kwargs: Any) -> None:
+        inner: list[Any] = list(nested(getattr(model, "optimizer", None)))
+        ours = [optimizer for optimizer in inner if isinstance(optimizer, KerasOptimizer)]
+        if not ours:
+            load(model, *args, **kwargs)
+            return
+        put_back = [optimizer.snapshot() for optimizer in ours]
+        before = [(v, tf.convert_to_tensor(v)) for v in map(storage, model.variables)]
+        try:
+            load(model, *args, **kwargs)
+        except BaseException:
+            for variable, value in before:
+                variable.assign(value)
+            for undo in put_back:
+                undo()
+            raise
+
+    return load_whole
+
+
+saving_lib.load_weights_only = _all_or_nothing(saving_lib.load_weights_only)
 
 
 # A model on a DTensor mesh (`tf_graft/dtensor`).

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Self, Unpack
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tf_graft.core import (
@@ -19,13 +20,16 @@ from tf_graft.core import (
     slots,
     state,
 )
+from tf_graft.core.identity import Identity
 from tf_graft.core.parameters import Parameter, Parameters, paths
 from tf_graft.core.placed import Placed
+from tf_graft.core.rates import Rates
 from tf_graft.core.saving import Saving
 from tf_graft.core.slots import Slot
 
 MASTER = Slot(dtype="float32")
-COUNTER = Slot(dtype="int64")
+COUNTER = Slot(dtype="int64", within=slots.COUNTS)
+RATES = (0.0, float(np.finfo(np.float32).max))
 
 
 class Lifecycle(Saving, Placed):
@@ -46,13 +50,14 @@ class Lifecycle(Saving, Placed):
         self._strategy = tf.distribute.get_strategy()
         self._everywhere = replicas.Everywhere()
         self._scalars = {self.iterations.name: self.iterations}
+        self.iterations.within = COUNTER.within
+        for rate in Rates.rate_variables(self).values():
+            rate.within = RATES
         self.skipped_steps = self._scalar("skipped_steps")
         self.micro_steps = self._scalar("micro_steps")
         if self.gradient_accumulation_steps and self.nonfinite == "skip":
             self.spoiled_micro_steps = self._scalar("spoiled_micro_steps")
-        self._identity = state.Identity(
-            self.signature, self.named_variables, self._hold_back, lambda: self._state
-        )
+        self._identity = Identity(self.signature, self._saved_variables, self._restore)
 
     def slots(self) -> dict[str, Slot]:
         """What is remembered for each variable, by role. Roles are checkpoint keys."""
@@ -98,9 +103,11 @@ class Lifecycle(Saving, Placed):
             self.complete(built)
             self._parameters = Parameters(dict(zip(keys, built, strict=True)))
             self._state = {p.path: {**p.slots, **p.state} for p in built}
-            self._identity.settle()
-            self._settle_awaited()
-        self._declare(variables, self._strategy)
+            self._examine()
+            try:
+                self._settle_awaited()
+            finally:  # it is built, whether what it waited for fits or not
+                self._declare(variables, self._strategy)
 
     def _check_buildable(self, variables: list[Any], keys: list[Any]) -> None:
         owner = f"{type(self).__name__}.build"

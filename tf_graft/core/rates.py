@@ -5,7 +5,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_graft.core import arguments, keras_contract, state
+from tf_graft.core import arguments, keras_contract
+from tf_graft.core.identity import Named
 
 
 class Rates(keras_contract.KerasOptimizer):
@@ -15,7 +16,7 @@ class Rates(keras_contract.KerasOptimizer):
         """The present learning rates by role."""
         return {"learning_rate": self.learning_rate}
 
-    def rate_variables(self) -> state.Named:
+    def rate_variables(self) -> Named:
         """The variables that hold learning rates, by role."""
         own = self._rate_variable()
         return {} if own is None else {own.name: own}

@@ -63,7 +63,7 @@ def put_everywhere(variable: Any, value: Any) -> None:
     if _in_replica() and isinstance(raw, tf.distribute.DistributedValues):
         copies = tf.distribute.get_strategy().experimental_local_results(raw)
     for copy in copies:
-        copy.assign(tf.cast(value, copy.dtype))
+        copy.assign(value)
 
 
 def add(variable: Any, value: tf.Tensor) -> None:

@@ -1,84 +1,51 @@
-"""An optimizer's state in files: written by path and role, and read back."""
+"""An optimizer's state in files: written by path and role, and read back whole or not at all."""
 
-import warnings
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from tf_graft.core import keras_contract, state, stock
+from tf_graft.core import keras_contract, state
+from tf_graft.core.checkpoint_part import CheckpointPart, readable
 from tf_graft.core.checks import CheckpointError
-from tf_graft.core.parameters import Parameters
-from tf_graft.core.rates import Rates
+from tf_graft.core.identity import Identity, Named, damaged
+from tf_graft.core.loading import Loading
 
 
-class Awaited(NamedTuple):
-    """State that was read before the optimizer was built.
+class Saving(Loading):
+    """What `Optimizer` knows of files: what is written there, and found there."""
 
-    Args:
-        saved: what the file holds.
-        before: what the variables that were there had, by name.
-    """
+    _identity: Identity
+    _ready_to_take: Callable[[], None] | None = None  # takes what was found in a checkpoint
 
-    saved: state.Saved
-    before: state.Saved
+    def _saved_variables(self) -> Named:
+        """What a checkpoint is going to hold.
 
-
-class Saving(Rates):
-    """What `Optimizer` knows of files.
-
-    Attributes:
-        keras_slots: where an optimizer of Keras of the same class name keeps the same slots: their
-            roles, in the order in which that one keeps them. Those of one group stand together,
-            variable by variable.
-    """
-
-    keras_slots: ClassVar[stock.Groups | None] = None
-
-    _parameters: Parameters
-    _scalars: state.Named
-    _shared: state.Named  # made in `build` and not before: TensorFlow restores it then
-    _state: dict[str, state.Named]  # of each variable, for tf.train.Checkpoint
-    _identity: state.Identity
-    _awaited: Awaited | None = None
-
-    def slot_from_keras(self, role: str, value: np.ndarray) -> np.ndarray:
-        """A slot's value, for the one that the optimizer of Keras has."""
-        return value
-
-    def signature(self) -> str:
-        """Whose state this is."""
-        return type(self).__name__
-
-    def named_variables(self, place: str = "") -> state.Named:
-        """Every variable of the optimizer by path and role; none before it is built.
-
-        Args:
-            place: goes before every role: `"center/"` for `dense/kernel/center/momentum`.
+        Raises:
+            CheckpointError: state waits for the optimizer to be built, and would not be in it.
         """
-        if not self._parameters:
-            return {}
-        shared = {**self._early_variables(), **self._shared}
-        named = {f"{place}{role}": variable for role, variable in shared.items()}
-        for parameter in self._parameters:
-            for role, variable in {**parameter.slots, **parameter.state}.items():
-                named[f"{parameter.path}/{place}{role}"] = variable
-        return named
-
-    def _early_variables(self) -> state.Named:
-        """What is there before the optimizer is built: counters and rates."""
-        return {**self._scalars, **self.rate_variables()}
+        if self._awaited is not None:
+            raise CheckpointError(
+                f"{type(self).__name__}: state that was loaded waits for the optimizer to be "
+                "built, and would be lost in what is saved now; call "
+                "optimizer.build(model.trainable_variables) first."
+            )
+        return self.named_variables()
 
     def save_own_variables(self, store: Any) -> None:
-        """Writes the state into a Keras weights store, by path and role."""
-        if self._awaited is None:
-            state.save(self._identity, self.named_variables(), store)
+        """Writes the state into a Keras weights store, by path and role.
+
+        Raises:
+            CheckpointError: a checkpoint of TensorFlow was restored and the optimizer is not built.
+        """
+        if self._awaited is None or self._awaited.store is None:
+            state.save(self._identity, self._saved_variables(), store)
             return
-        for key, value in self._awaited.saved.items():
+        for key, value in self._awaited.store.items():
             store[key] = value
 
     def load_own_variables(self, store: Any) -> None:
-        """Reads the state back, by path and role.
+        """Reads the state back, by path and role: all of it, or nothing has changed.
 
         An optimizer that is not built takes its counters and rates at once, and the rest when it is
         built. Of the state of a Keras optimizer it takes what is the same here; where nothing is, a
@@ -89,7 +56,7 @@ class Saving(Rates):
         """
         saved = {key: np.asarray(store[key]) for key in store.keys()}  # noqa: SIM118 - no dict
         if state.IDENTITY in saved:
-            self._take_own(saved)
+            self._looked_at(state.in_store(self._identity, saved))()
         elif not all(key.isdecimal() for key in saved):
             raise CheckpointError(
                 f"{type(self).__name__}: what was saved is the state neither of a tf_graft "
@@ -98,86 +65,59 @@ class Saving(Rates):
         elif saved or self.built:
             self._take_stock(keras_contract.author_of(store), saved)
 
-    def _take_own(self, saved: state.Saved) -> None:
-        if not self._identity.shapes_in(bytes(saved[state.IDENTITY])):
-            return  # it was saved before it was built
-        if self.built:
-            state.load(self._identity, self.named_variables(), saved)
-        else:
-            early = self._early_variables()
-            self._await(saved, state.values_of(saved, early))
+    def set_weights(self, weights: Any) -> None:
+        """Gives all variables, in the order of `variables`, their values; or changes none.
 
-    def _take_stock(self, author: str | None, values: state.Saved) -> bool:
-        namesake = self._namesake()
-        if namesake is None or not stock.is_of(namesake, author):
-            return self._leave_stock(values, f"of Keras' optimizer '{author}'")
-        if self.built:
-            return self._take_matching(values)
-        early = self._early_variables()
-        matched = stock.matched(values, self._names_in_keras(), early)
-        if matched is None:
-            return self._leave_stock(values, "of one with another kind of learning rate")
-        steps = self.gradient_accumulation_steps
-        self._await(values, stock.completed(matched, early, steps))
-        return True
+        Raises:
+            ValueError: the optimizer is not built; values that are too many or too few, or of
+                another shape or dtype than the variables.
+        """
+        owner, given = f"{type(self).__name__}.set_weights", list(weights)
+        if not self.built:
+            raise ValueError(f"{owner}: the optimizer is not built; call build(variables) first.")
+        count = len(self.variables)
+        if len(given) != count:
+            raise ValueError(f"{owner}: {len(given)} values were given for {count} variables.")
+        named = {f"{i}: {variable.path}": variable for i, variable in enumerate(self.variables)}
+        both = zip(named.items(), map(np.asarray, given), strict=True)
+        values = {n: state.checked(owner, n, v, value, self._loose) for (n, v), value in both}
+        state.assign(named, values)
 
-    def _await(self, saved: state.Saved, early: state.Saved) -> None:
-        """Keeps what was read until the optimizer is built; what is there already has its value."""
-        self._awaited = Awaited(saved, state.numpy(self._early_variables()))
-        state.assign(self._early_variables(), early)
-
-    def _settle_awaited(self) -> None:
-        """Takes, when the optimizer is built, what was read before."""
-        if self._awaited is None:
+    def _examine(self) -> None:
+        """Looks through what a checkpoint that is being restored holds; changes nothing yet."""
+        position = self._deferred()
+        if position is None:
             return
-        (saved, before), self._awaited = self._awaited, None
-        with tf.init_scope():  # the variables may be made while a function is traced
-            early = self._early_variables()
-            since = state.numpy(early)  # a rate may have been set
-            state.assign(early, before)
-            if state.IDENTITY in saved:
-                state.load(self._identity, self.named_variables(), saved)
-            elif not self._take_matching(saved):
-                return
-            state.assign(early, since)
+        with readable(self.signature()):
+            self._look_through(CheckpointPart(self, position))
 
-    def _take_matching(self, values: state.Saved) -> bool:
-        """Takes what a Keras optimizer saved, if it is all that there is here, and no more."""
-        names, named = self._names_in_keras(), self.named_variables()
-        slots = {f"{p.path}/{role}" for p in self._parameters for role in p.slots}
-        matched = stock.matched(values, names, named)
-        if matched is None or len(values) != len(names) or not slots <= set(names):
-            return self._leave_stock(values, "of one with other variables or options")
-        for name in slots:
-            matched[name] = self.slot_from_keras(name.rpartition("/")[2], matched[name])
-        state.assign(named, stock.completed(matched, named, self.gradient_accumulation_steps))
-        return True
+    def _look_through(self, part: CheckpointPart) -> None:
+        said, of_keras = part.identity(), part.of_keras()
+        if said is not None:
+            shapes = self._identity.described(said)["shapes"]
+            self._ready_to_take = self._looked_at(
+                state.Found(shapes, lambda named, names: part.values(named, self._paths(names)))
+            )
+        elif of_keras is not None:
+            part.settle_listed(taken=self._take_stock(*of_keras))
+        elif part.holds("_state", "_scalars"):
+            raise damaged(self.signature(), "it does not say whose it is")
+        else:
+            self._leave_stock({}, "of something else")
 
-    def _leave_stock(self, values: state.Saved, what: str) -> bool:
-        """Warns that nothing is taken, unless there was nothing to take."""
-        if not stock.never_stepped(values):
-            saved = f"the saved state is {what}" if values else "no optimizer's state was saved"
-            then = "goes on with the state it has" if self.built else "starts fresh"
-            warnings.warn(f"{type(self).__name__}: {saved}; the optimizer {then}.", stacklevel=2)
-        return False
+    def _restore(self) -> None:
+        """Called by TensorFlow when all that it is going to restore has been looked through."""
+        self._examine()
+        self._deferred()
+        take, self._ready_to_take = self._ready_to_take, None
+        if take is not None:
+            take()
 
-    def _namesake(self) -> str | None:
-        """The class of the Keras optimizer that keeps the same state."""
-        return None if self.keras_slots is None else type(self).__name__
-
-    def _names_in_keras(self) -> list[str]:
-        """The names of the variables, in the order in which the namesake saves them."""
-        names = [self.iterations.name, *self.rate_variables()]
-        engine = {"average": self.use_ema, "gradient_accumulator": self.gradient_accumulation_steps}
-        for role, kept in engine.items():
-            names += [f"{p.path}/{role}" for p in self._parameters if kept]
-        return names + self._slots_in_keras()
-
-    def _slots_in_keras(self) -> list[str]:
-        return [
-            f"{p.path}/{role}"
-            for group in self.keras_slots or ()
+    def _paths(self, names: Mapping[str, str]) -> dict[str, str]:
+        """For the path of each variable of the model, the one under which its state was saved."""
+        return {
+            p.path: names[f"{p.path}/{role}"].removesuffix(f"/{role}")
             for p in self._parameters
-            for role in group
-            if role in p.slots
-        ]
+            for role in (*p.slots, *p.state)
+            if f"{p.path}/{role}" in names
+        }

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -13,6 +14,9 @@ from tensorflow.experimental import dtensor
 from tf_graft.core import keras_contract, mesh_storage, replicas
 from tf_graft.core.rows import Part, Whole
 
+NOT_NEGATIVE = (0.0, math.inf)
+COUNTS = (0.0, 2.0**40)  # no run goes on for so long: 35 years of a thousand steps a second
+
 
 class Slot(NamedTuple):
     """One thing an optimizer remembers for each variable.
@@ -23,11 +27,13 @@ class Slot(NamedTuple):
         shape: `"variable"` for the variable's shape, `"rows"` for one entry a row, `"scalar"`; or
             a shape of its own.
         dtype: its dtype; None for the precision that the variable's update is computed in.
+        within: the least and the largest value that it can have: others are not loaded.
     """
 
     fill: float | Callable[[Any], tf.Tensor] = 0.0
     shape: Literal["variable", "rows", "scalar"] | tuple[int, ...] = "variable"
     dtype: str | None = None
+    within: tuple[float, float] = (-math.inf, math.inf)
 
     def shape_for(self, variable: Any) -> tuple[int, ...]:
         """The slot's shape for a model variable; for none, a scalar's if it has none of its own."""
@@ -64,9 +70,9 @@ def create(
             scopes.enter_context(keras.name_scope(part))
         if mesh is None:
             scopes.enter_context(replicas.beside(variable))
-            return keras.Variable(**arguments)
+            return keras_contract.OwnVariable(within=slot.within, **arguments)
         arguments["initializer"] = lambda _, dtype: _filled(slot.fill, variable, (), dtype)
-        return on_mesh(_layout(mesh, variable, shape), **arguments)
+        return on_mesh(_layout(mesh, variable, shape), within=slot.within, **arguments)
 
 
 def on_mesh(layout: dtensor.Layout, **arguments: Any) -> keras.Variable:

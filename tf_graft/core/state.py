@@ -1,10 +1,12 @@
 """Saving and loading state by path and role, so that it fits or is refused."""
 
 import json
+import math
 import re
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -12,79 +14,26 @@ import tensorflow as tf
 
 from tf_graft.core import replicas
 from tf_graft.core.checks import CheckpointError
+from tf_graft.core.identity import Identity, Named, Shapes, damaged, unfit
 
-Named = dict[str, keras.Variable]
 Saved = dict[str, np.ndarray]
-Shapes = dict[str, list[int]]
-Restore = Callable[[dict[str, Named]], None]
 
 IDENTITY = "optimizer"  # the key under which a store says whose state it holds
 
 
-class Identity(tf.train.experimental.PythonState):
-    """Says in a checkpoint whose state it is; refuses what does not fit, before it is restored.
+class Found(NamedTuple):
+    """State that an optimizer of this package saved.
 
     Args:
-        signature: says whose state it is: the optimizer's class, and its children's.
-        named: gives the optimizer's variables by path and role; none before it is built.
-        hold_back: takes what a checkpoint holds of variables' state; gives what restores it into
-            that state by path and role.
-        by_path: gives that state.
+        shapes: of every variable, by the name it was saved under.
+        values: gives what was saved for variables, by their names here; called with the variables
+            and with the name that each was saved under.
+        store: what a Keras weights store held; None for what was found elsewhere.
     """
 
-    def __init__(
-        self,
-        signature: Callable[[], str],
-        named: Callable[[], Named],
-        hold_back: Callable[[], Restore],
-        by_path: Callable[[], dict[str, Named]],
-    ):
-        self._signature = signature
-        self._named = named
-        self._hold_back = hold_back
-        self._by_path = by_path
-        self._awaited: tuple[Shapes, Restore] | None = None
-
-    @property
-    def owner(self) -> str:
-        """Whose state it is."""
-        return self._signature()
-
-    def serialize(self) -> str:
-        """The owner, and the name and shape of every variable, in order, as JSON."""
-        return json.dumps({"owner": self.owner, "shapes": _shapes(self._named())})
-
-    def shapes_in(self, saved: Any) -> Shapes:
-        """The names and shapes that were saved.
-
-        Raises:
-            CheckpointError: it is not what `serialize` wrote, or another optimizer's.
-        """
-        try:
-            description = json.loads(tf.compat.as_str(saved))
-            owner, shapes = description["owner"], dict(description["shapes"])
-        except (ValueError, TypeError, KeyError) as error:
-            raise CheckpointError(f"{self.owner}: the saved state is damaged: {error}.") from None
-        if owner != self.owner:
-            raise CheckpointError(
-                f"{self.owner}: what was saved is the state of {owner}; nothing was loaded."
-            )
-        return shapes
-
-    def deserialize(self, string_value: Any) -> None:
-        """Called by TensorFlow before it restores any tensor."""
-        restore = self._hold_back()
-        self._awaited = self.shapes_in(string_value), restore
-        if self._named():
-            self.settle()
-
-    def settle(self) -> None:
-        """Restores or refuses, when the optimizer is built, what was read of a checkpoint."""
-        awaited, self._awaited = self._awaited, None
-        if awaited and awaited[0]:
-            shapes, restore = awaited
-            _refuse_differences(self.owner, shapes, _shapes(as_saved(shapes, self._named())))
-            restore(self._by_path())
+    shapes: Shapes
+    values: Callable[[Named, Mapping[str, str]], Mapping[str, Any]]
+    store: Saved | None = None
 
 
 def refuse_clashes(
@@ -126,40 +75,101 @@ def refuse_clashes(
 
 def save(identity: Identity, named: Named, store: Any) -> None:
     """Writes each variable under its path and role, and whose state it is."""
-    store[IDENTITY] = np.frombuffer(identity.serialize().encode(), np.uint8)
-    for name, variable in named.items():
-        store[_key(name)] = variable.numpy()
+    values = numpy(named)
+    sums = {name: _checksum(value) for name, value in values.items()}
+    said = json.dumps({**json.loads(identity.serialize()), "checksums": sums})
+    store[IDENTITY] = np.frombuffer(said.encode(), np.uint8)
+    for name, value in values.items():
+        store[_key(name)] = value
 
 
-def load(identity: Identity, named: Named, saved: Saved) -> None:
-    """Assigns every variable, or changes none.
+def in_store(identity: Identity, saved: Saved) -> Found:
+    """What a store holds of the state that `save` wrote.
 
     Raises:
-        CheckpointError: the state is another optimizer's, of other variables or damaged.
+        CheckpointError: it is another optimizer's, or not as it was written.
     """
-    owner = identity.owner
-    shapes = identity.shapes_in(bytes(saved[IDENTITY]))
-    named = as_saved(shapes, named)
-    _refuse_differences(owner, shapes, _shapes(named))
-    values = values_of(saved, named)
-    for name, shape in shapes.items():
-        if name not in values or list(values[name].shape) != shape:
-            raise CheckpointError(
-                f"{owner}: the saved state is damaged: '{_key(name)}' is missing or of another "
-                "shape. Nothing was loaded."
-            )
-    assign(named, values)
+    owner, said = identity.owner, identity.described(bytes(saved[IDENTITY]))
+    keys = _keys_in(saved, said["shapes"])
+    sums = said.get("checksums")  # version 0.1.0 wrote none
+    for name, key in keys.items():
+        if key not in saved or list(saved[key].shape) != said["shapes"][name]:
+            raise damaged(owner, f"'{key}' is missing or of another shape")
+        if sums is not None and sums.get(name) != _checksum(saved[key]):
+            raise damaged(owner, f"'{key}' is not as it was saved")
+    for key in set(saved) - {IDENTITY, *keys.values()}:
+        raise damaged(owner, f"'{key}' is no part of it")
+    values = {name: saved[key] for name, key in keys.items()}
+    return Found(
+        said["shapes"],
+        lambda _, names: {
+            n: values[as_saved] for n, as_saved in names.items() if as_saved in values
+        },
+        saved,
+    )
 
 
-def as_saved(names: Iterable[str], named: Named) -> Named:
-    """The variables under the names by which they were saved.
+def fitting(owner: str, found: Found, named: Named, loose: bool = False) -> dict[str, Any]:
+    """What was saved, by the names of the variables it is for: all of them, and no others.
 
-    They are found by path. Keras names them anew when it makes a model from its config or a second
-    one in a process: where the paths differ in this only, their order counts.
+    Args:
+        owner: the optimizer.
+        found: what was saved.
+        named: its variables.
+        loose: whether they may hold what is not finite.
+
+    Raises:
+        CheckpointError: the state is of other variables, or damaged.
     """
-    if set(names) != set(named) and renamed(list(names), list(named)):
-        return dict(zip(names, named.values(), strict=True))
-    return named
+    names = saved_names(found.shapes, named)
+    present = {names[name]: list(variable.shape) for name, variable in named.items()}
+    _refuse_differences(owner, found.shapes, present)
+    given = found.values(named, names)
+    return {name: checked(owner, name, v, given.get(name), loose) for name, v in named.items()}
+
+
+def checked(
+    owner: str, name: str, variable: keras.Variable, given: Any, loose: bool = False
+) -> Any:
+    """A value that a variable could have: as it was given, so that not all are in memory at once.
+
+    Args:
+        owner: the optimizer.
+        name: the variable's.
+        variable: says of which shape and dtype the value must be, and between what it must lie.
+        given: the value, if there is one.
+        loose: whether it may be not finite, where no bound keeps it from that.
+
+    Raises:
+        CheckpointError: it is none.
+    """
+    if given is None or tuple(given.shape) != tuple(variable.shape):
+        raise unfit(owner, f"there is no value of shape {tuple(variable.shape)} for '{name}'")
+    dtype = tf.as_dtype(variable.dtype).as_numpy_dtype
+    if given.dtype != dtype:
+        must = f"must be of {variable.dtype}"
+        raise unfit(owner, f"the value for '{name}' is of dtype {given.dtype} and {must}")
+    value = np.asarray(given)
+    low, high = variable.within
+    finite = np.isfinite(value)
+    fits = (value >= low) & (value <= high)
+    fits = fits | ~finite if loose and math.isinf(high) else fits & finite
+    if not np.all(fits):
+        bounds = f"at least {low:g}" if math.isinf(high) else f"in [{low:g}, {high:g}]"
+        must = "be finite" if math.isinf(low) else f"be {bounds}"
+        raise unfit(owner, f"the value for '{name}' holds {value[~fits].flat[0]} and must {must}")
+    return given
+
+
+def saved_names(saved: Iterable[str], named: Iterable[str]) -> dict[str, str]:
+    """For each name, the one it was saved under.
+
+    It is the same. But Keras names layers anew when it makes a model from its config or a second
+    one in a process: where the names differ in this only, their order counts.
+    """
+    theirs, ours = list(saved), list(named)
+    moved = set(theirs) != set(ours) and renamed(theirs, ours)
+    return dict(zip(ours, theirs if moved else ours, strict=True))
 
 
 def renamed(saved: Sequence[str], present: Sequence[str]) -> bool:
@@ -181,21 +191,12 @@ def assign(named: Named, values: Mapping[str, Any]) -> None:
     """Gives variables their values by name, on every replica; those without one are left alone."""
     for name, variable in named.items():
         if name in values:
-            replicas.put_everywhere(variable, values[name])
+            replicas.put_everywhere(variable, np.asarray(values[name]))
 
 
 def numpy(named: Named) -> Saved:
     """The present values, by name."""
     return {name: variable.numpy() for name, variable in named.items()}
-
-
-def values_of(saved: Saved, names: Iterable[str]) -> Saved:
-    """What a store holds under these names."""
-    return {name: saved[key] for name, key in _keys_in(saved, names).items() if key in saved}
-
-
-def _shapes(named: Named) -> Shapes:
-    return {name: list(variable.shape) for name, variable in named.items()}
 
 
 def _refuse_differences(owner: str, saved: Shapes, present: Shapes) -> None:
@@ -224,3 +225,7 @@ def _keys_in(saved: Saved, names: Iterable[str]) -> dict[str, str]:
     older = {name: name.replace("/", "|") for name in names}
     unclaimed = set(saved) - set(keys.values())
     return {n: older[n] if older[n] in unclaimed else key for n, key in keys.items()}
+
+
+def _checksum(value: np.ndarray) -> int:
+    return zlib.crc32(np.ascontiguousarray(value).tobytes())

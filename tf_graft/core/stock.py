@@ -7,9 +7,12 @@ its count and its rate, then averages, accumulators and slots.
 import re
 from collections.abc import Sequence
 
+import keras
 import numpy as np
+import tensorflow as tf
 
-from tf_graft.core.state import Named, Saved
+from tf_graft.core.identity import Named
+from tf_graft.core.state import Saved
 
 # Roles in the order in which a Keras optimizer keeps them: those of one group stand together,
 # variable by variable.
@@ -36,6 +39,18 @@ def matched(values: Saved, names: Sequence[str], named: Named) -> Saved | None:
     return result if fits else None  # type: ignore[return-value]
 
 
+def widened(value: np.ndarray, variable: keras.Variable) -> np.ndarray:
+    """The value in the variable's dtype, where that is the same or a wider one of its kind.
+
+    Keras keeps state in the precision of the weights, and its counters are shorter elsewhere.
+    """
+    dtype = tf.as_dtype(variable.dtype)
+    integers = dtype.is_integer and np.issubdtype(value.dtype, np.signedinteger)
+    floats = dtype.is_floating and value.dtype in (np.float16, tf.bfloat16.as_numpy_dtype)
+    wider = value.dtype.itemsize <= dtype.size
+    return value.astype(dtype.as_numpy_dtype) if (integers or floats) and wider else value
+
+
 def completed(values: Saved, named: Named, micro_steps: int | None) -> Saved:
     """The values, with what the engine keeps beside them as it would be after the same steps.
 
@@ -46,7 +61,9 @@ def completed(values: Saved, named: Named, micro_steps: int | None) -> Saved:
     """
     counted = values["iteration"]
     done = counted // micro_steps if micro_steps else counted
-    result = {name: np.zeros(v.shape) for name, v in named.items() if name.endswith("_steps")}
+    result = {
+        name: np.zeros(v.shape, np.int64) for name, v in named.items() if name.endswith("_steps")
+    }
     result |= {**values, "iteration": done} | ({"micro_steps": counted} if micro_steps else {})
     for name, variable in named.items():
         path, _, role = name.rpartition("/")

@@ -7,7 +7,8 @@ from typing import Any, ClassVar, Unpack
 import keras
 import tensorflow as tf
 
-from tf_graft.core import arguments, keras_contract, state
+from tf_graft.core import arguments, keras_contract
+from tf_graft.core.identity import Named
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.point import Point, Step, under, within
@@ -98,7 +99,7 @@ class Wrapper(Optimizer):
     def rates(self) -> dict[str, Any]:
         return super().rates() | self._of_children(lambda child: child.rates())
 
-    def rate_variables(self) -> state.Named:
+    def rate_variables(self) -> Named:
         return super().rate_variables() | self._of_children(lambda child: child.rate_variables())
 
     def _of_children(self, ask: Callable[[Optimizer], dict[str, Any]]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from tf_graft.core.algorithm import Step
 from tf_graft.core.arguments import Common
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.registry import register
-from tf_graft.core.slots import Slot
+from tf_graft.core.slots import NOT_NEGATIVE, Slot
 
 
 @register
@@ -61,7 +61,8 @@ class Adadelta(Optimizer):
         self.epsilon = checks.number("Adadelta", "epsilon", epsilon, 0, open_low=True)
 
     def slots(self) -> dict[str, Slot]:
-        return {"accumulated_gradient": Slot(), "accumulated_delta": Slot()}
+        squares = ("accumulated_gradient", "accumulated_delta")
+        return {role: Slot(within=NOT_NEGATIVE) for role in squares}
 
     def step(self, g: Any, w: Any, s: dict[str, Any], lr: Any, t: Any) -> Step:
         fresh = 1 - tf.constant(self.rho, g.dtype)

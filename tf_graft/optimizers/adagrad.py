@@ -10,7 +10,7 @@ from tf_graft.core.algorithm import Step
 from tf_graft.core.arguments import Common
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.registry import register
-from tf_graft.core.slots import Slot
+from tf_graft.core.slots import NOT_NEGATIVE, Slot
 
 
 @register
@@ -65,7 +65,8 @@ class Adagrad(Optimizer):
         self.epsilon = checks.number("Adagrad", "epsilon", epsilon, 0, open_low=True)
 
     def slots(self) -> dict[str, Slot]:
-        return {"accumulator": Slot(self.initial_accumulator_value + self.epsilon)}
+        start = self.initial_accumulator_value + self.epsilon
+        return {"accumulator": Slot(start, within=NOT_NEGATIVE)}
 
     def slot_from_keras(self, role: str, value: np.ndarray) -> np.ndarray:
         return value + np.asarray(self.epsilon, value.dtype)

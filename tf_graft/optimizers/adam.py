@@ -9,7 +9,7 @@ from tf_graft.core.algorithm import Step
 from tf_graft.core.arguments import Common
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.registry import register
-from tf_graft.core.slots import Slot
+from tf_graft.core.slots import NOT_NEGATIVE, Slot
 
 
 @register
@@ -70,8 +70,8 @@ class Adam(Optimizer):
         self.amsgrad = checks.boolean(owner, "amsgrad", amsgrad)
 
     def slots(self) -> dict[str, Slot]:
-        roles = ["momentum", "velocity"] + ["velocity_hat"] * self.amsgrad
-        return {role: Slot() for role in roles}
+        squares = ["velocity"] + ["velocity_hat"] * self.amsgrad
+        return {"momentum": Slot()} | {role: Slot(within=NOT_NEGATIVE) for role in squares}
 
     def step(self, g: Any, w: Any, s: dict[str, Any], lr: Any, t: Any) -> Step:
         beta_1, beta_2 = tf.constant(self.beta_1, g.dtype), tf.constant(self.beta_2, g.dtype)

@@ -9,7 +9,7 @@ from tf_graft.core import checks, numerics
 from tf_graft.core.arguments import Common
 from tf_graft.core.point import Step
 from tf_graft.core.registry import register
-from tf_graft.core.slots import Slot
+from tf_graft.core.slots import NOT_NEGATIVE, Slot
 from tf_graft.optimizers.layerwise import Layerwise, ratio
 
 
@@ -78,7 +78,7 @@ class LAMB(Layerwise):
         self.epsilon = checks.number("LAMB", "epsilon", epsilon, 0, open_low=True)
 
     def slots(self) -> dict[str, Slot]:
-        return {"momentum": Slot(), "velocity": Slot()}
+        return {"momentum": Slot(), "velocity": Slot(within=NOT_NEGATIVE)}
 
     def step(
         self, g: Any, w: Any, s: Any, lr: Any, t: Any, decay: float = 0.0, adapts: bool = True

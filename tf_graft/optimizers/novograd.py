@@ -9,7 +9,7 @@ from tf_graft.core.algorithm import Step
 from tf_graft.core.arguments import Common
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.registry import register
-from tf_graft.core.slots import Slot
+from tf_graft.core.slots import NOT_NEGATIVE, Slot
 
 
 @register
@@ -75,7 +75,7 @@ class NovoGrad(Optimizer):
         self.grad_averaging = checks.boolean("NovoGrad", "grad_averaging", grad_averaging)
 
     def slots(self) -> dict[str, Slot]:
-        return {"momentum": Slot(), "squared_norm": Slot(shape="scalar")}
+        return {"momentum": Slot(), "squared_norm": Slot(shape="scalar", within=NOT_NEGATIVE)}
 
     def decays(self, path: str) -> bool:
         """False: decay is in the step."""

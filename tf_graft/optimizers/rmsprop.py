@@ -9,7 +9,7 @@ from tf_graft.core.algorithm import Step
 from tf_graft.core.arguments import Common
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.registry import register
-from tf_graft.core.slots import Slot
+from tf_graft.core.slots import NOT_NEGATIVE, Slot
 
 
 @register
@@ -75,7 +75,7 @@ class RMSprop(Optimizer):
     def slots(self) -> dict[str, Slot]:
         roles = {"momentum": self.momentum, "average_gradient": self.centered}
         zeros = {role: Slot() for role, wanted in roles.items() if wanted}
-        return {"velocity": Slot(self.initial_velocity)} | zeros
+        return {"velocity": Slot(self.initial_velocity, within=NOT_NEGATIVE)} | zeros
 
     def step(self, g: Any, w: Any, s: dict[str, Any], lr: Any, t: Any) -> Step:
         fresh = 1 - tf.constant(self.rho, g.dtype)

@@ -4,8 +4,8 @@ import keras
 import tensorflow as tf
 
 from tf_graft.core import checks, numerics
-from tf_graft.core.slots import Slot
-from tf_graft.scaling.scaler import LossScaler, State, bounds
+from tf_graft.core.slots import COUNTS, Slot
+from tf_graft.scaling.scaler import SCALES, LossScaler, State, bounds
 
 
 @keras.saving.register_keras_serializable(package="tf_graft")
@@ -65,10 +65,10 @@ class BackoffScaler(LossScaler):
 
     def slots(self) -> dict[str, Slot]:
         return {
-            "scale": Slot(self.scale_max, "scalar", "float32"),
-            "iteration": Slot(0, "scalar", "int64"),
-            "last_overflow_iteration": Slot(-1, "scalar", "int64"),
-            "tolerated": Slot(0, "scalar", "int64"),  # overflows, since the last whole window
+            "scale": Slot(self.scale_max, "scalar", "float32", SCALES),
+            "iteration": Slot(0, "scalar", "int64", COUNTS),
+            "last_overflow_iteration": Slot(-1, "scalar", "int64", (-1, COUNTS[1])),
+            "tolerated": Slot(0, "scalar", "int64", COUNTS),  # since the last whole window
         }
 
     def update(self, s: State, finite: tf.Tensor, amax: tf.Tensor) -> State:

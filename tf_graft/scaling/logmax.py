@@ -8,8 +8,8 @@ import keras
 import tensorflow as tf
 
 from tf_graft.core import checks, numerics
-from tf_graft.core.slots import Slot
-from tf_graft.scaling.scaler import LARGEST, LossScaler, State, bounds
+from tf_graft.core.slots import COUNTS, NOT_NEGATIVE, Slot
+from tf_graft.scaling.scaler import LARGEST, SCALES, LossScaler, State, bounds
 
 LEAST_NORMAL = 2.0**-126  # below it float32 has fewer digits, and TensorFlow mostly reads zero
 
@@ -83,11 +83,11 @@ class LogMaxScaler(LossScaler):
     def slots(self) -> dict[str, Slot]:
         start = min(max(1.0, self.scale_min), self.scale_max)
         return {
-            "scale": Slot(start, "scalar", "float32"),
-            "iteration": Slot(0, "scalar", "int64"),  # of those that say something
+            "scale": Slot(start, "scalar", "float32", SCALES),
+            "iteration": Slot(0, "scalar", "int64", COUNTS),  # of those that say something
             "mean": Slot(0, "scalar", "float32"),
             "slow_mean": Slot(0, "scalar", "float32"),
-            "variance": Slot(0, "scalar", "float32"),
+            "variance": Slot(0, "scalar", "float32", NOT_NEGATIVE),
         }
 
     def update(self, s: State, finite: tf.Tensor, amax: tf.Tensor) -> State:

@@ -11,7 +11,7 @@ from tf_graft.core.slots import Slot
 State = dict[str, tf.Tensor]  # by role, a scalar each
 
 # Between these, in float32, a scale and its reciprocal are both normal numbers.
-SMALLEST, LARGEST = 2.0**-126, 2.0**126
+SCALES = SMALLEST, LARGEST = 2.0**-126, 2.0**126
 
 
 class LossScaler:

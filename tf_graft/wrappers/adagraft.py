@@ -11,7 +11,7 @@ from tf_graft.core.arguments import Common
 from tf_graft.core.parameters import Parameter, Parameters
 from tf_graft.core.point import Point, Step, under
 from tf_graft.core.registry import register
-from tf_graft.core.slots import Slot
+from tf_graft.core.slots import NOT_NEGATIVE, Slot
 from tf_graft.core.wrapper import Wrapper
 
 SMALLEST_NORM = 1e-30
@@ -102,7 +102,8 @@ class AdaGraft(Wrapper):
         )
 
     def slots(self) -> dict[str, Slot]:
-        return {norm: Slot(shape="scalar") for norm in NORMS} if self.diagnostic else {}
+        norm = Slot(shape="scalar", within=NOT_NEGATIVE)
+        return dict.fromkeys(NORMS, norm) if self.diagnostic else {}
 
     def complete(self, parameters: list[Parameter]) -> None:
         super().complete(parameters)

@@ -1,0 +1,81 @@
+"""Whose state it is: what an optimizer says of itself in files."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_graft.core.checks import CheckpointError
+
+Named = dict[str, keras.Variable]
+Shapes = dict[str, list[int]]
+
+
+class Identity(tf.train.experimental.PythonState):
+    """Says in files whose state it is, and refuses another's.
+
+    Args:
+        signature: says whose state it is: the optimizer's class, and its children's.
+        named: gives the variables to save by path and role; none before the optimizer is built.
+        restore: takes what the optimizer has looked through of a checkpoint.
+    """
+
+    def __init__(
+        self,
+        signature: Callable[[], str],
+        named: Callable[[], Named],
+        restore: Callable[[], None],
+    ):
+        self._signature = signature
+        self._named = named
+        self._restore = restore
+
+    @property
+    def owner(self) -> str:
+        """Whose state it is."""
+        return self._signature()
+
+    def serialize(self) -> str:
+        """The owner, and the name and shape of every variable, in order, as JSON."""
+        return json.dumps({"owner": self.owner, "shapes": shapes_of(self._named())})
+
+    def described(self, saved: Any) -> dict[str, Any]:
+        """What `serialize` or `save` wrote.
+
+        Raises:
+            CheckpointError: it is something else, or another optimizer's.
+        """
+        try:
+            description = json.loads(tf.compat.as_str(saved))
+            owner, shapes = description["owner"], description["shapes"]
+            lengths = [length for shape in shapes.values() for length in shape]
+            if not all(type(length) is int and length >= 0 for length in lengths):
+                raise TypeError(f"{lengths} are no lengths")
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise damaged(self.owner, f"it does not say whose it is ({error!r})") from None
+        if owner != self.owner:
+            raise CheckpointError(
+                f"{self.owner}: what was saved is the state of {owner}; nothing was loaded."
+            )
+        return description
+
+    def deserialize(self, string_value: Any) -> None:
+        """Called by TensorFlow when it knows all that it is to restore, and before it does."""
+        self._restore()
+
+
+def damaged(owner: str, what: str) -> CheckpointError:
+    """The error for state that no optimizer leaves."""
+    return unfit(owner, f"the saved state is damaged: {what}")
+
+
+def unfit(owner: str, what: str) -> CheckpointError:
+    """The error for state that is not taken."""
+    return CheckpointError(f"{owner}: {what}. Nothing was loaded.")
+
+
+def shapes_of(named: Named) -> Shapes:
+    """The shapes of variables, by name."""
+    return {name: list(variable.shape) for name, variable in named.items()}
