@@ -44,8 +44,7 @@ def _with_rates(values: dict[str, Any], key: Key, source: Source) -> dict[str, A
             result[name] = _with_rates(value, (*key, name), source)
     if isinstance(values.get("rates"), str):
         place = (*key, "rates")
-        overridden = any(place[: len(over)] == over for over in source.overrides)
-        folder = Path() if overridden else Path(source.file).parent
+        folder = Path() if source.overridden(place) else Path(source.file).parent
         try:
             rates = tf_graft.report.LayerwiseRates.load(folder / values["rates"])
         except tf_graft.report.ReportError as error:
