@@ -60,8 +60,8 @@ class Place:
             self._put_on_mesh(model, self.mesh)
 
     def _put_on_mesh(self, model: keras.Model, section: Mesh) -> None:
-        mesh = dtensor.create_mesh({"batch": section.batch, "model": section.model})
         try:
+            mesh = dtensor.create_mesh({"batch": section.batch, "model": section.model})
             dtensor.distribute(model, dtensor.LayoutMap(mesh, section.layouts))
         except (ValueError, TypeError) as error:
             message = str(error).partition("\n")[0]

@@ -13,7 +13,7 @@ import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +22,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from tf_graft.training.builders import SklearnDigits, StdlibText
-from tf_graft.training.errors import Source, suggest
+from tf_graft.training.errors import ConfigError, Source, suggest
 from tf_graft.training.schema import Data
 
 SOURCES: dict[str, Any] = {"digits": SklearnDigits, "text": StdlibText}
@@ -121,15 +121,19 @@ def _builder(config: Data, source: Source) -> Any:
     folder = data_dir(config)
     download = tfds.download.DownloadConfig(try_download_gcs=False)
     if config.name in SOURCES:
-        builder = SOURCES[config.name](data_dir=folder)
-        # A second's work on local files: no progress bars, no talk of downloading.
-        tfds.disable_progress_bar()
-        with contextlib.redirect_stdout(io.StringIO()):
-            builder.download_and_prepare(download_config=download)
-        tfds.enable_progress_bar()
+        with _usable(folder, source):
+            builder = SOURCES[config.name](data_dir=folder)
+            # A second's work on local files: no progress bars, no talk of downloading.
+            tfds.disable_progress_bar()
+            with contextlib.redirect_stdout(io.StringIO()):
+                builder.download_and_prepare(download_config=download)
+            tfds.enable_progress_bar()
         return builder
     try:
-        builder = tfds.builder(config.name, data_dir=folder, try_gcs=False)
+        with _usable(folder, source):
+            builder = tfds.builder(config.name, data_dir=folder, try_gcs=False)
+    except ConfigError:
+        raise
     except (tfds.core.registered.DatasetNotFoundError, ValueError):
         hint = suggest(config.name, [*SOURCES, *tfds.list_builders(with_community_datasets=False)])
         hint = hint if hint.startswith("did") else "tf-graft list shows what there is."
@@ -140,6 +144,17 @@ def _builder(config: Data, source: Source) -> Any:
     if not builder.is_prepared():
         _download(builder, download, config, source)
     return builder
+
+
+@contextlib.contextmanager
+def _usable(folder: str, source: Source) -> Iterator[None]:
+    """Turns what is wrong with the folder of the data sets into a ConfigError."""
+    try:
+        yield
+    except (OSError, tf.errors.OpError) as error:
+        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0].rstrip(".")
+        message = f"data sets cannot be kept in {folder} ({reason}); choose another data.dir."
+        raise source.error(("data", "dir"), message) from None
 
 
 def _download(builder: Any, how: Any, config: Data, source: Source) -> None:
@@ -170,12 +185,17 @@ def _reach(url: str) -> None:
 
 
 def _split(builder: Any, key: str, config: Data, source: Source) -> Any:
+    split = getattr(config, key)
     try:
-        return builder.as_dataset(split=getattr(config, key), shuffle_files=False)
+        examples = builder.as_dataset(split=split, shuffle_files=False)
     except (ValueError, KeyError, AssertionError) as error:
         known = ", ".join(builder.info.splits)
-        message = f"no split '{getattr(config, key)}' in '{config.name}'; there are {known}."
+        message = f"no split '{split}' in '{config.name}'; there are {known}."
         raise source.error(("data", key), message) from error
+    if int(examples.cardinality()) < 1:
+        message = f"the split '{split}' of '{config.name}' holds no examples."
+        raise source.error(("data", key), message)
+    return examples
 
 
 def _windows(files: Any, length: int) -> Any:

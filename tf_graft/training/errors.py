@@ -27,6 +27,8 @@ PHRASES = {
     "int_type": "should be a whole number",
     "float_type": "should be a number",
     "bool_type": "should be true or false",
+    "string_type": "should be a text",
+    "string_too_short": "must not be empty",
 }
 
 

@@ -24,7 +24,7 @@ class Data(Section):
     name: Annotated[
         str, Field(pattern=r"^[A-Za-z0-9_]+(/[A-Za-z0-9_][\w.\-]*)?(:\d+\.\d+\.\d+)?$")
     ] = "digits"
-    dir: str | None = None
+    dir: Annotated[str, Field(min_length=1)] | None = None
     batch_size: Annotated[int, Field(ge=1, le=65_536)] = 32
     shuffle_buffer: Annotated[int, Field(ge=1, le=10_000_000)] = 10_000
     train: str = "train"
@@ -180,7 +180,7 @@ class Run(Section):
 
     epochs: Annotated[int, Field(ge=1, le=1_000_000)]
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    dir: str | None = None
+    dir: Annotated[str, Field(min_length=1)] | None = None
     fresh: bool = False
     checkpoint_every: Annotated[int, Field(ge=1)] = 500
     keep_checkpoints: Annotated[int, Field(ge=1, le=1_000)] = 3
