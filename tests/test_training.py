@@ -17,7 +17,7 @@ import tensorflow_datasets as tfds
 
 import tf_graft
 from tf_graft.training import data as data_sets
-from tf_graft.training import loop, models, plots, run
+from tf_graft.training import loop, models, plots, prepared, run
 from tf_graft.training.config import ConfigError, load
 from tf_graft.training.errors import Source
 from tf_graft.training.folder import Log, RunFolder, read
@@ -420,7 +420,7 @@ def test_precisions(policy, tiny, tmp_path):
 def test_the_configs_in_the_repository_are_read():
     for path in CONFIGS.glob("*.yaml"):
         config, source = load(path)
-        if config.data.name in data_sets.SOURCES:
+        if config.data.name in prepared.SOURCES:
             batches = data_sets.load(config.data, config.run.steps_per_execution, source)
             models.build(config.model, batches, source)
             run.optimizer.build(config, batches.steps_per_epoch, source)
