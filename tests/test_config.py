@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tf_graft.training import config as configs
+from tf_graft.training import optimizer
 from tf_graft.training.config import ConfigError, load, parse
 
 GOOD = """\
@@ -327,6 +328,56 @@ def test_dump_reads_back():
     assert configs.differences(config, changed, ignore=[]) == [
         "optimizer.epsilon was 1e-09 and is 1e-08"
     ]
+
+
+GRAFT = edited(
+    "  name: adagrad\n  learning_rate: 0.1\n",
+    """\
+  name: ada_graft
+  magnitude_optimizer:
+    name: lion
+    beta_1: 0.9
+  direction_optimizer:
+    name: momentum
+    momentum: 0.9
+    learning_rate:
+      name: exponential_decay
+      initial_learning_rate: 1.0
+      decay_steps: 2
+      decay_rate: 0.5
+""",
+)
+
+DECAY = GRAFT[GRAFT.index("name: exponential_decay") : GRAFT.index("run:")]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("lion", "lyon", ":9: get('lyon'): there is no such optimizer; did you mean 'lion'?"),
+        ("0.9\n  dir", "1.5\n  dir", ":10: Lion(beta_1=1.5): beta_1 must lie in [0, 1]."),
+        ("momentum: 0.9", "momentum: 2", ":13: Momentum(momentum=2): momentum must lie in [0, 1]."),
+        ("decay_rate", "alpha", ":18: schedules.get: exponential_decay does not take 'alpha'; it"),
+        ("rate: 0.5", "rate: -3.0", ":18: exponential_decay(decay_rate=-3.0): decay_rate must"),
+        (
+            DECAY,
+            "{name: lr_policy, policy: fixed_lr, params: {learning_rate: -0.5}}\n",
+            ":14: the rate at step 0 is -0.5; it must be finite and at least 0.",
+        ),
+    ],
+)
+def test_what_a_child_objects_to_is_found_where_it_stands(old, new, expected):
+    assert old in GRAFT
+    config, source = parse(GRAFT.replace(old, new), "c.yaml")
+    with pytest.raises(ConfigError) as caught:
+        optimizer.build(config, 5, source)
+    assert str(caught.value).startswith(f"c.yaml{expected}")
+
+
+def test_what_an_override_says_of_a_child_is_quoted():
+    config, source = parse(GRAFT, overrides=["optimizer.magnitude_optimizer.beta_2=7"])
+    with pytest.raises(ConfigError, match=r"^override '.*beta_2=7': Lion\(beta_2=7\): beta_2 must"):
+        optimizer.build(config, 5, source)
 
 
 PIECES = st.sampled_from(

@@ -18,6 +18,8 @@ from tf_graft.training.errors import Source
 from tf_graft.training.processes import end_with_launcher
 from tf_graft.training.schema import Mesh, Mirrored, ParameterServer, RunConfig
 
+MAX_PARTS = 256  # of a CPU; each has threads of its own
+
 
 @dataclasses.dataclass(frozen=True)
 class Place:
@@ -191,6 +193,11 @@ def _devices(count: int, key: tuple[str, ...], source: Source) -> None:
     """So many devices: accelerators where they are, else parts of the CPU."""
     if any(tf.config.list_physical_devices(kind) for kind in ("GPU", "TPU")):
         return
+    if count > MAX_PARTS:
+        message = (
+            f"{count} devices: there are no accelerators, and a CPU has {MAX_PARTS} parts at most."
+        )
+        raise source.error(key, message)
     try:
         dtensor.logical_cpus(count)
     except RuntimeError as error:

@@ -38,7 +38,7 @@ def build(config: RunConfig, steps_per_epoch: int, source: Source) -> keras.opti
         values = _changed(values, ("optimizer",), _in_numbers(total, updates))
         config.optimizer = type(section)(**values)
         return tf_graft.get(_changed(values, ("optimizer",), _made(total, source)))
-    except (ValueError, TypeError, ArithmeticError, tf.errors.OpError) as error:
+    except (ValueError, TypeError, ArithmeticError, LookupError, tf.errors.OpError) as error:
         raise located(error, config, source) from None
 
 
