@@ -335,6 +335,18 @@ def test_a_bad_value_is_refused_before_anything_is_written(override, tiny, tmp_p
     assert not (tmp_path / "a").exists()
 
 
+@pytest.mark.parametrize(
+    "name", ["dataset_info.json", "sklearn_digits-train.tfrecord-00000-of-00001"]
+)
+def test_a_damaged_data_set_is_noticed(name, tmp_path):
+    data = Data(dir=str(tmp_path))
+    data_sets.load(data, 1, Source("c.yaml"))
+    file = next(tmp_path.rglob(name))
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(ConfigError, match=r"^c\.yaml: 'digits' in .* is damaged \(.*\); remove it"):
+        data_sets.load(data, 1, Source("c.yaml"))
+
+
 def test_batches_depend_on_seed_and_position_alone():
     batches = data_sets.load(Data(batch_size=64), 1, Source("x"))
     per_epoch = batches.steps_per_epoch

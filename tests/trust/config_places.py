@@ -123,13 +123,15 @@ NAMES = (
     *("Optimizer", "object", "LossScaleOptimizer", "multi_optimizer", "tf_graft>Nope", "' adam'"),
     *("keras.optimizers.Adam", "tf_graft>Wrapper", "Pipeline", "LearningRateSchedule", "~", "-1"),
 )
-# What is a value there all the same: (the end of the place, the text).
+PATTERNS = ("''", "'../x y'", "os.system", "__class__")
+# What makes sense all the same: (the end of a place, the text).
 MEANT = {
     *((name, "-1") for name in ("muon_a", "muon_b", "muon_c", "learning_rate_power")),
-    *((name, "-1") for name in ("beta_2_decay", "log_max")),
+    *((name, "-1") for name in ("beta_2_decay", "log_max", "lr_policy_params.power")),
     ("adam_lr_ratio", "0.5"),
-    ("loss_scale", "3"),
-    (0, "''"),  # a pattern that is in every path
+    *((name, "3") for name in ("loss_scale", "learning_rate", "schedule", "decay_steps")),
+    *(("exclude_from_weight_decay.0", text) for text in PATTERNS),
+    *(("exclude_layers.0", text) for text in PATTERNS),
 }
 
 
@@ -178,8 +180,14 @@ def kinds(key, value):
     """What to write in a place."""
     if value is None:
         return
-    own = KINDS[type(value)] + (NAMES if key[-1] == "name" else ())
-    yield from (text for text in (*ALWAYS, *own) if (key[-1], text) not in MEANT)
+    named = key[-1] in ("name", "optimizer", "lr_policy", "policy") and isinstance(value, str)
+    own = KINDS[type(value)] + (NAMES if named else ())
+    place = ".".join(map(str, key))
+    yield from (
+        text
+        for text in (*ALWAYS, *own)
+        if not any(place.endswith(end) and text == meant for end, meant in MEANT)
+    )
 
 
 def written(values, key, text):

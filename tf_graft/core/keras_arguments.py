@@ -81,6 +81,7 @@ def checked(cls: type, given: Mapping[str, Any]) -> dict[str, Any]:
     common = {k: v for k, v in given.items() if k not in (*own, "learning_rate")}
     arguments.checked(cls.__name__, own, common)
     check(cls.__name__, given)
-    if "learning_rate" not in given:
+    rate = given.get("learning_rate")
+    if rate is None or callable(rate) or isinstance(rate, Mapping):
         return dict(given)
-    return {**given, "learning_rate": arguments.rate(cls.__name__, given["learning_rate"])}
+    return {**given, "learning_rate": checks.number(cls.__name__, "learning_rate", rate, 0)}

@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 import tensorflow_datasets as tfds
+from google.protobuf.json_format import ParseError
 
 from tf_graft.training.builders import SklearnDigits, StdlibText
 from tf_graft.training.errors import ConfigError, Source, suggest
@@ -39,16 +40,18 @@ def builder(config: Data, source: Source) -> Any:
     folder = data_dir(config)
     download = tfds.download.DownloadConfig(try_download_gcs=False)
     if config.name in SOURCES:
-        with _usable(folder, source):
+        with _usable(folder, config, source):
             found = SOURCES[config.name](data_dir=folder)
             # A second's work on local files: no progress bars, no talk of downloading.
             tfds.disable_progress_bar()
             with contextlib.redirect_stdout(io.StringIO()):
                 found.download_and_prepare(download_config=download)
             tfds.enable_progress_bar()
+            if not _is_whole(found):
+                raise ParseError("files are missing, or of another size")
         return found
     try:
-        with _usable(folder, source):
+        with _usable(folder, config, source):
             found = tfds.builder(config.name, data_dir=folder, try_gcs=False)
     except ConfigError:
         raise
@@ -65,7 +68,7 @@ def builder(config: Data, source: Source) -> Any:
 
 
 @contextlib.contextmanager
-def _usable(folder: str, source: Source) -> Iterator[None]:
+def _usable(folder: str, config: Data, source: Source) -> Iterator[None]:
     """Turns what is wrong with the folder of the data sets into a ConfigError."""
     try:
         yield
@@ -73,6 +76,21 @@ def _usable(folder: str, source: Source) -> Iterator[None]:
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0].rstrip(".")
         message = f"data sets cannot be kept in {folder} ({reason}); choose another data.dir."
         raise source.error(("data", "dir"), message) from None
+    except ParseError as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        message = f"'{config.name}' in {folder} is damaged ({reason}); remove it, to have it anew."
+        raise source.error(("data", "dir"), message) from None
+
+
+def _is_whole(found: Any) -> bool:
+    """Whether the files of a data set of ours are as long as its records, and there."""
+    splits = found.info.splits.values()
+    framing = 16  # bytes that a TFRecord has beside an example: its length and two checksums
+    return bool(splits) and all(
+        sum(os.path.getsize(path) for path in split.filepaths if os.path.isfile(path))
+        == split.num_bytes + framing * split.num_examples
+        for split in splits
+    )
 
 
 def _download(builder: Any, how: Any, config: Data, source: Source) -> None:

@@ -3,9 +3,18 @@
 Sizes have limits, so that a config from elsewhere cannot ask for the whole machine by mistake.
 """
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
 Width = Annotated[int, Field(ge=1, le=65_536)]
@@ -173,6 +182,17 @@ class Mesh(Section):
     batch: Annotated[int, Field(ge=1, le=65_536)] = 1
     model: Annotated[int, Field(ge=1, le=65_536)] = 1
     layouts: dict[str, list[Literal["batch", "model"] | None]] = {}
+
+    @field_validator("layouts")
+    @classmethod
+    def _are_expressions(cls, layouts: dict[str, Any]) -> dict[str, Any]:
+        for pattern in layouts:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                message = f"'{pattern}' is not a regular expression: {error}"
+                raise ValueError(message) from None
+        return layouts
 
 
 class Run(Section):
