@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tf_graft.training import config as configs
-from tf_graft.training import optimizer
+from tf_graft.training import optimizer, plain_yaml
 from tf_graft.training.config import ConfigError, load, parse
+from tf_graft.training.errors import Source
 
 GOOD = """\
 data:
@@ -378,6 +379,15 @@ def test_what_an_override_says_of_a_child_is_quoted():
     config, source = parse(GRAFT, overrides=["optimizer.magnitude_optimizer.beta_2=7"])
     with pytest.raises(ConfigError, match=r"^override '.*beta_2=7': Lion\(beta_2=7\): beta_2 must"):
         optimizer.build(config, 5, source)
+
+
+TEXTS = st.text(max_size=40) | st.text("a\x85\u2028 \n'\":#", max_size=200)
+SCALARS = st.one_of(TEXTS, st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False))
+
+
+@given(st.dictionaries(TEXTS, SCALARS | st.lists(SCALARS, max_size=3), min_size=1, max_size=3))
+def test_what_is_written_reads_back(values):
+    assert plain_yaml.read(plain_yaml.written(values), Source("x")) == values
 
 
 PIECES = st.sampled_from(

@@ -5,7 +5,7 @@ import importlib
 import pytest
 import trust
 
-EVERY = {"configs": 20}  # of an area, one attack in so many
+EVERY = {"configs": 25}  # of an area, one attack in so many
 
 
 @pytest.mark.slow

@@ -38,10 +38,13 @@ def resolve(identifier: Any) -> keras.optimizers.Optimizer:
         return identifier
     if isinstance(identifier, str):
         return find(identifier)()
-    if isinstance(identifier, Mapping) and "class_name" in identifier:
+    if isinstance(identifier, Mapping) and isinstance(identifier.get("class_name"), str):
         if identifier.get("module") or identifier.get("registered_name"):
             return deserialize(identifier)
-        return find(identifier["class_name"]).from_config(dict(identifier.get("config", {})))
+        config = identifier.get("config", {})
+        if not isinstance(config, Mapping):
+            raise TypeError(f"get({identifier!r}): 'config' must be a dict.")
+        return find(identifier["class_name"]).from_config(dict(config))
     if isinstance(identifier, Mapping) and isinstance(identifier.get("name"), str):
         return _made({**identifier})
     raise TypeError(
@@ -76,8 +79,11 @@ def deserialize(config: Mapping[str, Any]) -> keras.optimizers.Optimizer:
     """The optimizer that `serialize` described.
 
     Raises:
+        TypeError: it is no dict.
         ValueError: the config describes something else.
     """
+    if not isinstance(config, Mapping):
+        raise TypeError(f"deserialize({config!r}): a dict is wanted, as serialize returns.")
     result = keras.saving.deserialize_keras_object(dict(config))
     if not isinstance(result, keras.optimizers.Optimizer):
         raise ValueError(f"deserialize: {config.get('class_name')!r} is not an optimizer.")

@@ -61,6 +61,8 @@ def written(values: dict[str, Any]) -> str:
 
 def _yaml() -> Any:
     yaml: Any = YAML(typ="safe", pure=True)
+    yaml.allow_unicode = False  # some line breaks of Unicode, and of its own, do not come back
+    yaml.width = MAX_BYTES
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False
     return yaml
