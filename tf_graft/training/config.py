@@ -16,17 +16,21 @@ from tf_graft.training import plain_yaml, start
 from tf_graft.training.errors import ConfigError, Key, Source, explain, last_name, shown
 from tf_graft.training.schema import OPENSEQ2SEQ, OpenSeq2Seq, RunConfig
 
+MAX_BYTES = 64 * 1024
 SERIALIZED = {"class_name", "module", "registered_name"}
 NUMBER = re.compile(r"[+-]?\d[\d_]*\.?\d*(e[+-]?\d+)?", re.IGNORECASE)
 FLOAT32 = (1.1754944e-38, 3.4028235e38)  # what its numbers lie between, but for 0
 
 
-def load(path: str | Path, overrides: Sequence[str] = ()) -> tuple[RunConfig, Source]:
+def load(
+    path: str | Path, overrides: Sequence[str] = (), *, own: bool = False
+) -> tuple[RunConfig, Source]:
     """Reads a config file and applies `section.key=value` overrides.
 
     Args:
         path: a YAML file of at most 64 KiB.
         overrides: such as `optimizer.learning_rate=0.1`, applied in order.
+        own: of a run's folder, where a file of rates may have made it longer.
 
     Returns:
         The config, its `run.dir` filled in, and where each value came from.
@@ -36,10 +40,12 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> tuple[RunConfig, So
     """
     try:
         with open(path, "rb") as file:
-            raw = file.read(plain_yaml.MAX_BYTES + 1)
+            raw = file.read(-1 if own else MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(f"{path}: {reason[0].lower()}{reason[1:]}.") from None
+    if len(raw) > MAX_BYTES and not own:
+        raise ConfigError(f"{path}: a config is at most {MAX_BYTES // 1024} KiB long.")
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -16,7 +16,6 @@ from ruamel.yaml.reader import ReaderError
 
 from tf_graft.training.errors import ConfigError, Key, Source, last_name
 
-MAX_BYTES = 64 * 1024
 MAX_DEPTH = 16
 DECIMAL = re.compile(r"[+-]?(0|[1-9][0-9_]*)")
 PLAIN = ("null", "bool", "int", "float")  # other untagged scalars are text, dates among them
@@ -31,10 +30,8 @@ def read(text: str, source: Source, key: Key = ()) -> Any:
         key: of the override, which `source` knows already.
 
     Raises:
-        ConfigError: it is not one document of plain data, or too long.
+        ConfigError: it is not one document of plain data.
     """
-    if len(text.encode("utf-8", "replace")) > MAX_BYTES:
-        raise source.at(None, key, f"a config is at most {MAX_BYTES // 1024} KiB long.")
     try:
         _check_events(text, source, key)
         return _plain(_yaml().compose(text), key, source)
@@ -62,7 +59,7 @@ def written(values: dict[str, Any]) -> str:
 def _yaml() -> Any:
     yaml: Any = YAML(typ="safe", pure=True)
     yaml.allow_unicode = False  # some line breaks of Unicode, and of its own, do not come back
-    yaml.width = MAX_BYTES
+    yaml.width = 2**30
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False
     return yaml
