@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 
 import tf_graft as tg
-from tf_graft.core import arguments, keras_arguments
+from tf_graft.core import arguments, keras_arguments, keras_contract
 
 COMMON = {*arguments.Common.__annotations__, "learning_rate", "name", "kwargs"}
 OPTIMIZERS = [
     cls
     for cls in vars(keras.optimizers).values()
-    if inspect.isclass(cls) and "update_step" in vars(cls)
+    if inspect.isclass(cls)
+    and issubclass(cls, keras.optimizers.Optimizer)
+    and cls is not keras.optimizers.Optimizer
+    and not keras_contract.own_way(cls)
 ]
 SCHEDULES = [x for x in vars(keras.optimizers.schedules).values() if inspect.isclass(x)]
 

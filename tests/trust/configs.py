@@ -5,6 +5,7 @@ an override in turn; and files are broken as YAML, and overrides as overrides.
 """
 
 import contextlib
+import itertools
 import os
 import re
 import shutil
@@ -108,23 +109,26 @@ def _all(every):
 
 
 def _values(every):
-    """What makes no sense, in every place."""
+    """What makes no sense, in every place: by an override and in the file in turn."""
+    pairs = itertools.islice(_pairs(), 0, None, THIN * every)
+    for i, (name, base, key, text) in enumerate(pairs):
+        place = ".".join(map(str, key))
+        attack = f"{name}: {place}={text[:40]}"
+        if i % 2 and re.fullmatch(r"\w+(\.\w+)*", place):
+            whole = written(base, ("run", "epochs"), "1")
+            yield f"{attack} by an override", (whole.encode(), f"{place}={text}")
+        else:
+            yield attack, (written(base, key, text).encode(),)
+
+
+def _pairs():
+    """Every place, and everything that makes no sense there."""
     seen = set()
-    for at, (name, base) in enumerate(bases()):
-        for i, (key, value) in enumerate(places(base)):
-            if name != "run" and (key, str(value)) in seen:
-                continue
-            seen.add((key, str(value)))
-            for j, text in enumerate(kinds(key, value)):
-                if (at + i + j) % (THIN * every):
-                    continue
-                place = ".".join(map(str, key))
-                attack = f"{name}: {place}={text[:40]}"
-                if (i + j) % 2 and re.fullmatch(r"\w+(\.\w+)*", place):
-                    whole = written(base, ("run", "epochs"), "1")
-                    yield f"{attack} by an override", (whole.encode(), f"{place}={text}")
-                else:
-                    yield attack, (written(base, key, text).encode(),)
+    for name, base in bases():
+        for key, value in places(base):
+            if name == "run" or (key, str(value)) not in seen:
+                seen.add((key, str(value)))
+                yield from ((name, base, key, text) for text in kinds(key, value))
 
 
 def _files(every):

@@ -12,15 +12,9 @@ from tf_graft.core import arguments, checks
 
 Check = Callable[[str, str, Any], Any]
 
-_number = functools.partial(functools.partial, checks.number)
-_integer = functools.partial(functools.partial, checks.integer)
-ANY: Check = checks.number
-SHARE = _number(low=0, high=1)
-FADING = _number(low=0, high=1, open_high=True)  # with 1 nothing would ever be forgotten
-AT_LEAST_0 = _number(low=0)
-ABOVE_0 = _number(low=0, open_low=True)
-AT_MOST_0 = _number(high=0)
-OPTIONAL = _number(low=0, optional=True)
+
+def _number(**bounds: Any) -> Check:
+    return functools.partial(checks.number, **bounds)
 
 
 def _numbers(owner: str, name: str, value: Any) -> list[Any]:
@@ -28,6 +22,14 @@ def _numbers(owner: str, name: str, value: Any) -> list[Any]:
         raise TypeError(f"{owner}({name}={value!r}): {name} must be a list of numbers.")
     return [checks.number(owner, name, each) for each in value]
 
+
+ANY: Check = checks.number
+SHARE = _number(low=0, high=1)
+FADING = _number(low=0, high=1, open_high=True)  # with 1 nothing would ever be forgotten
+AT_LEAST_0 = _number(low=0)
+ABOVE_0 = _number(low=0, open_low=True)
+AT_MOST_0 = _number(high=0)
+OPTIONAL = _number(low=0, optional=True)
 
 CHECKS: dict[str, Check] = {
     **dict.fromkeys(("beta_1", "beta_2", "adam_beta_1", "adam_beta_2"), FADING),
@@ -46,8 +48,8 @@ CHECKS: dict[str, Check] = {
     **dict.fromkeys(("amsgrad", "centered", "nesterov", "relative_step"), checks.boolean),
     **dict.fromkeys(("exclude_embeddings", "staircase", "cycle"), checks.boolean),
     "exclude_layers": checks.patterns,
-    "ns_steps": _integer(low=1),
-    "warmup_steps": _integer(low=0),
+    "ns_steps": functools.partial(checks.integer, low=1),
+    "warmup_steps": functools.partial(checks.integer, low=0),
     # Of one class, where the name means something else: (0, 1], which Lion itself sees to.
     "Lion.beta_1": SHARE,
 }
