@@ -165,7 +165,8 @@ def _tf_config(source: Source) -> tuple[dict[str, Any], dict[str, Any]]:
     """This process's task, and the addresses of all, from the environment."""
     try:
         config = json.loads(os.environ["TF_CONFIG"])
-        return dict(config["task"]), dict(config["cluster"])
+        task = {"type": config["task"]["type"], "index": int(config["task"]["index"])}
+        return task, dict(config["cluster"])
     except KeyError:
         problem = "TF_CONFIG in the environment must say which task this process is"
     except (ValueError, TypeError):
