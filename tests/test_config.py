@@ -384,6 +384,18 @@ def test_what_an_override_says_of_a_child_is_quoted():
 
 
 TEXTS = st.text(max_size=40) | st.text("a\x85\u2028 \n'\":#", max_size=200)
+
+
+def test_nothing_is_a_value_where_an_optimizer_takes_it():
+    config, source = parse(GOOD, overrides=["optimizer={name: muon, rms_rate: null}"])
+    again, _ = parse(configs.dump(config))
+    assert optimizer.build(config, 5, source).optimizer.rms_rate is None
+    assert optimizer.build(again, 5, source).optimizer.rms_rate is None
+    config, source = parse(GOOD, overrides=["optimizer.epsilon=null"])
+    with pytest.raises(ConfigError, match="epsilon must be a number"):
+        optimizer.build(config, 5, source)
+
+
 SCALARS = st.one_of(TEXTS, st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False))
 
 

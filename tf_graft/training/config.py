@@ -93,7 +93,7 @@ def _translated(values: dict[str, Any], source: Source) -> dict[str, Any]:
 def dump(config: RunConfig) -> str:
     """The config as YAML, which `load` reads back; `run.fresh`, an order for once, aside."""
     values = config.model_dump(exclude_none=True, exclude={"run": {"fresh"}})
-    return plain_yaml.written(values)
+    return plain_yaml.written(values | {"optimizer": config.optimizer.given()})
 
 
 def differences(old: RunConfig, new: RunConfig, ignore: Sequence[str]) -> list[str]:

@@ -34,7 +34,7 @@ def build(config: RunConfig, steps_per_epoch: int, source: Source) -> keras.opti
     updates = steps_per_epoch // every if counts else steps_per_epoch
     total = config.run.epochs * updates
     try:
-        values = _changed(section.model_dump(exclude_none=True), ("optimizer",), _loaded(source))
+        values = _changed(section.given(), ("optimizer",), _loaded(source))
         values = _changed(values, ("optimizer",), _in_numbers(total, updates))
         config.optimizer = type(section)(**values)
         return tf_graft.get(_changed(values, ("optimizer",), _made(total, source)))

@@ -124,6 +124,11 @@ class Optimizer(Section):
     name: str
     learning_rate: float | dict[str, Any] | None = None
 
+    def given(self) -> dict[str, Any]:
+        """What was said: a null, too, which for some arguments is a value."""
+        values = self.model_dump()
+        return {k: v for k, v in values.items() if k != "learning_rate" or v is not None}
+
 
 OPENSEQ2SEQ = "openseq2seq"  # the section's name; it is no part of a RunConfig
 
