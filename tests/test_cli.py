@@ -91,7 +91,7 @@ def test_train_ends_with_the_results_and_where_they_are(command):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("missing", "arguments"),
-    [("typer", ["list"]), ("omegaconf", ["train", CONFIG]), ("tensorflow_datasets", ["list"])],
+    [("typer", ["list"]), ("ruamel.yaml", ["train", CONFIG]), ("tensorflow_datasets", ["list"])],
 )
 def test_without_the_extras_it_says_what_to_install(missing, arguments):
     script = f"""import sys; sys.modules[{missing!r}] = None

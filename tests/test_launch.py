@@ -251,6 +251,12 @@ def test_what_does_not_go_together_is_refused(strategy, tasks, message):
         ("strategy: {name: multi_worker}", [], None, ":1: TF_CONFIG .* tf-graft launch"),
         ("strategy: {name: multi_worker}", [], "{", "TF_CONFIG in the environment is not JSON"),
         (
+            "strategy: {name: multi_worker}",
+            [],
+            '{"task": {}, "cluster": {}}',
+            "must say which task",
+        ),
+        (
             "strategy: {name: parameter_server}",
             [],
             '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}',

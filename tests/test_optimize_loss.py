@@ -485,7 +485,7 @@ def test_it_needs_no_extras():
     """Only tensorflow, keras and numpy are there, as without `[train]`."""
     code = """
 import sys
-for name in ("pydantic", "omegaconf", "yaml", "typer", "matplotlib", "tensorflow_datasets"):
+for name in ("pydantic", "ruamel", "typer", "matplotlib", "tensorflow_datasets"):
     sys.modules[name] = None
 import tensorflow as tf, tf_graft as tg
 w = tf.Variable([1.0])

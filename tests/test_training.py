@@ -17,7 +17,7 @@ import tensorflow_datasets as tfds
 
 import tf_graft
 from tf_graft.training import data as data_sets
-from tf_graft.training import loop, models, plots, run
+from tf_graft.training import loop, models, plots, prepared, run
 from tf_graft.training.config import ConfigError, load
 from tf_graft.training.errors import Source
 from tf_graft.training.folder import Log, RunFolder, read
@@ -335,6 +335,18 @@ def test_a_bad_value_is_refused_before_anything_is_written(override, tiny, tmp_p
     assert not (tmp_path / "a").exists()
 
 
+@pytest.mark.parametrize(
+    "name", ["dataset_info.json", "sklearn_digits-train.tfrecord-00000-of-00001"]
+)
+def test_a_damaged_data_set_is_noticed(name, tmp_path):
+    data = Data(dir=str(tmp_path))
+    data_sets.load(data, 1, Source("c.yaml"))
+    file = next(tmp_path.rglob(name))
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(ConfigError, match=r"^c\.yaml: 'digits' in .* is damaged \(.*\); remove it"):
+        data_sets.load(data, 1, Source("c.yaml"))
+
+
 def test_batches_depend_on_seed_and_position_alone():
     batches = data_sets.load(Data(batch_size=64), 1, Source("x"))
     per_epoch = batches.steps_per_epoch
@@ -420,7 +432,7 @@ def test_precisions(policy, tiny, tmp_path):
 def test_the_configs_in_the_repository_are_read():
     for path in CONFIGS.glob("*.yaml"):
         config, source = load(path)
-        if config.data.name in data_sets.SOURCES:
+        if config.data.name in prepared.SOURCES:
             batches = data_sets.load(config.data, config.run.steps_per_execution, source)
             models.build(config.model, batches, source)
             run.optimizer.build(config, batches.steps_per_epoch, source)

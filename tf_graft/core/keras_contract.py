@@ -182,16 +182,23 @@ class Recording(keras.optimizers.Optimizer):
         """Not listed: what it makes has no storage."""
 
 
+def own_way(cls: type[keras.optimizers.Optimizer]) -> str | None:
+    """The method of a class that takes the place of one of Keras' pipeline."""
+    for name in ("apply", "apply_gradients", "_backend_apply_gradients"):
+        if getattr(cls, name) is not getattr(keras.optimizers.Optimizer, name):
+            return name
+    return None
+
+
 def recording(optimizer: keras.optimizers.Optimizer) -> Recording:
     """A copy of an unbuilt Keras optimizer that records; the original is left alone.
 
     Raises:
         TypeError: the optimizer does in its own way what Keras' pipeline does.
     """
-    cls, base = type(optimizer), keras.optimizers.Optimizer
-    for name in ("apply", "apply_gradients", "_backend_apply_gradients"):
-        if getattr(cls, name) is not getattr(base, name):
-            raise TypeError(f"it has a method '{name}' of its own, which would be passed over")
+    cls = type(optimizer)
+    if way := own_way(cls):
+        raise TypeError(f"it has a method '{way}' of its own, which would be passed over")
     double: Any = object.__new__(
         type(cls.__name__, (cls, Recording), {"__module__": cls.__module__})
     )

@@ -8,6 +8,8 @@ from typing import Any
 
 import keras
 
+from tf_graft.core import keras_arguments, keras_contract
+
 OURS = "tf_graft>"  # what Keras puts before the name that a class of ours is registered under
 _CLASSES: dict[str, type[keras.optimizers.Optimizer]] = {}
 _KERAS = {
@@ -36,17 +38,36 @@ def resolve(identifier: Any) -> keras.optimizers.Optimizer:
         return identifier
     if isinstance(identifier, str):
         return find(identifier)()
-    if isinstance(identifier, Mapping) and "class_name" in identifier:
+    if isinstance(identifier, Mapping) and isinstance(identifier.get("class_name"), str):
         if identifier.get("module") or identifier.get("registered_name"):
             return deserialize(identifier)
-        return find(identifier["class_name"]).from_config(dict(identifier.get("config", {})))
+        config = identifier.get("config", {})
+        if not isinstance(config, Mapping):
+            raise TypeError(f"get({identifier!r}): 'config' must be a dict.")
+        return find(identifier["class_name"]).from_config(dict(config))
     if isinstance(identifier, Mapping) and isinstance(identifier.get("name"), str):
-        arguments = {key: value for key, value in identifier.items() if key != "name"}
-        return find(identifier["name"])(**arguments)
+        return _made({**identifier})
     raise TypeError(
         f"get({identifier!r}): an optimizer, a name, or a dict with 'name' or 'class_name' is "
         "wanted."
     )
+
+
+def _made(config: dict[str, Any]) -> keras.optimizers.Optimizer:
+    name = config.pop("name")
+    cls = find(name)
+    for argument, parameter in inspect.signature(cls).parameters.items():
+        needed = (
+            parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+        )
+        if needed and argument not in config:
+            raise ValueError(f"get('{name}'): it also needs '{argument}'.")
+    return cls(**(keras_arguments.checked(cls, config) if is_of_keras(cls) else config))
+
+
+def is_of_keras(cls: type) -> bool:
+    """Whether a class is one of Keras' own optimizers."""
+    return cls in _KERAS.values()
 
 
 def serialize(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
@@ -58,8 +79,11 @@ def deserialize(config: Mapping[str, Any]) -> keras.optimizers.Optimizer:
     """The optimizer that `serialize` described.
 
     Raises:
+        TypeError: it is no dict.
         ValueError: the config describes something else.
     """
+    if not isinstance(config, Mapping):
+        raise TypeError(f"deserialize({config!r}): a dict is wanted, as serialize returns.")
     result = keras.saving.deserialize_keras_object(dict(config))
     if not isinstance(result, keras.optimizers.Optimizer):
         raise ValueError(f"deserialize: {config.get('class_name')!r} is not an optimizer.")
@@ -94,8 +118,17 @@ def find(name: str) -> type[keras.optimizers.Optimizer]:
         if known.lower() == plain:
             return cls
     if plain in _KERAS:
+        if way := keras_contract.own_way(_KERAS[plain]):
+            raise ValueError(
+                f"get('{name}'): it has a method '{way}' of its own, so it cannot be wrapped; to "
+                "scale the loss there is mixed_precision."
+            )
         return _KERAS[plain]
     names = list(list_optimizers())
-    near = difflib.get_close_matches(name.lower().removeprefix(OURS), [*names, *_KERAS], 1)
+    all_names = [
+        *names,
+        *(keras for keras, cls in _KERAS.items() if not keras_contract.own_way(cls)),
+    ]
+    near = difflib.get_close_matches(name.lower().removeprefix(OURS), all_names, 1)
     hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(names)}."
     raise ValueError(f"get('{name}'): there is no such optimizer; {hint}")

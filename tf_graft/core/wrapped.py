@@ -7,13 +7,13 @@ from typing import Any, Unpack
 import keras
 import tensorflow as tf
 
-from tf_graft.core import checks, keras_contract
+from tf_graft.core import checks, keras_arguments, keras_contract
 from tf_graft.core.arguments import Common
 from tf_graft.core.description import Written, described
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.point import Point, Step
 from tf_graft.core.recorder import Recorder
-from tf_graft.core.registry import register, resolve, serialize
+from tf_graft.core.registry import is_of_keras, register, resolve, serialize
 from tf_graft.core.slots import Slot
 from tf_graft.core.stand_in import StandIn
 
@@ -47,8 +47,9 @@ class Wrapped(Optimizer):
     Raises:
         TypeError: not a Keras optimizer; or one that does more than update the variable that its
             `update_step` is given (found out when it is built).
-        ValueError: the optimizer has been built already; or it decays weights itself and
-            `weight_decay` is given, too.
+        ValueError: the optimizer has been built already; an argument of one of Keras' own is out of
+            range, which Keras does not check; or it decays weights itself and `weight_decay` is
+            given, too.
 
     Row-sparse gradients: where each entry of the update depends on that entry alone, untouched rows
     wait; otherwise (`Lamb`, `Adafactor`, `Muon`) the gradient is made dense.
@@ -185,6 +186,8 @@ def _checked(
     name = type(optimizer).__name__
     if isinstance(optimizer, Optimizer):
         raise TypeError(f"Wrapped({name}): it is an optimizer of tf_graft already.")
+    if is_of_keras(type(optimizer)):
+        keras_arguments.check(name, vars(optimizer))
     if optimizer.built:
         raise ValueError(f"wrap({name}): it has been built; give one without state.")
     if weight_decay and optimizer.weight_decay:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import keras
 
+from tf_graft.core import keras_arguments
 from tf_graft.schedules.exp_decay import ExpDecay
 from tf_graft.schedules.fixed_lr import FixedLR
 from tf_graft.schedules.inv_poly_decay import InvPolyDecay
@@ -34,7 +35,7 @@ _OURS = (
     TransformerSchedule,
     Warmup,
 )
-_KERAS = (
+_KERAS = tuple(
     schedule
     for schedule in vars(keras.optimizers.schedules).values()
     if inspect.isclass(schedule) and schedule is not LearningRateSchedule
@@ -118,6 +119,8 @@ def _build(name, arguments):
         raise ValueError(f"schedules.get: {name} also needs {', '.join(missing)}.")
     if schedule_class is Warmup:
         arguments = {**arguments, "schedule": get(arguments["schedule"])}
+    if schedule_class in _KERAS:
+        keras_arguments.check(name, arguments)
     return schedule_class(**arguments)
 
 

@@ -18,6 +18,8 @@ from tf_graft.training.errors import Source
 from tf_graft.training.processes import end_with_launcher
 from tf_graft.training.schema import Mesh, Mirrored, ParameterServer, RunConfig
 
+MAX_PARTS = 256  # of a CPU; each has threads of its own
+
 
 @dataclasses.dataclass(frozen=True)
 class Place:
@@ -60,8 +62,8 @@ class Place:
             self._put_on_mesh(model, self.mesh)
 
     def _put_on_mesh(self, model: keras.Model, section: Mesh) -> None:
-        mesh = dtensor.create_mesh({"batch": section.batch, "model": section.model})
         try:
+            mesh = dtensor.create_mesh({"batch": section.batch, "model": section.model})
             dtensor.distribute(model, dtensor.LayoutMap(mesh, section.layouts))
         except (ValueError, TypeError) as error:
             message = str(error).partition("\n")[0]
@@ -163,7 +165,8 @@ def _tf_config(source: Source) -> tuple[dict[str, Any], dict[str, Any]]:
     """This process's task, and the addresses of all, from the environment."""
     try:
         config = json.loads(os.environ["TF_CONFIG"])
-        return dict(config["task"]), dict(config["cluster"])
+        task = {"type": config["task"]["type"], "index": int(config["task"]["index"])}
+        return task, dict(config["cluster"])
     except KeyError:
         problem = "TF_CONFIG in the environment must say which task this process is"
     except (ValueError, TypeError):
@@ -191,6 +194,11 @@ def _devices(count: int, key: tuple[str, ...], source: Source) -> None:
     """So many devices: accelerators where they are, else parts of the CPU."""
     if any(tf.config.list_physical_devices(kind) for kind in ("GPU", "TPU")):
         return
+    if count > MAX_PARTS:
+        message = (
+            f"{count} devices: there are no accelerators, and a CPU has {MAX_PARTS} parts at most."
+        )
+        raise source.error(key, message)
     try:
         dtensor.logical_cpus(count)
     except RuntimeError as error:

@@ -1,35 +1,36 @@
 """Configs: YAML and overrides in, a checked `RunConfig` or a `ConfigError` out.
 
-The text is read as plain data only: no tags, no aliases, no interpolation, so reading a config
-from elsewhere runs nothing and opens nothing.
+Files and overrides are read alike, as plain data (see `plain_yaml`): reading a config from
+elsewhere runs nothing and opens nothing.
 """
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
-from tf_graft.training import start
-from tf_graft.training.errors import ConfigError, Key, Source, explain, last_name
+from tf_graft.training import plain_yaml, start
+from tf_graft.training.errors import ConfigError, Key, Source, explain, last_name, shown
 from tf_graft.training.schema import OPENSEQ2SEQ, OpenSeq2Seq, RunConfig
 
 MAX_BYTES = 64 * 1024
-MAX_DEPTH = 16
 SERIALIZED = {"class_name", "module", "registered_name"}
-NUMBER = re.compile(r"[+-]?(\d[\d_]*\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
+NUMBER = re.compile(r"[+-]?\d[\d_]*\.?\d*(e[+-]?\d+)?", re.IGNORECASE)
+FLOAT32 = (1.1754944e-38, 3.4028235e38)  # what its numbers lie between, but for 0
 
 
-def load(path: str | Path, overrides: Sequence[str] = ()) -> tuple[RunConfig, Source]:
+def load(
+    path: str | Path, overrides: Sequence[str] = (), *, own: bool = False
+) -> tuple[RunConfig, Source]:
     """Reads a config file and applies `section.key=value` overrides.
 
     Args:
         path: a YAML file of at most 64 KiB.
         overrides: such as `optimizer.learning_rate=0.1`, applied in order.
+        own: of a run's folder, where a file of rates may have made it longer.
 
     Returns:
         The config, its `run.dir` filled in, and where each value came from.
@@ -39,10 +40,12 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> tuple[RunConfig, So
     """
     try:
         with open(path, "rb") as file:
-            raw = file.read(MAX_BYTES + 1)
+            raw = file.read(-1 if own else MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(f"{path}: {reason[0].lower()}{reason[1:]}.") from None
+    if len(raw) > MAX_BYTES and not own:
+        raise ConfigError(f"{path}: a config is at most {MAX_BYTES // 1024} KiB long.")
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -59,10 +62,11 @@ def parse(
 ) -> tuple[RunConfig, Source]:
     """Checks the text of a config; `name` stands for the file in messages."""
     source = Source(name)
-    values = _read(text, source)
-    _check_values(values, source)
+    values = plain_yaml.read(text, source)
+    if not isinstance(values, dict):
+        raise source.at(1, (), "a config is made of sections: 'data:', 'model:' ...")
     for override in overrides:
-        values = _override(values, override, source)
+        _override(values, override, source)
     _check_values(values, source)
     if OPENSEQ2SEQ in values:
         values = _translated(values, source)
@@ -89,7 +93,7 @@ def _translated(values: dict[str, Any], source: Source) -> dict[str, Any]:
 def dump(config: RunConfig) -> str:
     """The config as YAML, which `load` reads back; `run.fresh`, an order for once, aside."""
     values = config.model_dump(exclude_none=True, exclude={"run": {"fresh"}})
-    return yaml.safe_dump(values, sort_keys=False)
+    return plain_yaml.written(values | {"optimizer": config.optimizer.given()})
 
 
 def differences(old: RunConfig, new: RunConfig, ignore: Sequence[str]) -> list[str]:
@@ -105,126 +109,73 @@ def differences(old: RunConfig, new: RunConfig, ignore: Sequence[str]) -> list[s
     ]
 
 
-def _read(text: str, source: Source) -> dict[str, Any]:
-    if len(text.encode("utf-8", "replace")) > MAX_BYTES:
-        raise ConfigError(f"{source.file}: a config is at most {MAX_BYTES // 1024} KiB long.")
-    try:
-        _check_events(text, source)
-        root = yaml.compose(text, yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        problem = (error.problem or error.context or "not YAML").rstrip(".")
-        raise _at(error.problem_mark or error.context_mark, f"{problem}.", source) from None
-    except yaml.reader.ReaderError as error:
-        line = text[: error.position].count("\n") + 1
-        message = f"the character {error.character!r} is not allowed."
-        raise ConfigError(f"{source.file}:{line}: {message}") from None
-    if not isinstance(root, yaml.MappingNode):
-        raise ConfigError(f"{source.file}:1: a config is made of sections: 'data:', 'model:' ...")
-    values = _plain(root, (), source)
-    assert isinstance(values, dict)
-    return values
-
-
-def _at(mark: Any, message: str, source: Source) -> ConfigError:
-    return ConfigError(f"{source.file}:{mark.line + 1}: {message}")
-
-
-def _check_events(text: str, source: Source) -> None:
-    """Refuses what is more than one document of plain data, before anything is built from it."""
-    depth = documents = 0
-    for event in yaml.parse(text, yaml.SafeLoader):
-        mark = event.start_mark
-        if getattr(event, "anchor", None):
-            raise _at(mark, "anchors and aliases (& and *) are not supported.", source)
-        if getattr(event, "tag", None):
-            raise _at(mark, f"tags ({event.tag}) are not supported.", source)
-        documents += isinstance(event, yaml.DocumentStartEvent)
-        if documents > 1:
-            raise _at(mark, "a second document starts here; a config is one.", source)
-        depth += isinstance(event, yaml.CollectionStartEvent)
-        depth -= isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            raise _at(mark, f"values are nested more than {MAX_DEPTH} deep.", source)
-
-
-def _plain(node: yaml.Node, key: Key, source: Source) -> Any:
-    """The node as dicts, lists and scalars; every line is noted in `source`."""
-    source.lines.setdefault(key, node.start_mark.line + 1)
-    if isinstance(node, yaml.SequenceNode):
-        return [_plain(item, (*key, i), source) for i, item in enumerate(node.value)]
-    if isinstance(node, yaml.ScalarNode):
-        return _scalar(node, key, source)
-    values: dict[str, Any] = {}
-    for name_node, value_node in node.value:
-        name = name_node.value
-        if name_node.tag != "tag:yaml.org,2002:str":
-            raise _at(name_node.start_mark, "a key must be a name.", source)
-        if name in values:
-            message = f"'{name}' is repeated; it stands on line {source.lines[(*key, name)]} too."
-            raise _at(name_node.start_mark, message, source)
-        source.lines[(*key, name)] = name_node.start_mark.line + 1
-        values[name] = _plain(value_node, (*key, name), source)
-    return values
-
-
-def _scalar(node: yaml.ScalarNode, key: Key, source: Source) -> Any:
-    """A number, truth value, text or None; YAML 1.1's surprises are refused."""
-    text, kind = node.value, node.tag.rpartition(":")[2]
-    if kind == "bool" and text.lower() not in ("true", "false"):
-        meant = "true" if text.lower() in ("yes", "on") else "false"
-        message = f"'{text}' means {meant} in YAML; write {meant}, or \"{text}\" for the text."
-        raise source.error(key, message)
-    if kind == "int" and not re.fullmatch(r"[+-]?(0|[1-9][0-9_]*)", text):
-        raise source.error(key, f"{last_name(key)} is {text[:60]}; write it as a decimal number.")
-    if kind not in ("bool", "int", "float", "null") or (kind == "float" and ":" in text):
-        return text
-    try:
-        return yaml.SafeLoader("").construct_object(node)
-    except ValueError:  # Python's limit on the digits of a number
-        raise source.error(key, f"{last_name(key)} is not a number one can use.") from None
-
-
-def _override(values: dict[str, Any], override: str, source: Source) -> dict[str, Any]:
-    name, _, value = override.partition("=")
-    if not re.fullmatch(r"\w+(\.\w+)*=.*", override, re.DOTALL):
+def _override(values: dict[str, Any], override: str, source: Source) -> None:
+    """Replaces or adds a value; sections on the way to it are made."""
+    name, _, text = override.partition("=")
+    override = " ".join(override.splitlines())
+    if not re.fullmatch(r"\w+(\.\w+)*=.*", override):
         raise ConfigError(f"override '{override}': write section.key=value.")
-    key = tuple(name.split("."))
-    source.overrides[key] = override
-    _check_text(key, value, source)
-    try:
-        merged = OmegaConf.merge(OmegaConf.create(values), OmegaConf.from_dotlist([override]))
-        plain = OmegaConf.to_container(merged, resolve=False)
-    except (OmegaConfBaseException, yaml.YAMLError, ValueError, RecursionError) as error:
-        reason = getattr(error, "problem", None) or str(error).strip().partition("\n")[0]
-        raise ConfigError(f"override '{override}': {reason.rstrip('.')}.") from None
-    assert isinstance(plain, dict)
-    return {str(section): value for section, value in plain.items()}
+    key, inner = _way(values, name.split("."), override)
+    source.override(key, override)
+    inner[key[-1]] = plain_yaml.read(text, source, key)
+
+
+def _way(values: Any, names: list[str], override: str) -> tuple[Key, Any]:
+    """The key that names stand for, whole numbers in lists, and the section or list it is in."""
+    key: Key = ()
+    for depth, name in enumerate(names, 1):
+        part: str | int = name
+        if isinstance(values, list):
+            if not name.isdecimal() or int(name) >= len(values):
+                has = f"its values are 0 to {len(values) - 1}" if values else "it is empty"
+                raise ConfigError(f"override '{override}': {last_name(key)} is a list; {has}.")
+            part = int(name)
+        elif not isinstance(values, dict):
+            message = f"{last_name(key)} is {shown(values)}, which has no '{name}'."
+            raise ConfigError(f"override '{override}': {message}")
+        key = (*key, part)
+        if depth < len(names):
+            if isinstance(values, dict) and values.get(name) is None:
+                values[name] = {}
+            values = values[part]
+    return key, values
 
 
 def _check_values(values: dict[str, Any], source: Source) -> None:
     for key, value in _flatten(values):
         for text in (*key, value):
-            _check_text(key, text, source)
+            if isinstance(text, str):
+                _check_text(key, text, source)
+        if isinstance(value, int | float):
+            _check_number(key, value, source)
         if isinstance(value, str) and NUMBER.fullmatch(value) and key[-1] not in ("name", "dir"):
-            message = f"{last_name(key)} is the text '{value}'; write {_as_number(value)}."
-            raise source.error(key, message)
+            raise source.error(key, f"{last_name(key)} is the text '{value}'; write {value}.")
         if SERIALIZED.intersection(key):  # Keras would import the module it names
             raise source.error(key, f"'{last_name(key)}': write a name and its arguments.")
 
 
-def _check_text(key: Key, text: Any, source: Source) -> None:
-    # omegaconf would look "${...}" up, in the environment too: a config is plain data.
-    if isinstance(text, str) and ("${" in text or "\0" in text):
-        character = "'${'" if "${" in text else "a zero byte"
-        raise source.error(key, f"{last_name(key)} contains {character}; a config is plain data.")
+def _check_text(key: Key, text: str, source: Source) -> None:
+    half = re.search("[\ud800-\udfff]", text) is not None
+    for found, what in (
+        ("${" in text, "'${'"),  # elsewhere it looks a value up, in the environment too
+        ("\0" in text, "a zero byte"),
+        (half, "half a character"),
+    ):
+        if found:
+            message = f"{last_name(key)} contains {what}; a config is plain data."
+            raise source.error(key, message)
 
 
-def _as_number(text: str) -> str:
-    mantissa, e, exponent = text.lower().partition("e")
-    if not e:
-        return text
-    mantissa = mantissa if "." in mantissa else f"{mantissa}.0"
-    return f"{mantissa}e{exponent if exponent[0] in '+-' else '+' + exponent}"
+def _check_number(key: Key, number: float, source: Source) -> None:
+    """Refuses what float32, in which everything is computed, makes 0, infinity or NaN."""
+    if number == 0 or FLOAT32[0] <= abs(number) <= FLOAT32[1]:
+        return
+    if isinstance(number, float) and not math.isfinite(number):
+        raise source.error(key, f"{last_name(key)} is {number}; it must be finite.")
+    size = f"{number:.3g}" if isinstance(number, float) else f"{str(number)[:12]}..."
+    bounds = f"{FLOAT32[0]:.2g} and {FLOAT32[1]:.2g}, which float32 can hold"
+    message = f"{last_name(key)} is {size}; it must be 0, or its size between {bounds}."
+    raise source.error(key, message)
 
 
 def _flatten(values: Any, key: Key = ()) -> Iterator[tuple[Key, Any]]:

@@ -5,29 +5,18 @@ one would have seen. Epoch `e` is the data set shuffled with a seed made of the 
 what the interrupted epoch has already used is skipped before any of it is decoded or batched.
 """
 
-import contextlib
-import http.client
-import io
-import os
-import ssl
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from tf_graft.training.builders import SklearnDigits, StdlibText
-from tf_graft.training.errors import Source, suggest
+from tf_graft.training import prepared
+from tf_graft.training.errors import Source
 from tf_graft.training.schema import Data
 
-SOURCES: dict[str, Any] = {"digits": SklearnDigits, "text": StdlibText}
 CHARACTERS = 128
-PATIENCE = 10.0  # seconds for a host to answer
 
 Prepare = Callable[[Any], Any]
 
@@ -71,7 +60,9 @@ class Batches:
 
 def list_data_sets() -> dict[str, str]:
     """The names `data.name` knows, with a line on each."""
-    ours = {name: str(builder.__doc__).partition("\n")[0] for name, builder in SOURCES.items()}
+    ours = {
+        name: str(builder.__doc__).partition("\n")[0] for name, builder in prepared.SOURCES.items()
+    }
     return ours | {"mnist, imdb_reviews ...": "Any image or text classes of tensorflow-datasets."}
 
 
@@ -84,7 +75,7 @@ def load(config: Data, steps_per_execution: int, source: Source) -> Batches:
         ConfigError: the data set is unknown, cannot be downloaded, is of another kind, or smaller
             than a batch.
     """
-    builder = _builder(config, source)
+    builder = prepared.builder(config, source)
     train, test = (_split(builder, key, config, source) for key in ("train", "test"))
     if config.name == "text":
         kind: Any = "characters"
@@ -110,72 +101,18 @@ def _for_all_workers(batches: Any) -> Any:
     return batches.with_options(options).prefetch(tf.data.AUTOTUNE)
 
 
-def data_dir(config: Data) -> str:
-    """Where prepared data sets lie: `data.dir`, else TFDS_DATA_DIR, else the user's cache."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    chosen = config.dir or os.environ.get("TFDS_DATA_DIR") or cache / "tf_graft" / "datasets"
-    return str(Path(chosen).expanduser())
-
-
-def _builder(config: Data, source: Source) -> Any:
-    folder = data_dir(config)
-    download = tfds.download.DownloadConfig(try_download_gcs=False)
-    if config.name in SOURCES:
-        builder = SOURCES[config.name](data_dir=folder)
-        # A second's work on local files: no progress bars, no talk of downloading.
-        tfds.disable_progress_bar()
-        with contextlib.redirect_stdout(io.StringIO()):
-            builder.download_and_prepare(download_config=download)
-        tfds.enable_progress_bar()
-        return builder
-    try:
-        builder = tfds.builder(config.name, data_dir=folder, try_gcs=False)
-    except (tfds.core.registered.DatasetNotFoundError, ValueError):
-        hint = suggest(config.name, [*SOURCES, *tfds.list_builders(with_community_datasets=False)])
-        hint = hint if hint.startswith("did") else "tf-graft list shows what there is."
-        message = (
-            f"no data set '{config.name}', and none is prepared in {folder} (data.dir); {hint}"
-        )
-        raise source.error(("data", "name"), message) from None
-    if not builder.is_prepared():
-        _download(builder, download, config, source)
-    return builder
-
-
-def _download(builder: Any, how: Any, config: Data, source: Source) -> None:
-    """Prepares a data set of tensorflow-datasets, which retries for minutes where we ask first."""
-    try:
-        for url in list(builder.url_infos or ())[:1]:
-            _reach(url)
-        builder.download_and_prepare(download_config=how)
-    except (OSError, AssertionError, tfds.download.DownloadError) as error:
-        reason = str(error).strip().partition("\n")[0].rstrip(".")
-        message = (
-            f"'{config.name}' is not in {data_dir(config)} (data.dir) and cannot be downloaded "
-            f"({reason}); {' and '.join(SOURCES)} need no network: data.name={next(iter(SOURCES))}."
-        )
-        raise source.error(("data", "name"), message) from None
-
-
-def _reach(url: str) -> None:
-    """Raises a ConnectionError where a URL's host cannot be reached. What it answers is all one."""
-    try:
-        urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=PATIENCE).close()
-    except urllib.error.URLError as error:
-        if isinstance(error.reason, OSError) and not isinstance(error.reason, ssl.SSLError):
-            host = urllib.parse.urlsplit(url).hostname
-            raise ConnectionError(f"no connection to {host}") from None
-    except (OSError, http.client.HTTPException):
-        return
-
-
 def _split(builder: Any, key: str, config: Data, source: Source) -> Any:
+    split = getattr(config, key)
     try:
-        return builder.as_dataset(split=getattr(config, key), shuffle_files=False)
+        examples = builder.as_dataset(split=split, shuffle_files=False)
     except (ValueError, KeyError, AssertionError) as error:
         known = ", ".join(builder.info.splits)
-        message = f"no split '{getattr(config, key)}' in '{config.name}'; there are {known}."
+        message = f"no split '{split}' in '{config.name}'; there are {known}."
         raise source.error(("data", key), message) from error
+    if int(examples.cardinality()) < 1:
+        message = f"the split '{split}' of '{config.name}' holds no examples."
+        raise source.error(("data", key), message)
+    return examples
 
 
 def _windows(files: Any, length: int) -> Any:

@@ -27,6 +27,8 @@ PHRASES = {
     "int_type": "should be a whole number",
     "float_type": "should be a number",
     "bool_type": "should be true or false",
+    "string_type": "should be a text",
+    "string_too_short": "must not be empty",
 }
 
 
@@ -50,6 +52,29 @@ class Source:
             if key[:end] in self.lines:
                 return ConfigError(f"{self.file}:{self.lines[key[:end]]}: {message}")
         return ConfigError(f"{self.file}: {message}")
+
+    def at(self, line: int | None, key: Key, message: str) -> ConfigError:
+        """A ConfigError that names a line of the file; or the override that set `key`."""
+        if self.overridden(key):
+            return self.error(key, message)
+        return ConfigError(f"{self.file}:{line}: {message}" if line else f"{self.file}: {message}")
+
+    def note(self, line: int, key: Key) -> None:
+        """Keeps the line that a key stands on, unless it is an override's."""
+        if not self.overridden(key):
+            self.lines.setdefault(key, line)
+
+    def override(self, key: Key, text: str) -> None:
+        """Keeps the override that sets a key, in place of what it replaces."""
+        replaced = [k for k in (*self.lines, *self.overrides) if k[: len(key)] == key]
+        for known in replaced:
+            self.lines.pop(known, None)
+            self.overrides.pop(known, None)
+        self.overrides[key] = text
+
+    def overridden(self, key: Key) -> bool:
+        """Whether an override set a key, or a section that it is in."""
+        return any(key[: len(over)] == over for over in self.overrides)
 
 
 def explain(error: ErrorDetails, values: Any, source: Source) -> ConfigError:
@@ -87,7 +112,7 @@ def _sentence(error: ErrorDetails, key: Key) -> str:
     if error["type"] == "value_error":
         return f"{problem}."
     problem = PHRASES.get(error["type"], problem[0].lower() + problem[1:])
-    return f"{last_name(key)} is {_shown(error['input'])}; it {problem}."
+    return f"{last_name(key)} is {shown(error['input'])}; it {problem}."
 
 
 def _known_keys(error: ErrorDetails) -> list[str]:
@@ -108,7 +133,8 @@ def _known_keys(error: ErrorDetails) -> list[str]:
     return list(section.model_fields)
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value as an error sentence names it."""
     if isinstance(value, dict | list):
         return "a section" if isinstance(value, dict) else "a list"
     return f"the text {value[:60]!r}" if isinstance(value, str) else str(value)[:60]

@@ -68,7 +68,7 @@ class RunFolder:
             raise source.error(("run", "dir"), message)
         if config.run.fresh:
             return
-        changes = configs.differences(configs.load(self.config)[0], config, FREE)
+        changes = configs.differences(configs.load(self.config, own=True)[0], config, FREE)
         if changes:
             more = f" (and {len(changes) - 1} more)" if len(changes) > 1 else ""
             raise ConfigError(

@@ -1,6 +1,7 @@
 """Models by name. They answer with logits in float32, whatever they compute in."""
 
 import inspect
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from tf_graft.training.errors import Source, suggest
 from tf_graft.training.schema import MODELS, Cnn, Embedding, Mlp, Transformer
 
 layers = keras.layers
+MAX_WEIGHTS = 2**30  # which need 12 GB with their gradients and a slot each
 
 
 def list_models() -> dict[str, str]:
@@ -29,10 +31,13 @@ def build(spec: Any, data: Batches, source: Source) -> keras.Model:
     """
     if spec.name not in BUILDERS:
         return _application(spec.name, data, source)
-    kind, builder = BUILDERS[spec.name]
+    kind, builder, weights = BUILDERS[spec.name]
     if data.kind != kind:
         message = f"'{spec.name}' is for {kind}, the data are {data.kind}."
         raise source.error(("model", "name"), message)
+    if (count := weights(spec, data)) > MAX_WEIGHTS:
+        message = f"the model would have {count:,} weights; at most {MAX_WEIGHTS:,} are allowed."
+        raise source.error(("model",), message)
     inputs = keras.Input(data.shape, dtype="float32" if data.kind == "images" else "int32")
     x = builder(spec, data, inputs)
     return keras.Model(inputs, _logits(x, data), name=spec.name)
@@ -140,9 +145,34 @@ def _application(name: str, data: Batches, source: Source) -> keras.Model:
     return keras.Model(body.input, _logits(body.output, data), name=name.lower())
 
 
-BUILDERS: dict[str, tuple[str, Callable[..., Any]]] = {
-    "mlp": ("images", _mlp),
-    "cnn": ("images", _cnn),
-    "transformer": ("characters", _transformer),
-    "embedding": ("words", _embedding),
+def _between(*widths: int) -> int:
+    """How many weights dense layers of these widths have, but for their biases."""
+    return sum(a * b for a, b in itertools.pairwise(widths))
+
+
+def _mlp_weights(spec: Mlp, data: Batches) -> int:
+    return _between(math.prod(data.shape), *spec.units, data.classes)
+
+
+def _cnn_weights(spec: Cnn, data: Batches) -> int:
+    height, width, channels = data.shape
+    pools = 2 ** len(spec.filters)
+    flat = -(-height // pools) * -(-width // pools) * spec.filters[-1]
+    return 9 * _between(channels, *spec.filters) + _between(flat, spec.units, data.classes)
+
+
+def _transformer_weights(spec: Transformer, data: Batches) -> int:
+    tables = (data.vocabulary + data.shape[0] + data.classes) * spec.d_model
+    return tables + spec.layers * (4 * spec.d_model + 2 * spec.feed_forward) * spec.d_model
+
+
+def _embedding_weights(spec: Embedding, data: Batches) -> int:
+    return _between(data.vocabulary, spec.dimension, *spec.units, data.classes)
+
+
+BUILDERS: dict[str, tuple[str, Callable[..., Any], Callable[..., int]]] = {
+    "mlp": ("images", _mlp, _mlp_weights),
+    "cnn": ("images", _cnn, _cnn_weights),
+    "transformer": ("characters", _transformer, _transformer_weights),
+    "embedding": ("words", _embedding, _embedding_weights),
 }

@@ -94,8 +94,8 @@ def _rate(section: OpenSeq2Seq, source: Source) -> dict[str, Any]:
     known = inspect.signature(POLICIES[section.lr_policy]).parameters
     if "decay_steps" in known and "decay_steps" not in params:
         if "begin_decay_at" in known and "warmup_steps" in known:
-            begins = [params.get(name) or 0 for name in ("begin_decay_at", "warmup_steps")]
-            params["begin_decay_at"] = max(begins)
+            begins = [params.get(name) for name in ("begin_decay_at", "warmup_steps")]
+            params["begin_decay_at"] = max([step for step in begins if isinstance(step, int)] + [0])
         params["decay_steps"] = "total"  # from there on
     if "steps_per_epoch" in known and "steps_per_epoch" not in params:
         params["steps_per_epoch"] = "epoch"

@@ -1,14 +1,21 @@
 """The optimizer of a run, from its flat section of the config."""
 
+import math
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
+import tensorflow as tf
 
 import tf_graft
 from tf_graft.training.errors import ConfigError, Key, Source
 from tf_graft.training.schema import RunConfig
+
+LOOKS = 32  # at a schedule's rates, from the first step to the last
+Change = Callable[[Key, Any], Any]
 
 
 def build(config: RunConfig, steps_per_epoch: int, source: Source) -> keras.optimizers.Optimizer:
@@ -23,57 +30,73 @@ def build(config: RunConfig, steps_per_epoch: int, source: Source) -> keras.opti
     """
     section = config.optimizer
     every = (section.model_extra or {}).get("gradient_accumulation_steps") or 1
-    updates = steps_per_epoch // every if isinstance(every, int) else steps_per_epoch
+    counts = isinstance(every, int) and every > 0
+    updates = steps_per_epoch // every if counts else steps_per_epoch
+    total = config.run.epochs * updates
     try:
-        values = _with_rates(section.model_dump(exclude_none=True), ("optimizer",), source)
-        values = _with_numbers(values, config.run.epochs * updates, updates)
+        values = _changed(section.given(), ("optimizer",), _loaded(source))
+        values = _changed(values, ("optimizer",), _in_numbers(total, updates))
         config.optimizer = type(section)(**values)
-        return tf_graft.get(_with_schedules(values))
-    except (ValueError, TypeError) as error:
+        return tf_graft.get(_changed(values, ("optimizer",), _made(total, source)))
+    except (ValueError, TypeError, ArithmeticError, LookupError, tf.errors.OpError) as error:
         raise located(error, config, source) from None
 
 
-def _with_rates(values: dict[str, Any], key: Key, source: Source) -> dict[str, Any]:
-    """An optimizer's section with what its rates files hold, and its children's.
+def _changed(section: dict[str, Any], key: Key, change: Change) -> dict[str, Any]:
+    """An optimizer's section with each value changed, and its children's."""
+    result: dict[str, Any] = {}
+    for name, value in section.items():
+        place = (*key, name)
+        is_child = name != "learning_rate" and isinstance(value, dict) and "name" in value
+        result[name] = _changed(value, place, change) if is_child else change(place, value)
+    return result
+
+
+def _loaded(source: Source) -> Change:
+    """Puts what a rates file holds in the place of its name.
 
     A file that the config names is sought beside the config; one in an override, from here.
     """
-    result = dict(values)
-    for name, value in values.items():
-        if isinstance(value, dict) and isinstance(value.get("name"), str):
-            result[name] = _with_rates(value, (*key, name), source)
-    if isinstance(values.get("rates"), str):
-        place = (*key, "rates")
-        overridden = any(place[: len(over)] == over for over in source.overrides)
-        folder = Path() if overridden else Path(source.file).parent
+
+    def change(place: Key, value: Any) -> Any:
+        if place[-1] != "rates" or not isinstance(value, str):
+            return value
+        folder = Path() if source.overridden(place) else Path(source.file).parent
         try:
-            rates = tf_graft.report.LayerwiseRates.load(folder / values["rates"])
+            return tf_graft.report.LayerwiseRates.load(folder / value).to_dict()
         except tf_graft.report.ReportError as error:
             raise source.error(place, f"rates: {error}") from None
-        result["rates"] = rates.to_dict()
-    return result
+
+    return change
 
 
-def _with_numbers(values: dict[str, Any], total: int, epoch: int) -> dict[str, Any]:
-    """An optimizer's section with its schedules in numbers, and its children's."""
-    result = dict(values)
-    for name, value in values.items():
-        if name == "learning_rate" and isinstance(value, dict):
-            result[name] = _resolve(value, total, epoch)
-        elif isinstance(value, dict) and isinstance(value.get("name"), str):
-            result[name] = _with_numbers(value, total, epoch)
-    return result
+def _in_numbers(total: int, epoch: int) -> Change:
+    """Puts numbers in the place of a schedule's words."""
+
+    def change(place: Key, value: Any) -> Any:
+        is_schedule = place[-1] == "learning_rate" and isinstance(value, dict)
+        return _resolve(value, total, epoch) if is_schedule else value
+
+    return change
 
 
-def _with_schedules(values: dict[str, Any]) -> dict[str, Any]:
-    """An optimizer's section with its schedules made, and its children's."""
-    result = dict(values)
-    for name, value in values.items():
-        if name == "learning_rate" and isinstance(value, dict):
-            result[name] = tf_graft.schedules.get(value)
-        elif isinstance(value, dict) and isinstance(value.get("name"), str):
-            result[name] = _with_schedules(value)
-    return result
+def _made(total: int, source: Source) -> Change:
+    """Makes schedules, and looks at their rates over the run."""
+
+    def change(place: Key, value: Any) -> Any:
+        if place[-1] != "learning_rate" or not isinstance(value, dict):
+            return value
+        schedule = tf_graft.schedules.get(value)
+        numbers = [n for n in value.values() if isinstance(n, int) and 0 < n < total]
+        steps = {0, 1, *numbers, *map(int, np.linspace(0, max(total - 1, 0), LOOKS))}
+        for step in sorted(steps):
+            rate = float(schedule(step))
+            if not (math.isfinite(rate) and rate >= 0):
+                message = f"the rate at step {step} is {rate}; it must be finite and at least 0."
+                raise source.error(place, message)
+        return schedule
+
+    return change
 
 
 def _resolve(schedule: dict[str, Any], total: int, epoch: int) -> dict[str, Any]:
@@ -93,13 +116,23 @@ def located(error: Exception, config: RunConfig, source: Source) -> Exception:
     """The error with the place of the argument it names."""
     if isinstance(error, ConfigError):
         return error
-    message = str(error).strip().partition("\n")[0]
+    message = re.sub(r"\{\{.*?\}\} ", "", str(error).strip().partition("\n")[0])  # of TensorFlow's
     message = message if message.endswith((".", "?")) else f"{message}."
-    section = config.optimizer.model_dump()
-    for word in re.findall(r"\w+", message):
-        if word in section:
-            return source.error(("optimizer", word), message)
-        rate = section["learning_rate"]
-        if isinstance(rate, dict) and word in rate:
-            return source.error(("optimizer", "learning_rate", word), message)
-    return source.error(("optimizer", "name"), message)
+    named = re.findall(r"get\('([^']*)'\)", message)
+    words = [*re.findall(r"(\w+)=", message), *re.findall(r"\w+", message)]
+    places = list(_places(config.optimizer.model_dump(), ("optimizer",)))
+    found = [key for name in named for key, value in places if key[-1] == "name" and value == name]
+    for word in words:
+        known = [(key, value) for key, value in places if key[-1] == word]
+        # of several arguments of one name, the one that was quoted
+        found += [key for key, value in known if f"{word}={value!r}" in message]
+        found += [key for key, _ in known]
+    return source.error(found[0] if found else ("optimizer", "name"), message)
+
+
+def _places(section: dict[str, Any], key: Key) -> Iterator[tuple[Key, Any]]:
+    """Every argument of a section and its value, the outer ones first."""
+    yield from (((*key, name), value) for name, value in section.items())
+    for name, value in section.items():
+        if isinstance(value, dict):
+            yield from _places(value, (*key, name))

@@ -3,9 +3,18 @@
 Sizes have limits, so that a config from elsewhere cannot ask for the whole machine by mistake.
 """
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
 Width = Annotated[int, Field(ge=1, le=65_536)]
@@ -24,7 +33,7 @@ class Data(Section):
     name: Annotated[
         str, Field(pattern=r"^[A-Za-z0-9_]+(/[A-Za-z0-9_][\w.\-]*)?(:\d+\.\d+\.\d+)?$")
     ] = "digits"
-    dir: str | None = None
+    dir: Annotated[str, Field(min_length=1)] | None = None
     batch_size: Annotated[int, Field(ge=1, le=65_536)] = 32
     shuffle_buffer: Annotated[int, Field(ge=1, le=10_000_000)] = 10_000
     train: str = "train"
@@ -115,6 +124,11 @@ class Optimizer(Section):
     name: str
     learning_rate: float | dict[str, Any] | None = None
 
+    def given(self) -> dict[str, Any]:
+        """What was said: a null, too, which for some arguments is a value."""
+        values = self.model_dump()
+        return {k: v for k, v in values.items() if k != "learning_rate" or v is not None}
+
 
 OPENSEQ2SEQ = "openseq2seq"  # the section's name; it is no part of a RunConfig
 
@@ -174,13 +188,24 @@ class Mesh(Section):
     model: Annotated[int, Field(ge=1, le=65_536)] = 1
     layouts: dict[str, list[Literal["batch", "model"] | None]] = {}
 
+    @field_validator("layouts")
+    @classmethod
+    def _are_expressions(cls, layouts: dict[str, Any]) -> dict[str, Any]:
+        for pattern in layouts:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                message = f"'{pattern}' is not a regular expression: {error}"
+                raise ValueError(message) from None
+        return layouts
+
 
 class Run(Section):
     """How long the run is, what it keeps, and where."""
 
     epochs: Annotated[int, Field(ge=1, le=1_000_000)]
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    dir: str | None = None
+    dir: Annotated[str, Field(min_length=1)] | None = None
     fresh: bool = False
     checkpoint_every: Annotated[int, Field(ge=1)] = 500
     keep_checkpoints: Annotated[int, Field(ge=1, le=1_000)] = 3

@@ -1,0 +1,120 @@
+"""Data sets on disk, as tensorflow-datasets keeps them."""
+
+import contextlib
+import http.client
+import io
+import os
+import ssl
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_datasets as tfds
+from google.protobuf.json_format import ParseError
+
+from tf_graft.training.builders import SklearnDigits, StdlibText
+from tf_graft.training.errors import ConfigError, Source, suggest
+from tf_graft.training.schema import Data
+
+SOURCES: dict[str, Any] = {"digits": SklearnDigits, "text": StdlibText}
+PATIENCE = 10.0  # seconds for a host to answer
+
+
+def data_dir(config: Data) -> str:
+    """Where prepared data sets lie: `data.dir`, else TFDS_DATA_DIR, else the user's cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    chosen = config.dir or os.environ.get("TFDS_DATA_DIR") or cache / "tf_graft" / "datasets"
+    return str(Path(chosen).expanduser())
+
+
+def builder(config: Data, source: Source) -> Any:
+    """A data set that is on disk: prepared here, and downloaded first where it is not one of ours.
+
+    Raises:
+        ConfigError: the data set is unknown or cannot be downloaded, or the folder cannot be used.
+    """
+    folder = data_dir(config)
+    download = tfds.download.DownloadConfig(try_download_gcs=False)
+    if config.name in SOURCES:
+        with _usable(folder, config, source):
+            found = SOURCES[config.name](data_dir=folder)
+            # A second's work on local files: no progress bars, no talk of downloading.
+            tfds.disable_progress_bar()
+            with contextlib.redirect_stdout(io.StringIO()):
+                found.download_and_prepare(download_config=download)
+            tfds.enable_progress_bar()
+            if not _is_whole(found):
+                raise ParseError("files are missing, or of another size")
+        return found
+    try:
+        with _usable(folder, config, source):
+            found = tfds.builder(config.name, data_dir=folder, try_gcs=False)
+    except ConfigError:
+        raise
+    except (tfds.core.registered.DatasetNotFoundError, ValueError):
+        hint = suggest(config.name, [*SOURCES, *tfds.list_builders(with_community_datasets=False)])
+        hint = hint if hint.startswith("did") else "tf-graft list shows what there is."
+        message = (
+            f"no data set '{config.name}', and none is prepared in {folder} (data.dir); {hint}"
+        )
+        raise source.error(("data", "name"), message) from None
+    if not found.is_prepared():
+        _download(found, download, config, source)
+    return found
+
+
+@contextlib.contextmanager
+def _usable(folder: str, config: Data, source: Source) -> Iterator[None]:
+    """Turns what is wrong with the folder of the data sets into a ConfigError."""
+    try:
+        yield
+    except (OSError, tf.errors.OpError) as error:
+        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0].rstrip(".")
+        message = f"data sets cannot be kept in {folder} ({reason}); choose another data.dir."
+        raise source.error(("data", "dir"), message) from None
+    except ParseError as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        message = f"'{config.name}' in {folder} is damaged ({reason}); remove it, to have it anew."
+        raise source.error(("data", "dir"), message) from None
+
+
+def _is_whole(found: Any) -> bool:
+    """Whether the files of a data set of ours are as long as its records, and there."""
+    splits = found.info.splits.values()
+    framing = 16  # bytes that a TFRecord has beside an example: its length and two checksums
+    return bool(splits) and all(
+        sum(os.path.getsize(path) for path in split.filepaths if os.path.isfile(path))
+        == split.num_bytes + framing * split.num_examples
+        for split in splits
+    )
+
+
+def _download(builder: Any, how: Any, config: Data, source: Source) -> None:
+    """Prepares a data set of tensorflow-datasets, which retries for minutes where we ask first."""
+    try:
+        for url in list(builder.url_infos or ())[:1]:
+            _reach(url)
+        builder.download_and_prepare(download_config=how)
+    except (OSError, AssertionError, tfds.download.DownloadError) as error:
+        reason = str(error).strip().partition("\n")[0].rstrip(".")
+        message = (
+            f"'{config.name}' is not in {data_dir(config)} (data.dir) and cannot be downloaded "
+            f"({reason}); {' and '.join(SOURCES)} need no network: data.name={next(iter(SOURCES))}."
+        )
+        raise source.error(("data", "name"), message) from None
+
+
+def _reach(url: str) -> None:
+    """Raises a ConnectionError where a URL's host cannot be reached. What it answers is all one."""
+    try:
+        urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=PATIENCE).close()
+    except urllib.error.URLError as error:
+        if isinstance(error.reason, OSError) and not isinstance(error.reason, ssl.SSLError):
+            host = urllib.parse.urlsplit(url).hostname
+            raise ConnectionError(f"no connection to {host}") from None
+    except (OSError, http.client.HTTPException):
+        return
