@@ -43,11 +43,12 @@ def number(
     open_low: bool = False,
     open_high: bool = False,
     optional: bool = False,
+    float64: bool = False,
 ) -> float | None:
     """A finite real number within [low, high], an end excluded where `open_*` says so.
 
     It is so in float32 too, which updates are computed in: 1e39 is infinite there, 1e-300 is zero,
-    and 0.9999999999 is one.
+    and 0.9999999999 is one. With `float64` it need not be: where it is computed with in float64.
     """
     if value is None and optional:
         return None
@@ -56,7 +57,7 @@ def number(
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
         raise TypeError(f"{owner}({name}={shown(value)}): {name} must be a number.")
     given = _as_float(value)
-    must = fault(given, low, high, open_low, open_high)
+    must = fault(given, low, high, open_low, open_high, float64)
     if must:
         raise ValueError(f"{owner}({name}={shown(value, str)}): {name} must {must}.")
     return given
@@ -68,11 +69,14 @@ def fault(
     high: float | None = None,
     open_low: bool = False,
     open_high: bool = False,
+    float64: bool = False,
 ) -> str | None:
     """What a number must and does not, in the words of a message; None where all is well."""
-    rounded = _in_float32(given)
     if not _within(given, low, high, open_low, open_high):
         return _range(low, high, open_low, open_high)
+    if float64:
+        return None
+    rounded = _in_float32(given)
     low_too, high_too = (end if end is None else _in_float32(end) for end in (low, high))
     if not _within(rounded, low_too, high_too, open_low, open_high):
         return f"{_range(low, high, open_low, open_high)}, and is {rounded:g} in float32"
@@ -91,7 +95,7 @@ def _as_float(value: Any) -> float:
     try:
         return float(value)
     except OverflowError:  # a whole number
-        return math.copysign(math.inf, value)
+        return math.inf if value > 0 else -math.inf
 
 
 def _in_float32(value: float) -> float:

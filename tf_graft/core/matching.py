@@ -123,12 +123,16 @@ def pairs(
 def _checked(owner: str, gradient: Any, parameter: Parameter) -> Any:
     if isinstance(gradient, tf.distribute.DistributedValues):
         return gradient
-    gradient = as_gradient(f"{owner}: the gradient of '{parameter.path}'", gradient)
+    what = f"{owner}: the gradient of '{parameter.path}'"
+    if _other_table(gradient, parameter):
+        raise ValueError(
+            f"{what} has dense_shape {shown(gradient.dense_shape)}, the variable has shape "
+            f"{tuple(parameter.variable.shape)}."
+        )
+    gradient = as_gradient(what, gradient)
     shape = tuple(parameter.variable.shape)
     given = numerics.values(gradient).shape
     row_sparse = isinstance(gradient, tf.IndexedSlices)
-    if row_sparse:
-        _check_rows(owner, gradient, parameter)
     on_mesh = slots.layout_of(parameter.variable) is not None
     if on_mesh and shape and tf.executing_eagerly() and not _lies_on_mesh(gradient):
         raise TypeError(
@@ -149,6 +153,7 @@ def as_gradient(what: str, given: Any) -> Any:
 
     Raises:
         TypeError: it is neither; the message begins with `what`.
+        ValueError: not each row has one index.
     """
     try:
         gradient = numerics.tensors(given)  # the variable's shape counts, not the one it brings
@@ -158,20 +163,37 @@ def as_gradient(what: str, given: Any) -> Any:
         ) from None
     if not gradient.dtype.is_floating:
         raise TypeError(f"{what} is of dtype {gradient.dtype.name}; it must be floating point.")
-    if isinstance(gradient, tf.IndexedSlices) and not gradient.indices.dtype.is_integer:
-        raise TypeError(
-            f"{what} has rows of dtype {gradient.indices.dtype.name}; they must be integers."
+    row_sparse = isinstance(gradient, tf.IndexedSlices)
+    if row_sparse and not gradient.indices.dtype.is_integer:
+        raise TypeError(f"{what} has indices of dtype {gradient.indices.dtype.name}, not integers.")
+    if row_sparse and not gradient.indices.shape.is_compatible_with(gradient.values.shape[:1]):
+        raise ValueError(
+            f"{what} has values of shape {tuple(gradient.values.shape)} for indices of shape "
+            f"{tuple(gradient.indices.shape)}; each row must have one index."
         )
     return gradient
 
 
-def _check_rows(owner: str, gradient: tf.IndexedSlices, parameter: Parameter) -> None:
-    where = f"{owner}: the row-sparse gradient of '{parameter.path}'"
-    if not gradient.indices.shape.is_compatible_with(gradient.values.shape[:1]):
-        raise ValueError(
-            f"{where} has values of shape {tuple(gradient.values.shape)} for indices of shape "
-            f"{tuple(gradient.indices.shape)}; each row must have one index."
-        )
+def as_loss(owner: str, given: Any) -> tf.Tensor:
+    """What a function returned as the loss.
+
+    Raises:
+        TypeError: it is not a floating point tensor.
+    """
+    try:
+        loss = tf.convert_to_tensor(given)
+    except (TypeError, ValueError):
+        raise TypeError(f"{owner}: the loss is {shown(given)}, which is no number.") from None
+    if not loss.dtype.is_floating:
+        raise TypeError(f"{owner}: the loss is of dtype {loss.dtype.name}; it must be floating.")
+    return loss
+
+
+def _other_table(gradient: Any, parameter: Parameter) -> bool:
+    """Whether a row-sparse gradient says that it is of a variable of another shape."""
+    given = getattr(gradient, "dense_shape", None)
+    known = None if given is None else tf.get_static_value(tf.convert_to_tensor(given))
+    return known is not None and tuple(known) != tuple(parameter.variable.shape)
 
 
 def _lies_on_mesh(gradient: Any) -> bool:

@@ -49,9 +49,8 @@ def tensors(gradient: Any) -> Any:
 
 
 def _rows(indices: Any) -> tf.Tensor:
-    if not tf.is_tensor(indices):
-        indices = np.asarray(indices)
-        indices = indices if indices.size else indices.astype(np.int64)
+    if not tf.is_tensor(indices) and not np.size(indices):
+        return tf.zeros([0], tf.int64)
     indices = tf.convert_to_tensor(indices)
     narrow = indices.dtype.is_integer and indices.dtype != tf.int32
     return tf.cast(indices, tf.int64) if narrow else indices

@@ -145,11 +145,12 @@ class Optimizer(Pipeline):
             tape = tf.GradientTape() if tape is None else tape
             with tape:
                 tape.watch([keras_contract.storage(variable) for variable in known])
-                loss = tf.convert_to_tensor(loss())
+                loss = matching.as_loss(owner, loss())
         elif tape is None:
+            what = "a tensor" if tf.is_tensor(loss) else checks.shown(loss)
             raise ValueError(
-                f"{owner}: the loss is {checks.shown(loss)}; give the tape that recorded it, or a "
-                "function that computes the loss."
+                f"{owner}: the loss is {what}; give the tape that recorded it, or a function that "
+                "computes the loss."
             )
         variables = matching.variables(owner, var_list()) if callable(var_list) else known
         scale = tf.cast(self.scale_loss(tf.ones_like(loss)), loss.dtype)
@@ -171,7 +172,7 @@ class Optimizer(Pipeline):
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """One variable's update alone: not aggregated, judged, clipped, averaged or counted."""
         owner = f"{type(self).__name__}.update_step"
-        rate = tf.convert_to_tensor(rates.new_rate(owner, learning_rate))
+        rate = rates.number_or_tensor(owner, learning_rate)
         variables = matching.variables(owner, [variable])
         parameters = self._parameters_for("update_step", variables)
         gradients, _ = matching.pairs(owner, [gradient], parameters)

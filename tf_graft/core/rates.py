@@ -69,12 +69,19 @@ def rate(owner: str, given: Any) -> Any:
         refuse_schedule(f"{owner}(learning_rate={_name_of(given)})", given)
         return given
     if callable(given):
-        _refuse_wanting(owner, given)
+        _refuse_uncallable(owner, given)
         return given
     return checks.number(owner, "learning_rate", given, 0)
 
 
-def refuse_schedule(where: str, schedule: LearningRateSchedule) -> None:
+def number_or_tensor(owner: str, value: Any) -> tf.Tensor:
+    """As `new_rate`, but for schedules and callables, as a tensor."""
+    if isinstance(value, dict) or callable(value):
+        raise TypeError(f"{owner}: the rate is {_name_of(value)}; it must be a number or a tensor.")
+    return tf.convert_to_tensor(new_rate(owner, value))
+
+
+def refuse_schedule(where: str, schedule: Any) -> None:
     """Refuses a schedule that begins with no rate.
 
     Raises:
@@ -114,8 +121,11 @@ def _refuse_computed(where: str, value: Any, when: str) -> None:
         raise ValueError(f"{where}: the rate {when} is {known}; it must {fault}.")
 
 
-def _refuse_wanting(owner: str, given: Any) -> None:
-    """Refuses a callable that cannot be called without arguments."""
+def _refuse_uncallable(owner: str, given: Any) -> None:
+    """Refuses a class, and what cannot be called without arguments."""
+    where = f"{owner}(learning_rate={_name_of(given)})"
+    if inspect.isclass(given):
+        raise TypeError(f"{where}: it is a class; give an object of it.")
     try:
         signature = inspect.signature(given)
     except ValueError:  # some of C have none
@@ -123,13 +133,10 @@ def _refuse_wanting(owner: str, given: Any) -> None:
     try:
         signature.bind()
     except TypeError as error:
-        raise TypeError(
-            f"{owner}(learning_rate={_name_of(given)}): a callable is called without arguments: "
-            f"{error}."
-        ) from None
+        raise TypeError(f"{where}: a callable is called without arguments: {error}.") from None
 
 
-def deserialized(where: str, config: dict[str, Any]) -> LearningRateSchedule:
+def deserialized(where: str, config: dict[str, Any]) -> Any:
     """The schedule that a config of Keras' describes.
 
     Raises:
@@ -142,11 +149,12 @@ def deserialized(where: str, config: dict[str, Any]) -> LearningRateSchedule:
         reason = shown(error, str).rstrip(".")
         raise ValueError(f"{where}: it describes no schedule: {reason}.") from None
     if not isinstance(found, LearningRateSchedule):
-        raise TypeError(f"{where}: it describes no schedule.")
+        raise TypeError(f"{where}: {config.get('class_name')!r} is not a schedule.")
     return found
 
 
 def _name_of(given: Any) -> str:
     if isinstance(given, LearningRateSchedule):
         return f"{type(given).__name__}(...)"
-    return str(getattr(given, "__name__", None) or shown(given))
+    name = getattr(given, "__name__", None)
+    return name if isinstance(name, str) else shown(given)

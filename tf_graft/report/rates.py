@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -13,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_graft.core import numerics
+from tf_graft.core.checks import fault, shown
 from tf_graft.core.state import renamed
 from tf_graft.report.errors import ReportError, difference
 
@@ -186,15 +186,15 @@ def _checked(values: Any) -> dict[str, Any]:
 
 def _number(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{name} is {str(value)[:60]!r}; it must be a number.")
-    if not math.isfinite(value) or abs(value) > LARGEST:
-        raise ValueError(f"{name} is {str(value)[:60]}; it must be finite.")
+        raise ValueError(f"{name} is {shown(value)[:60]}; it must be a number.")
+    if not abs(value) <= LARGEST:  # NaN too
+        raise ValueError(f"{name} is {shown(value)[:60]}; it must be finite.")
     return float(value)
 
 
 def _rate(name: str, value: Any) -> float:
-    if _number(name, value) < 0:
-        raise ValueError(f"{name} is {value}; it must be at least 0.")
+    if must := fault(_number(name, value), 0):
+        raise ValueError(f"{name} is {value}; it must {must}.")
     return float(value)
 
 

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tf_graft.core import keras_contract, numerics, replicas
 from tf_graft.core.arguments import Common
+from tf_graft.core.checks import shown
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.registry import register
 from tf_graft.core.wrapper import LIFTED, PIPELINE, Around, refuse_built
@@ -85,8 +86,8 @@ class MixedPrecision(Around, keras_contract.ScalesLoss):
     def loss_scale_factor(self, value: Any) -> None:
         if value is not None:
             raise ValueError(
-                f"{type(self).__name__}(loss_scale_factor={value:g}): the loss would be scaled "
-                "twice; give loss_scale only."
+                f"{type(self).__name__}(loss_scale_factor={shown(value)}): the loss would be "
+                "scaled twice; give loss_scale only."
             )
         if hasattr(self, "scaler"):
             raise ValueError(

@@ -60,10 +60,8 @@ class PiecewiseConstant(Schedule):
         for i, factor in enumerate(self.decay_rates):
             name = f"learning_rate * decay_rates[{i}]"
             checks.number(owner, name, self.learning_rate * factor)
-        last = f"boundaries[{len(self.boundaries) - 1}] * steps_per_epoch"
-        checks.number(
-            owner, last, self._steps()[-1] if self.boundaries else 0, high=checks.MOST_WHOLE
-        )
+        for step in self._steps()[-1:]:
+            checks.integer(owner, "boundaries[-1] * steps_per_epoch", step)
 
     def _steps(self):
         return [round(boundary * (self.steps_per_epoch or 1)) for boundary in self.boundaries]

@@ -93,7 +93,7 @@ def get(identifier):
 
 def _from_dict(config):
     if "registered_name" in config or "module" in config:
-        schedule = rates.deserialized(f"schedules.get({shown(config)})", config)
+        schedule = rates.deserialized("schedules.get", config)
         rates.refuse_schedule(f"schedules.get({type(schedule).__name__})", schedule)
         return schedule
     if "class_name" in config:

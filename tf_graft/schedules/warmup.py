@@ -60,8 +60,9 @@ class Warmup(Schedule):
             schedule = FixedLR(checks.number(owner, "schedule", schedule, low=0))
         if not isinstance(schedule, LearningRateSchedule):
             raise TypeError(
-                f"{owner}(schedule={checks.shown(schedule)}): schedule must be a LearningRateSchedule or a "
-                "number; tf_graft.schedules.get makes one from a name or a dict."
+                f"{owner}(schedule={checks.shown(schedule)}): schedule must be a "
+                "LearningRateSchedule or a number; tf_graft.schedules.get makes one from a name or "
+                "a dict."
             )
         rates.refuse_schedule(f"{owner}(schedule={type(schedule).__name__}(...))", schedule)
         self.schedule = schedule
