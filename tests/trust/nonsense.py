@@ -171,3 +171,30 @@ STEP: Values = {
     **{"a negative tensor": tf.constant(-1), "a NaN tensor": tf.constant(NAN), "a dict": {}},
     **{"negative in an array": np.array([1, -1]), "a text tensor": tf.constant("1")},
 }
+
+
+def each_in(values: Values, sound: Any) -> Values:
+    """Each value in a list, beside one that is sound; and what is no list."""
+    alone = {k: v for k, v in values.items() if k not in ("a list", "an array")}
+    return {f"{k}, in a list": [sound, v] for k, v in alone.items()} | {
+        "text": "12",
+        "a number": 3,
+        "None": None,
+        "a tensor": tf.constant([1.0, 2.0]),
+    }
+
+
+SCALE = POSITIVE | {"2^-127": 2.0**-127, "2^127": 2.0**127}
+SCALER: Values = {
+    **{k: v for k, v in SCALE.items() if k != "an object"},
+    **{"a name": "no_such", "an unknown argument": {"name": "backoff", "qqq": 1}},
+    **{"a bad argument": {"name": "backoff", "scale_min": -1.0}, "no name": {"scale_min": 1.0}},
+    **{"a class": {"class_name": "Dense", "config": {"units": 1}}, "an object": object()},
+}
+BOUNDARIES = each_in(COUNT, 0) | {"out of order": [2, 1], "twice": [1, 1], "one": [1]}
+RATES = {"format": "tf_graft layerwise rates 1", "kind": "global", "rate": 0.5}
+NO_RATES: Values = {
+    **{f"a rate, {k}": {**RATES, "rate": v} for k, v in (NOT_NEGATIVE | NOTHING).items()},
+    **{"3": 3, "None": None, "a path": "/no/such/rates.json", "a list": [0.5], "no format": {}},
+    **{"a folder": "/", "a kind": {**RATES, "kind": "qqq"}, "more": {**RATES, "qqq": 1}},
+}

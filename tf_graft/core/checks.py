@@ -157,6 +157,14 @@ def patterns(owner: str, name: str, value: Any, *, optional: bool = False) -> li
     return result
 
 
+def instance(owner: str, name: str, value: Any, *kinds: type) -> Any:
+    """An object of one of these classes."""
+    if not isinstance(value, kinds):
+        wanted = " or ".join(kind.__name__ for kind in kinds)
+        raise TypeError(f"{owner}({name}={shown(value)}): {name} must be a {wanted}.")
+    return value
+
+
 def listed(refusal: str, value: Any) -> list[Any]:
     """The entries of a list, or of what else can be gone through but is not one thing.
 

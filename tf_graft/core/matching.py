@@ -4,11 +4,10 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-from tf_graft.core import checks, numerics, slots
+from tf_graft.core import checks, numerics, replicas, slots
 from tf_graft.core.checks import shown
 from tf_graft.core.parameters import Parameter, Parameters, paths
 
@@ -21,7 +20,7 @@ def variables(owner: str, given: Any) -> list[Any]:
     """
     result = checks.listed(f"{owner}: the variables are {{}}; they must be in a list.", given)
     for position, variable in enumerate(result):
-        if not isinstance(variable, tf.Variable | keras.Variable):
+        if not isinstance(variable, replicas.VARIABLES):
             raise TypeError(
                 f"{owner}: variable {position} is {shown(variable)}, of type "
                 f"{type(variable).__name__}; it must be a tf.Variable or a keras.Variable."

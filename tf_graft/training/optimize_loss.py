@@ -145,6 +145,7 @@ def get_regularization_loss(model: keras.Model) -> tf.Tensor:
         >>> round(float(get_regularization_loss(model)), 6)  # 0.01 * (1 + 1 + 1)
         0.03
     """
+    checks.instance("get_regularization_loss", "model", model, keras.Model)
     return tf.add_n([tf.zeros([]), *(tf.cast(loss, tf.float32) for loss in model.losses)])
 
 
