@@ -146,12 +146,11 @@ def _called_rates(cls: type, given: dict[str, Any]) -> Iterator[Place]:
     yield Place(f"{cls.__name__}(learning_rate=...).build", ("rate",), CALLED, build)
 
 
-def arguments_without_nonsense() -> set[str]:
+def unattacked() -> set[str]:
     """Arguments of constructors that no attack is made on."""
-    found = set()
-    for cls, (_, own) in (OPTIMIZERS | HOLDERS).items():
-        attacked = {*own, *(COMMON if cls in OPTIMIZERS else ()), "common"}
-        found |= {f"{cls.__name__}.{name}" for name in inspect.signature(cls).parameters} - {
-            f"{cls.__name__}.{name}" for name in attacked
-        }
-    return found
+    return {
+        f"{cls.__name__}.{name}"
+        for cls, (_, own) in (OPTIMIZERS | HOLDERS).items()
+        for name in inspect.signature(cls).parameters
+        if name not in {*own, *(COMMON if cls in OPTIMIZERS else ()), "common"}
+    }
