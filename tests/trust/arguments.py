@@ -3,6 +3,12 @@
 A refused call changes nothing: neither weights, nor state, nor the attribute that was assigned.
 Constructors, and attributes after it, of every optimizer, wrapper, schedule and scaler; methods of
 optimizers (`calls.py`); functions of the face (`functions.py`).
+
+No attack is made on what Keras' conventions allow: `apply([], [])` does nothing; a missing gradient
+beside others is a warning; float64 gradients are cast to the variable's dtype, and infinities that
+this makes are skipped; a rate of 0; a `dense_shape` that is another's, or none, of a row-sparse
+gradient; a callable that returns NaN, which the step finds out and skips (`gradients.py`). Nor on
+`schedules.lr_policies`, OpenSeq2Seq's functions with their traps.
 """
 
 import inspect
@@ -59,7 +65,7 @@ def attacks(every: int) -> Iterator[Result]:
 
 def wrong(place: Place, value: Any) -> str | None:
     """What is wrong with how a value was received; None where it was refused."""
-    before = place.present()
+    before = _looked_at(place)
     try:
         place.call(value)
     except ERRORS as error:
@@ -68,7 +74,15 @@ def wrong(place: Place, value: Any) -> str | None:
         fault = f"{type(error).__name__}: {str(error)[:150]}"
     else:
         fault = "accepted"
-    return fault or (None if _same(before, place.present()) else "refused, and changed something")
+    return fault or (None if _same(before, _looked_at(place)) else "refused, and changed something")
+
+
+def _looked_at(place: Place) -> Any:
+    """What is there; or why it cannot be looked at, after an attack that was not held off."""
+    try:
+        return place.present()
+    except Exception as error:
+        return str(error)
 
 
 def _no_sentence(message: str, words: tuple[str, ...]) -> str | None:
@@ -139,11 +153,12 @@ def _attributes() -> Iterator[Place]:
 def _called_rates(cls: type, given: dict[str, Any]) -> Iterator[Place]:
     # AGN's centre has a copy of the optimizer, which Keras makes of no function.
     center = {"center_optimizer": "sgd"} if cls is tf_graft.AGN else {}
+    w, g = tf.Variable([1.0], name="w"), [tf.constant([1.0])]
 
-    def build(value: Any) -> None:
-        cls(**{**given, **center, "learning_rate": value}).build([tf.Variable([1.0], name="w")])
+    def step(value: Any) -> None:
+        cls(**{**given, **center, "learning_rate": value}).apply(g, [w])
 
-    yield Place(f"{cls.__name__}(learning_rate=...).build", ("rate",), CALLED, build)
+    yield Place(f"{cls.__name__}.apply", ("learning_rate",), CALLED, step, lambda: w.numpy())
 
 
 def unattacked() -> set[str]:

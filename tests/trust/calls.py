@@ -44,7 +44,6 @@ def no_gradients() -> Values:
         "a row in a matrix": rows(wide, [[0]]),
         "a narrow row": rows(np.ones([1, 2], "float32"), [0]),
         "int rows": rows(np.ones([1, 3], "int32"), [0]),
-        "rows of another table": rows(wide, [0], dense_shape=[99, 3]),
     }
 
 

@@ -38,7 +38,7 @@ def of_functions(place: Any) -> Iterator[Any]:
     norm = "clip_by_global_norm"
     lists, gradients = no_lists(), no_gradients()
     # What may be a gradient where no variable says of what shape, or how many rows, it is.
-    fine = ("a scalar", "a narrow row", "rows of another table", "row -1", "row 200 of uint8")
+    fine = ("a scalar", "a narrow row", "row -1", "row 200 of uint8")
     wrong = {
         k: v
         for k, v in gradients.items()

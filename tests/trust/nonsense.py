@@ -134,15 +134,14 @@ COMPUTED: Values = {
         "config": {"initial_learning_rate": NAN, "decay_steps": 1, "decay_rate": 0.5},
     },
 }
-# Seen when they are called, which is when the optimizer is built.
+# Seen when they are called, which is in a step.
 CALLED: Values = {
-    "a function of NaN": lambda: NAN,
-    "a function of -1": lambda: -1.0,
     "a function of None": lambda: None,
     "a function of text": lambda: "0.1",
-    "a function of a NaN tensor": lambda: tf.constant(NAN),
+    "a function of True": lambda: True,
     "a function of a vector": lambda: [0.1, 0.2],
-    "a function of 1e39": lambda: 1e39,
+    "a function of a matrix": lambda: tf.ones([1, 1]),
+    "a function of an object": lambda: object(),
 }
 RATE = NOT_NEGATIVE | COMPUTED
 # What a rate is set to, and may be a tensor.

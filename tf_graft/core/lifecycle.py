@@ -81,17 +81,14 @@ class Lifecycle(Saving, Placed):
         """Creates all state for the variables. Building again for the same ones does nothing.
 
         Raises:
-            TypeError: what is no variable, or one that is not floating point; a callable learning
-                rate that returns no number.
-            ValueError: a callable learning rate that is negative, NaN or infinite now; a variable
-                given twice, or others than the optimizer was built for.
+            TypeError: what is no variable, or one that is not floating point.
+            ValueError: a variable given twice, or others than the optimizer was built for.
         """
         variables = matching.variables(f"{type(self).__name__}.build", variables)
         keys = [self._key(variable) for variable in variables]
         self._check_buildable(variables, keys)
         if self.built:
             return
-        self.refuse_called_rates()
         made_under, self._strategy = self._strategy, replicas.strategy_of(variables)
         with tf.init_scope(), replicas.creating_under(self._strategy):
             self.settle(self.mesh or slots.mesh_of(variables), made_under is not self._strategy)

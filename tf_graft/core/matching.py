@@ -122,13 +122,7 @@ def pairs(
 def _checked(owner: str, gradient: Any, parameter: Parameter) -> Any:
     if isinstance(gradient, tf.distribute.DistributedValues):
         return gradient
-    what = f"{owner}: the gradient of '{parameter.path}'"
-    if _other_table(gradient, parameter):
-        raise ValueError(
-            f"{what} has dense_shape {shown(gradient.dense_shape)}, the variable has shape "
-            f"{tuple(parameter.variable.shape)}."
-        )
-    gradient = as_gradient(what, gradient)
+    gradient = as_gradient(f"{owner}: the gradient of '{parameter.path}'", gradient)
     shape = tuple(parameter.variable.shape)
     given = numerics.values(gradient).shape
     row_sparse = isinstance(gradient, tf.IndexedSlices)
@@ -186,13 +180,6 @@ def as_loss(owner: str, given: Any) -> tf.Tensor:
     if not loss.dtype.is_floating:
         raise TypeError(f"{owner}: the loss is of dtype {loss.dtype.name}; it must be floating.")
     return loss
-
-
-def _other_table(gradient: Any, parameter: Parameter) -> bool:
-    """Whether a row-sparse gradient says that it is of a variable of another shape."""
-    given = getattr(gradient, "dense_shape", None)
-    known = None if given is None else tf.get_static_value(tf.convert_to_tensor(given))
-    return known is not None and tuple(known) != tuple(parameter.variable.shape)
 
 
 def _lies_on_mesh(gradient: Any) -> bool:

@@ -24,26 +24,9 @@ from tf_graft.core.rows import Part, Whole
 # What the engine's parts ask of one another: `dir`, and with it tab completion, leaves it out.
 INTERNAL = {
     *("aggregate", "apply_summed", "complete", "decays", "divisor", "join", "judged"),
-    *(
-        "keras_slots",
-        "lacks_state",
-        "meet",
-        "named_variables",
-        "outermost",
-        "penalized",
-        "prepare",
-        "proposals",
-    ),
-    *(
-        "rate_variables",
-        "rates",
-        "refuse_called_rates",
-        "settle",
-        "signature",
-        "slot_from_keras",
-        "spoiled_micro_steps",
-    ),
-    *("watch", "write_by_kernel"),
+    *("keras_slots", "meet", "named_variables", "outermost", "penalized", "prepare", "proposals"),
+    *("rate_variables", "rates", "settle", "signature", "slot_from_keras", "spoiled_micro_steps"),
+    *("lacks_state", "watch", "write_by_kernel"),
     # of wrappers
     *("accumulated_steps", "adapts", "centers", "check_finite", "children", "follow"),
     *("handed_over", "local_step", "on_servers", "ratio", "show_center", "take_center"),
@@ -140,6 +123,8 @@ class Optimizer(Pipeline):
             ValueError: a loss that is a tensor, without its tape.
         """
         owner = f"{type(self).__name__}.compute_gradients"
+        if isinstance(var_list, tf.Variable | keras.Variable):
+            raise TypeError(f"{owner}: var_list is a single variable; put it in a list.")
         known = [] if callable(var_list) else matching.variables(owner, var_list)
         if callable(loss):
             tape = tf.GradientTape() if tape is None else tape

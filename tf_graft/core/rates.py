@@ -26,22 +26,20 @@ class Rates(Arguments):
         own = self._rate_variable()
         return {} if own is None else {own.name: own}
 
-    def refuse_called_rates(self) -> None:
-        """Refuses a rate that is computed and is none now, where that can be seen: eagerly."""
-        if tf.executing_eagerly() and self.mesh is None:
-            for role, value in self.rates().items():
-                if not isinstance(value, tf.Variable | keras.Variable):
-                    _refuse_computed(f"{type(self).__name__}.{role}", value, "now")
-
     @property
     def learning_rate(self) -> Any:
         """The present learning rate: settable with a number, unless it is a schedule.
 
         Raises:
-            TypeError: set to what is no rate; or to a number, where it is a schedule or a callable.
-            ValueError: set to a rate that is negative, NaN, infinite or not a scalar.
+            TypeError: it is computed, and no number; or is set to what is no rate, or to a number
+                where it is a schedule or a callable.
+            ValueError: it is computed, and not a scalar; or is set to a rate that is negative, NaN,
+                infinite or not a scalar.
         """
-        return super().learning_rate
+        value = super().learning_rate
+        if not isinstance(value, tf.Variable | keras.Variable):
+            _as_scalar(f"{type(self).__name__}.learning_rate", value, "now")
+        return value
 
     @learning_rate.setter
     def learning_rate(self, value: Any) -> None:
@@ -102,7 +100,14 @@ def new_rate(owner: str, value: Any) -> Any:
 
 
 def _refuse_computed(where: str, value: Any, when: str) -> None:
-    """Refuses what a schedule or callable returned, or a tensor holds, as far as it is known."""
+    """Refuses what a schedule returned, or a tensor holds, as far as it is known."""
+    known = tf.get_static_value(_as_scalar(where, value, when))
+    must = None if known is None else checks.fault(float(known), 0)
+    if must:
+        raise ValueError(f"{where}: the rate {when} is {known}; it must {must}.")
+
+
+def _as_scalar(where: str, value: Any, when: str) -> tf.Tensor:
     try:
         tensor = tf.convert_to_tensor(value)
     except (TypeError, ValueError):
@@ -115,10 +120,7 @@ def _refuse_computed(where: str, value: Any, when: str) -> None:
         raise ValueError(
             f"{where}: the rate {when} has shape {tuple(tensor.shape)}; it must be a scalar."
         )
-    known = tf.get_static_value(tensor)
-    fault = None if known is None else checks.fault(float(known), 0)
-    if fault:
-        raise ValueError(f"{where}: the rate {when} is {known}; it must {fault}.")
+    return tensor
 
 
 def _refuse_uncallable(owner: str, given: Any) -> None:

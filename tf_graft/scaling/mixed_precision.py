@@ -16,6 +16,10 @@ from tf_graft.scaling.master_regularizer import MasterRegularizer
 from tf_graft.scaling.scaler import State
 
 
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else repr(value)
+
+
 @register
 class MixedPrecision(Around, keras_contract.ScalesLoss):
     """An optimizer for losses that are computed in half precision.
@@ -86,8 +90,8 @@ class MixedPrecision(Around, keras_contract.ScalesLoss):
     def loss_scale_factor(self, value: Any) -> None:
         if value is not None:
             raise ValueError(
-                f"{type(self).__name__}(loss_scale_factor={shown(value)}): the loss would be "
-                "scaled twice; give loss_scale only."
+                f"{type(self).__name__}(loss_scale_factor={shown(value, _short)}): the loss would "
+                "be scaled twice; give loss_scale only."
             )
         if hasattr(self, "scaler"):
             raise ValueError(
