@@ -132,8 +132,8 @@ def _of_rates(place: Any) -> Iterator[Any]:
     law = {"kind": "power_law", "rates": {"w": 1.0}}
     yield place(
         "LayerwiseRates(exponent=...)",
-        ("exponent",),
-        numbers,
+        ("exponent", "a rate would"),
+        numbers | {"1e29": 1e29, "-1e29": -1e29, "too steep in the end": 4.0},
         lambda x: made(**law, reference_step=1.0, exponent=x),
     )
     yield place(
