@@ -29,7 +29,7 @@ def shown(value: Any, form: Callable[[Any], str] = repr) -> str:
     try:
         text = " ".join(form(value).split())
     except ValueError:  # Python writes no whole number of more than 4,300 digits
-        text = f"a whole number of {int(value).bit_length()} bits"
+        text = f"<{type(value).__name__} of more digits than Python shows>"
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 

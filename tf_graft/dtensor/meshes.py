@@ -147,7 +147,8 @@ def _sizes(dims: dict[str, int], count: int, kind: str) -> dict[str, int]:
 
 
 def _check_size(owner: str, name: str, size: Any) -> None:
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size < 2**31:
         raise ValueError(
-            f"{owner}: {name} is {checks.shown(size)}; it must be a whole number of at least 1."
+            f"{owner}: {name} is {checks.shown(size)}; it must be a whole number of at least 1, "
+            "below 2^31."
         )
