@@ -20,6 +20,11 @@ CLIPS = ("clipnorm", "clipvalue", "global_clipnorm")
 class Common(TypedDict, total=False):
     """Arguments common to all optimizers; the first ten are Keras' own.
 
+    Each is an attribute, too, and checked again when that is set. What decides which state is kept
+    (`use_ema`, `gradient_accumulation_steps`, and with an optimizer's own arguments `momentum` or
+    `amsgrad`) cannot be set to anything else once the state has been made. Numbers must hold in
+    float32, which updates are computed in: 1e39 is infinite there, and 1e-300 is zero.
+
     Args:
         weight_decay: decoupled weight decay per step, times the learning rate, at least 0:
             `w <- w - learning_rate * weight_decay * w`. None for none.
