@@ -2,26 +2,28 @@
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, TypedDict
+from collections.abc import Iterable, Sequence
+from typing import Any, TypedDict, cast
 
-import keras
 from tensorflow.experimental import dtensor
 
-from tf_graft.core import checks
+from tf_graft.core import checks, keras_contract
+from tf_graft.core.checked import Checked
+from tf_graft.core.checks import shown
 
 JIT = ("auto", True, False)
 SPARSE = ("lazy", "exact")
 NONFINITE = ("skip", "raise", "apply")
-CLIPS: tuple[Literal["clipnorm", "clipvalue", "global_clipnorm"], ...] = (
-    "clipnorm",
-    "clipvalue",
-    "global_clipnorm",
-)
+CLIPS = ("clipnorm", "clipvalue", "global_clipnorm")
 
 
 class Common(TypedDict, total=False):
     """Arguments common to all optimizers; the first ten are Keras' own.
+
+    Each is an attribute, too, and checked again when that is set. What decides which state is kept
+    (`use_ema`, `gradient_accumulation_steps`, and with an optimizer's own arguments `momentum` or
+    `amsgrad`) cannot be set to anything else once the state has been made. Numbers must hold in
+    float32, which updates are computed in: 1e39 is infinite there, and 1e-300 is zero.
 
     Args:
         weight_decay: decoupled weight decay per step, times the learning rate, at least 0:
@@ -69,6 +71,56 @@ class Common(TypedDict, total=False):
     exclude_from_weight_decay: Sequence[str] | None
 
 
+def _name(owner: str, name: str, given: Any) -> str:
+    plain = isinstance(given, str) and re.fullmatch(r"\w[\w.-]*", given, re.ASCII)
+    if given is not None and not plain:
+        raise ValueError(
+            f"{owner}({name}={shown(given)}): {name} must be made of letters, digits, '_', '.' and "
+            "'-'."
+        )
+    return given or owner.lower()
+
+
+def _mesh(owner: str, name: str, given: Any) -> dtensor.Mesh | None:
+    if given is not None and not isinstance(given, dtensor.Mesh):
+        raise TypeError(
+            f"{owner}({name}={shown(given)}): {name} must be a tf.experimental.dtensor.Mesh."
+        )
+    return given
+
+
+class Clip(Checked):
+    """A way of clipping, of which there is at most one."""
+
+    def __set__(self, optimizer: Any, value: Any) -> None:
+        owner = type(optimizer).__name__
+        held = {name: vars(optimizer).get(name) for name in CLIPS}
+        _refuse_two_clips(owner, held | {self.name: self.checked(owner, value)})
+        super().__set__(optimizer, value)
+
+
+class Arguments(keras_contract.KerasOptimizer):
+    """The common arguments as attributes, each with what it must be.
+
+    `exclude_from_weight_decay` is a method, as with Keras.
+    """
+
+    weight_decay = Checked(checks.number, 0, optional=True)
+    clipnorm = Clip(checks.number, 0, open_low=True, optional=True)
+    clipvalue = Clip(checks.number, 0, open_low=True, optional=True)
+    global_clipnorm = Clip(checks.number, 0, open_low=True, optional=True)
+    use_ema = Checked(checks.boolean, default=False)
+    ema_momentum = Checked(checks.number, 0, 1, default=0.99)
+    ema_overwrite_frequency = Checked(checks.integer, 1, optional=True)
+    loss_scale_factor: Any = Checked(checks.number, 0, open_low=True, optional=True)
+    gradient_accumulation_steps = Checked(checks.integer, 2, optional=True)
+    name = Checked(_name)
+    mesh = Checked(_mesh)
+    jit_compile = Checked(checks.choice, JIT, default="auto")
+    sparse = Checked(checks.choice, SPARSE, default="lazy")
+    nonfinite = Checked(checks.choice, NONFINITE, default="skip")
+
+
 def checked(owner: str, own: Iterable[str], given: dict[str, Any]) -> Common:
     """All common arguments, those not given at their defaults.
 
@@ -82,35 +134,11 @@ def checked(owner: str, own: Iterable[str], given: dict[str, Any]) -> Common:
         ValueError: one out of range, or more than one way of clipping.
     """
     _refuse_unknown(owner, own, given)
-
-    def value(name: str, check: Callable[..., Any], default: Any, *args: Any, **kwargs: Any) -> Any:
-        return check(owner, name, given.get(name, default), *args, **kwargs)
-
-    def above_zero(name: str) -> float | None:
-        return value(name, checks.number, None, 0, open_low=True, optional=True)
-
-    def count(name: str, least: int) -> int | None:
-        return value(name, checks.integer, None, least, optional=True)
-
-    result = Common(
-        weight_decay=value("weight_decay", checks.number, None, 0, optional=True),
-        clipnorm=above_zero("clipnorm"),
-        clipvalue=above_zero("clipvalue"),
-        global_clipnorm=above_zero("global_clipnorm"),
-        use_ema=value("use_ema", checks.boolean, False),
-        ema_momentum=value("ema_momentum", checks.number, 0.99, 0, 1),
-        ema_overwrite_frequency=count("ema_overwrite_frequency", 1),
-        loss_scale_factor=above_zero("loss_scale_factor"),
-        gradient_accumulation_steps=count("gradient_accumulation_steps", 2),
-        name=_name(owner, given.get("name")),
-        mesh=_mesh(owner, given.get("mesh")),
-        jit_compile=value("jit_compile", checks.choice, "auto", JIT),
-        sparse=value("sparse", checks.choice, "lazy", SPARSE),
-        nonfinite=value("nonfinite", checks.choice, "skip", NONFINITE),
-        exclude_from_weight_decay=value("exclude_from_weight_decay", checks.patterns, None),
-    )
+    declared = [x for x in vars(Arguments).values() if isinstance(x, Checked)]
+    result = {x.name: x.checked(owner, given.get(x.name, x.default)) for x in declared}
     _refuse_two_clips(owner, result)
-    return result
+    name = "exclude_from_weight_decay"
+    return cast(Common, {**result, name: checks.patterns(owner, name, given.get(name))})
 
 
 def _refuse_unknown(owner: str, own: Iterable[str], given: dict[str, Any]) -> None:
@@ -122,30 +150,7 @@ def _refuse_unknown(owner: str, own: Iterable[str], given: dict[str, Any]) -> No
             raise TypeError(f"{owner}({name}=...): there is no such argument{hint}")
 
 
-def _refuse_two_clips(owner: str, common: Common) -> None:
-    clips = [f"{name}={common[name]:g}" for name in CLIPS if common[name] is not None]
+def _refuse_two_clips(owner: str, given: dict[str, Any]) -> None:
+    clips = [f"{name}={given[name]:g}" for name in CLIPS if given[name] is not None]
     if len(clips) > 1:
         raise ValueError(f"{owner}({', '.join(clips)}): at most one way of clipping can be given.")
-
-
-def rate(owner: str, given: Any) -> Any:
-    """A learning rate: a float at least 0, a schedule, or a callable without arguments."""
-    if isinstance(given, dict):
-        given = keras.optimizers.schedules.deserialize(given)
-    if isinstance(given, keras.optimizers.schedules.LearningRateSchedule) or callable(given):
-        return given
-    return checks.number(owner, "learning_rate", given, 0)
-
-
-def _name(owner: str, given: Any) -> str:
-    if given is not None and not (isinstance(given, str) and re.fullmatch(r"\w[\w.-]*", given)):
-        raise ValueError(
-            f"{owner}(name={given!r}): name must be made of letters, digits, '_', '.' and '-'."
-        )
-    return given or owner.lower()
-
-
-def _mesh(owner: str, given: Any) -> dtensor.Mesh | None:
-    if given is not None and not isinstance(given, dtensor.Mesh):
-        raise TypeError(f"{owner}(mesh={given!r}): mesh must be a tf.experimental.dtensor.Mesh.")
-    return given

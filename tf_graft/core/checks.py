@@ -4,17 +4,33 @@ Every function takes the owner (a class name, as the caller typed it) and the ar
 returns the value as a plain Python object, so that configs hold nothing but plain values.
 """
 
+import inspect
 import math
 import numbers
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import keras
 import numpy as np
+import tensorflow as tf
+
+LEAST = 2.0**-126  # float32's smallest normal number; TensorFlow reads what is below as zero
+MOST_WHOLE = 2**53  # float64 has every whole number up to here
+LONGEST = 200  # characters of a value that a message shows
 
 
 class CheckpointError(ValueError):
     """Saved state that does not fit the optimizer it is loaded into. Nothing has been changed."""
+
+
+def shown(value: Any, form: Callable[[Any], str] = repr) -> str:
+    """A value as a message shows it: on one line, cut where it is long."""
+    try:
+        text = " ".join(form(value).split())
+    except ValueError:  # Python writes no whole number of more than 4,300 digits
+        text = f"<{type(value).__name__} of more digits than Python shows>"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 def number(
@@ -27,42 +43,89 @@ def number(
     open_low: bool = False,
     open_high: bool = False,
     optional: bool = False,
+    float64: bool = False,
 ) -> float | None:
-    """A finite real number within [low, high], an end excluded where `open_*` says so."""
+    """A finite real number within [low, high], an end excluded where `open_*` says so.
+
+    It is so in float32 too, which updates are computed in: 1e39 is infinite there, 1e-300 is zero,
+    and 0.9999999999 is one. With `float64` it need not be: where it is computed with in float64.
+    """
     if value is None and optional:
         return None
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{owner}({name}={value!r}): {name} must be a number.")
-    result = float(value)
-    below = low is not None and (result <= low if open_low else result < low)
-    above = high is not None and (result >= high if open_high else result > high)
-    if not math.isfinite(result) or below or above:
-        bounds = _range(low, high, open_low, open_high)
-        raise ValueError(f"{owner}({name}={value}): {name} must {bounds}.")
-    return result
+        raise TypeError(f"{owner}({name}={shown(value)}): {name} must be a number.")
+    given = _as_float(value)
+    must = fault(given, low, high, open_low, open_high, float64)
+    if must:
+        raise ValueError(f"{owner}({name}={shown(value, str)}): {name} must {must}.")
+    return given
+
+
+def fault(
+    given: float,
+    low: float | None = None,
+    high: float | None = None,
+    open_low: bool = False,
+    open_high: bool = False,
+    float64: bool = False,
+) -> str | None:
+    """What a number must and does not, in the words of a message; None where all is well."""
+    if not _within(given, low, high, open_low, open_high):
+        return _range(low, high, open_low, open_high)
+    if float64:
+        return None
+    rounded = _in_float32(given)
+    low_too, high_too = (end if end is None else _in_float32(end) for end in (low, high))
+    if not _within(rounded, low_too, high_too, open_low, open_high):
+        return f"{_range(low, high, open_low, open_high)}, and is {rounded:g} in float32"
+    return "not be so small: it is 0 in float32" if given and not rounded else None
+
+
+def _within(
+    x: float, low: float | None, high: float | None, open_low: bool, open_high: bool
+) -> bool:
+    above = low is None or (x > low if open_low else x >= low)
+    below = high is None or (x < high if open_high else x <= high)
+    return math.isfinite(x) and above and below
+
+
+def _as_float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # a whole number
+        return math.inf if value > 0 else -math.inf
+
+
+def _in_float32(value: float) -> float:
+    with np.errstate(over="ignore"):
+        rounded = float(np.float32(value))
+    return 0.0 if abs(rounded) < LEAST else rounded
 
 
 def integer(
     owner: str, name: str, value: Any, low: int | None = None, *, optional: bool = False
 ) -> int | None:
-    """A whole number, at least `low`; a float is accepted when it is whole."""
+    """A whole number, at least `low`, at most 2^53; a float is accepted when it is whole."""
     if value is None and optional:
         return None
     result = number(owner, name, value)
     assert result is not None  # for the type checker: not optional here
+    where = f"{owner}({name}={shown(value, str)})"
     if result != int(result):
-        raise ValueError(f"{owner}({name}={value}): {name} must be a whole number.")
+        raise ValueError(f"{where}: {name} must be a whole number.")
     if low is not None and result < low:
-        raise ValueError(f"{owner}({name}={value}): {name} must be at least {low}.")
+        raise ValueError(f"{where}: {name} must be at least {low}.")
+    if abs(int(value)) > MOST_WHOLE:
+        raise ValueError(f"{where}: {name} must be at most 2^53.")
     return int(result)
 
 
 def boolean(owner: str, name: str, value: Any) -> bool:
     """True or False, nothing that merely looks like it."""
     if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"{owner}({name}={value!r}): {name} must be True or False.")
+        raise TypeError(f"{owner}({name}={shown(value)}): {name} must be True or False.")
     return bool(value)
 
 
@@ -72,27 +135,60 @@ def choice(owner: str, name: str, value: Any, options: Sequence[Any]) -> Any:
         value is option or (type(value) is type(option) and value == option) for option in options
     ):
         listed = ", ".join(repr(option) for option in options)
-        raise ValueError(f"{owner}({name}={value!r}): {name} must be one of {listed}.")
+        raise ValueError(f"{owner}({name}={shown(value)}): {name} must be one of {listed}.")
     return value
 
 
-def patterns(owner: str, name: str, value: Any) -> list[str]:
+def patterns(owner: str, name: str, value: Any, *, optional: bool = False) -> list[str] | None:
     """Regular expressions, to be searched for in variable paths; None means none."""
     if value is None:
-        return []
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise TypeError(f"{owner}({name}={value!r}): {name} must be a list of patterns.")
-    result = list(value)
+        return None if optional else []
+    result = listed(f"{owner}({name}={{}}): {name} must be a list of patterns.", value)
+    where = f"{owner}({name}={shown(result)})"
     for pattern in result:
         if not isinstance(pattern, str):
-            raise TypeError(f"{owner}({name}={result!r}): {pattern!r} is not a pattern (a string).")
+            raise TypeError(f"{where}: {shown(pattern)} is not a pattern (a string).")
         try:
             re.compile(pattern)
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise ValueError(
-                f"{owner}({name}={result!r}): {pattern!r} is not a regular expression: {error}."
+                f"{where}: {shown(pattern)} is not a regular expression: {error}."
             ) from None
     return result
+
+
+def instance(owner: str, name: str, value: Any, *kinds: type) -> Any:
+    """An object of one of these classes."""
+    if not isinstance(value, kinds):
+        wanted = " or ".join(kind.__name__ for kind in kinds)
+        raise TypeError(f"{owner}({name}={shown(value)}): {name} must be a {wanted}.")
+    return value
+
+
+def listed(refusal: str, value: Any) -> list[Any]:
+    """The entries of a list, or of what else can be gone through but is not one thing.
+
+    Raises:
+        TypeError: it is none, with that message, in which `{}` is the value.
+    """
+    one = (str, bytes, Mapping, np.ndarray, tf.Tensor, tf.Variable, keras.Variable)
+    if isinstance(value, one) or not isinstance(value, Iterable):
+        raise TypeError(refusal.format(shown(value)))
+    return list(value)
+
+
+def as_constructed(holder: Any, name: str, value: Any) -> Any:
+    """What the constructor makes of an argument, where all of them are in attributes by now.
+
+    For objects that hold nothing but their arguments, so that a second one costs nothing.
+
+    Raises:
+        TypeError, ValueError: the constructor refuses it beside the others.
+    """
+    held = {n: vars(holder).get(n, holder) for n in inspect.signature(type(holder)).parameters}
+    if name not in held or any(argument is holder for argument in held.values()):
+        return value
+    return getattr(type(holder)(**{**held, name: value}), name)
 
 
 def matches(path: str, expressions: Iterable[str]) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_graft.core import checks, keras_contract, numerics, rows
+from tf_graft.core import checks, keras_contract, matching, numerics, rows
 
 
 def clipped(
@@ -95,19 +95,15 @@ def _listed(gradients: Any) -> list[Any]:
     Raises:
         TypeError: no list, or a gradient that is not floating point.
     """
-    if not isinstance(gradients, Sequence) or isinstance(gradients, str):
-        raise TypeError(
-            f"clip_by_global_norm(gradients={type(gradients).__name__}): gradients must be a list "
-            "of gradients; put a single one in a list."
-        )
-    listed = [None if g is None else numerics.tensors(g) for g in gradients]
-    for number, gradient in enumerate(listed):
-        if gradient is not None and not gradient.dtype.is_floating:
-            raise TypeError(
-                f"clip_by_global_norm: gradient {number} is of dtype {gradient.dtype.name}; it "
-                "must be floating point."
-            )
-    return listed
+    given = checks.listed(
+        "clip_by_global_norm(gradients={}): gradients must be a list of gradients; put a single "
+        "one in a list.",
+        gradients,
+    )
+    return [
+        None if g is None else matching.as_gradient(f"clip_by_global_norm: gradient {number}", g)
+        for number, g in enumerate(given)
+    ]
 
 
 def _once(gradient: Any, count: int) -> Any:

@@ -72,7 +72,6 @@ def in_range(tensors: Sequence[tf.Tensor], divisor: Any = None, clipped: bool = 
     `_largest_square` says; it is not where an entry is infinite or NaN. Gradients that are to be
     clipped need only be finite: a sum that overflows wants an exact check then.
     """
-
     fits = numerics.divided(numerics.divided(_share(tensors), divisor), divisor) <= 1
     if divisor is None and not clipped:
         return fits

@@ -16,6 +16,7 @@ from tf_graft.core import (
     checks,
     matching,
     numerics,
+    rates,
     replicas,
     slots,
     state,
@@ -40,7 +41,7 @@ class Lifecycle(Saving, Placed):
         given = arguments.checked(owner, self._own_arguments(), dict(common))
         self_made = ("mesh", "jit_compile", "sparse", "nonfinite", "exclude_from_weight_decay")
         own = {name: given.pop(name) for name in self_made}  # type: ignore[misc]
-        super().__init__(learning_rate=arguments.rate(owner, learning_rate), **given)
+        super().__init__(learning_rate=rates.rate(owner, learning_rate), **given)
         self.jit_compile = own["jit_compile"]
         self.sparse = own["sparse"]
         self.nonfinite = own["nonfinite"]
@@ -85,10 +86,10 @@ class Lifecycle(Saving, Placed):
         """Creates all state for the variables. Building again for the same ones does nothing.
 
         Raises:
-            TypeError: a variable that is not floating point.
+            TypeError: what is no variable, or one that is not floating point.
             ValueError: a variable given twice, or others than the optimizer was built for.
         """
-        variables = list(variables)
+        variables = matching.variables(f"{type(self).__name__}.build", variables)
         keys = [self._key(variable) for variable in variables]
         self._check_buildable(variables, keys)
         if self.built:
@@ -156,6 +157,13 @@ class Lifecycle(Saving, Placed):
 
         return Parameter(variable, path, made(own), made(engine))
 
+    def lacks_state(self) -> bool:
+        """Whether the engine keeps less than its arguments ask for by now."""
+        counts = self.gradient_accumulation_steps and self.nonfinite == "skip"
+        return (counts and not hasattr(self, "spoiled_micro_steps")) or any(
+            self._engine_slots(p.variable).keys() - p.state.keys() for p in self._parameters
+        )
+
     def decays(self, path: str) -> bool:
         """Whether decoupled weight decay applies to the variable of that path."""
         return bool(self.weight_decay) and not checks.matches(path, self._decay_exclusions)
@@ -186,8 +194,9 @@ class Lifecycle(Saving, Placed):
         owner = f"{type(self).__name__}.exclude_from_weight_decay"
         if self.built:
             raise ValueError(f"{owner}: call it before the optimizer is built.")
-        exact = [f"^{re.escape(path)}$" for path in paths(list(var_list or []))]
-        named = checks.patterns(owner, "var_names", var_names)
+        given = [] if var_list is None else matching.variables(owner, var_list)
+        exact = [f"^{re.escape(path)}$" for path in paths(given)]
+        named = checks.patterns(owner, "var_names", var_names) or []
         self._decay_exclusions = [*self._decay_exclusions, *exact, *named]
 
     def get_config(self) -> dict[str, Any]:

@@ -7,8 +7,39 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-from tf_graft.core import numerics, slots
+from tf_graft.core import checks, numerics, replicas, slots
+from tf_graft.core.checks import shown
 from tf_graft.core.parameters import Parameter, Parameters, paths
+
+
+def variables(owner: str, given: Any) -> list[Any]:
+    """The variables that were given.
+
+    Raises:
+        TypeError: no list, or one of what is no variable.
+    """
+    result = checks.listed(f"{owner}: the variables are {{}}; they must be in a list.", given)
+    for position, variable in enumerate(result):
+        if not isinstance(variable, replicas.VARIABLES):
+            raise TypeError(
+                f"{owner}: variable {position} is {shown(variable)}, of type "
+                f"{type(variable).__name__}; it must be a tf.Variable or a keras.Variable."
+            )
+    return result
+
+
+def gradients_and_variables(owner: str, given: Any) -> tuple[list[Any], list[Any]]:
+    """The gradients, and the variables they were given with.
+
+    Raises:
+        TypeError: no list of pairs.
+    """
+    refusal = f"{owner}: a list of pairs of gradient and variable is wanted, not {{}}."
+    pairs = checks.listed(refusal, given)
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise TypeError(refusal.format(f"one with {shown(pair)}"))
+    return [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
 
 
 def refuse_untrainable(owner: str, variables: Sequence[Any], keys: Sequence[Any]) -> None:
@@ -16,7 +47,8 @@ def refuse_untrainable(owner: str, variables: Sequence[Any], keys: Sequence[Any]
 
     Raises:
         TypeError: one that is not floating point.
-        ValueError: one given twice, or one that is overwritten with its gradient.
+        ValueError: one given twice, one of unknown shape, or one that is overwritten with its
+            gradient.
     """
     named = list(zip(paths(variables), variables, strict=True))
     for path, variable in named:
@@ -25,6 +57,8 @@ def refuse_untrainable(owner: str, variables: Sequence[Any], keys: Sequence[Any]
                 f"{owner}: '{path}' is of dtype {tf.as_dtype(variable.dtype).name}; only "
                 "floating point variables can be trained."
             )
+        if not tf.TensorShape(variable.shape).is_fully_defined():
+            raise ValueError(f"{owner}: the shape of '{path}' is not known.")
         if getattr(variable, "overwrite_with_gradient", False):
             raise ValueError(
                 f"{owner}: '{path}' is to be overwritten with its gradient (float8 training), "
@@ -88,17 +122,10 @@ def pairs(
 def _checked(owner: str, gradient: Any, parameter: Parameter) -> Any:
     if isinstance(gradient, tf.distribute.DistributedValues):
         return gradient
-    gradient = numerics.tensors(gradient)  # the variable's shape counts, not the one it brings
-    if not gradient.dtype.is_floating:
-        raise TypeError(
-            f"{owner}: the gradient of '{parameter.path}' is of dtype {gradient.dtype.name}; it "
-            "must be floating point."
-        )
+    gradient = as_gradient(f"{owner}: the gradient of '{parameter.path}'", gradient)
     shape = tuple(parameter.variable.shape)
     given = numerics.values(gradient).shape
     row_sparse = isinstance(gradient, tf.IndexedSlices)
-    if row_sparse:
-        _check_rows(owner, gradient, parameter)
     on_mesh = slots.layout_of(parameter.variable) is not None
     if on_mesh and shape and tf.executing_eagerly() and not _lies_on_mesh(gradient):
         raise TypeError(
@@ -114,17 +141,45 @@ def _checked(owner: str, gradient: Any, parameter: Parameter) -> Any:
     return gradient
 
 
-def _check_rows(owner: str, gradient: tf.IndexedSlices, parameter: Parameter) -> None:
-    where = f"{owner}: the row-sparse gradient of '{parameter.path}'"
-    if not gradient.indices.dtype.is_integer:
+def as_gradient(what: str, given: Any) -> Any:
+    """A gradient as a floating point tensor, or a `tf.IndexedSlices` of one with integer rows.
+
+    Raises:
+        TypeError: it is neither; the message begins with `what`.
+        ValueError: not each row has one index.
+    """
+    try:
+        gradient = numerics.tensors(given)  # the variable's shape counts, not the one it brings
+    except (TypeError, ValueError):
         raise TypeError(
-            f"{where} has indices of dtype {gradient.indices.dtype.name}, not integers."
-        )
-    if not gradient.indices.shape.is_compatible_with(gradient.values.shape[:1]):
+            f"{what} is {shown(given)}; it must be a tensor, a tf.IndexedSlices or None."
+        ) from None
+    if not gradient.dtype.is_floating:
+        raise TypeError(f"{what} is of dtype {gradient.dtype.name}; it must be floating point.")
+    row_sparse = isinstance(gradient, tf.IndexedSlices)
+    if row_sparse and not gradient.indices.dtype.is_integer:
+        raise TypeError(f"{what} has indices of dtype {gradient.indices.dtype.name}, not integers.")
+    if row_sparse and not gradient.indices.shape.is_compatible_with(gradient.values.shape[:1]):
         raise ValueError(
-            f"{where} has values of shape {tuple(gradient.values.shape)} for indices of shape "
+            f"{what} has values of shape {tuple(gradient.values.shape)} for indices of shape "
             f"{tuple(gradient.indices.shape)}; each row must have one index."
         )
+    return gradient
+
+
+def as_loss(owner: str, given: Any) -> tf.Tensor:
+    """What a function returned as the loss.
+
+    Raises:
+        TypeError: it is not a floating point tensor.
+    """
+    try:
+        loss = tf.convert_to_tensor(given)
+    except (TypeError, ValueError):
+        raise TypeError(f"{owner}: the loss is {shown(given)}, which is no number.") from None
+    if not loss.dtype.is_floating:
+        raise TypeError(f"{owner}: the loss is of dtype {loss.dtype.name}; it must be floating.")
+    return loss
 
 
 def _lies_on_mesh(gradient: Any) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 HALF = (tf.float16, tf.bfloat16)
@@ -43,9 +44,16 @@ def compute_dtype(dtype: tf.DType) -> tf.DType:
 def tensors(gradient: Any) -> Any:
     """The gradient, dense or row-sparse, made of tensors where it was made of arrays or lists."""
     if isinstance(gradient, tf.IndexedSlices):
-        indices = tf.convert_to_tensor(gradient.indices, dtype_hint=tf.int64)
-        return tf.IndexedSlices(tf.convert_to_tensor(gradient.values), indices)
+        return tf.IndexedSlices(tf.convert_to_tensor(gradient.values), _rows(gradient.indices))
     return tf.convert_to_tensor(gradient)
+
+
+def _rows(indices: Any) -> tf.Tensor:
+    if not tf.is_tensor(indices) and not np.size(indices):
+        return tf.zeros([0], tf.int64)
+    indices = tf.convert_to_tensor(indices)
+    narrow = indices.dtype.is_integer and indices.dtype != tf.int32
+    return tf.cast(indices, tf.int64) if narrow else indices
 
 
 def values(gradient: Any) -> tf.Tensor:

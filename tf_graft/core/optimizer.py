@@ -7,7 +7,16 @@ import keras
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-from tf_graft.core import arguments, averaging, description, keras_contract, matching, replicas
+from tf_graft.core import (
+    arguments,
+    averaging,
+    checks,
+    description,
+    keras_contract,
+    matching,
+    rates,
+    replicas,
+)
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.pipeline import Pipeline, in_precision
 from tf_graft.core.rows import Part, Whole
@@ -16,16 +25,8 @@ from tf_graft.core.rows import Part, Whole
 INTERNAL = {
     *("aggregate", "apply_summed", "complete", "decays", "divisor", "join", "judged"),
     *("keras_slots", "meet", "named_variables", "outermost", "penalized", "prepare", "proposals"),
-    *(
-        "rate_variables",
-        "rates",
-        "settle",
-        "signature",
-        "slot_from_keras",
-        "snapshot",
-        "spoiled_micro_steps",
-    ),
-    *("watch", "write_by_kernel"),
+    *("rate_variables", "rates", "settle", "signature", "slot_from_keras", "snapshot"),
+    *("spoiled_micro_steps", "lacks_state", "watch", "write_by_kernel"),
     # of wrappers
     *("accumulated_steps", "adapts", "centers", "check_finite", "children", "follow"),
     *("handed_over", "local_step", "on_servers", "ratio", "show_center", "take_center"),
@@ -68,18 +69,22 @@ class Optimizer(Pipeline):
             trainable_variables: the variables; all that the optimizer was built for when None.
 
         Raises:
-            TypeError: a gradient that is not floating point.
+            TypeError: no list; what is no gradient or no variable; a gradient that is not floating
+                point; rows that are not integers.
             ValueError: gradients and variables differ in number or shape; a variable is unknown or
                 given twice; there is no gradient at all.
             tf.errors.InvalidArgumentError: a row out of range; with `nonfinite="raise"` a gradient
-                that is not finite or too large, or such a learning rate. Whatever is raised, nothing has changed.
+                that is not finite or too large, or such a learning rate. Whatever is raised,
+                nothing has changed.
         """
-        grads = list(grads)
-        variables = None if trainable_variables is None else list(trainable_variables)
+        owner = f"{type(self).__name__}.apply"
+        grads = checks.listed(f"{owner}: the gradients are {{}}; they must be in a list.", grads)
+        variables = trainable_variables
+        variables = None if variables is None else matching.variables(owner, variables)
         if not grads and not variables:
             return
         gradients, parameters = matching.pairs(
-            f"{type(self).__name__}.apply", grads, self._parameters_for("apply", variables)
+            owner, grads, self._parameters_for("apply", variables)
         )
         # Plain tensors given from outside the replicas are sums over them already.
         summed = replicas.outside(self._strategy) and not any(
@@ -115,34 +120,33 @@ class Optimizer(Pipeline):
             tape: records a `loss` that is a function; a new one when None.
 
         Raises:
-            TypeError: `var_list` is a single variable.
+            TypeError: `var_list` is no list of variables; the loss is not floating point.
             ValueError: a loss that is a tensor, without its tape.
         """
+        owner = f"{type(self).__name__}.compute_gradients"
         if isinstance(var_list, tf.Variable | keras.Variable):
-            raise TypeError(
-                f"{type(self).__name__}.compute_gradients: var_list is a single variable; put it "
-                "in a list."
-            )
-        known = [] if callable(var_list) else list(var_list)
+            raise TypeError(f"{owner}: var_list is a single variable; put it in a list.")
+        known = [] if callable(var_list) else matching.variables(owner, var_list)
         if callable(loss):
             tape = tf.GradientTape() if tape is None else tape
             with tape:
                 tape.watch([keras_contract.storage(variable) for variable in known])
-                loss = tf.convert_to_tensor(loss())
+                loss = matching.as_loss(owner, loss())
         elif tape is None:
+            what = "a tensor" if tf.is_tensor(loss) else checks.shown(loss)
             raise ValueError(
-                f"{type(self).__name__}.compute_gradients: the loss is a tensor; give the tape "
-                "that recorded it, or a function that computes the loss."
+                f"{owner}: the loss is {what}; give the tape that recorded it, or a function that "
+                "computes the loss."
             )
-        variables = list(var_list()) if callable(var_list) else known
+        variables = matching.variables(owner, var_list()) if callable(var_list) else known
         scale = tf.cast(self.scale_loss(tf.ones_like(loss)), loss.dtype)
         gradients = tape.gradient(loss, variables, output_gradients=scale)
         return list(zip(gradients, variables, strict=True))
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> keras.Variable:
         """`apply`, for pairs of gradient and variable; returns `iterations`."""
-        pairs = list(grads_and_vars)
-        self.apply([gradient for gradient, _ in pairs], [variable for _, variable in pairs])
+        owner = f"{type(self).__name__}.apply_gradients"
+        self.apply(*matching.gradients_and_variables(owner, grads_and_vars))
         return self.iterations
 
     @tf.autograph.experimental.do_not_convert
@@ -153,9 +157,11 @@ class Optimizer(Pipeline):
     @tf.autograph.experimental.do_not_convert
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """One variable's update alone: not aggregated, judged, clipped, averaged or counted."""
-        parameters = self._parameters_for("update_step", [variable])
-        gradients, _ = matching.pairs(f"{type(self).__name__}.update_step", [gradient], parameters)
-        rate = tf.convert_to_tensor(learning_rate)
+        owner = f"{type(self).__name__}.update_step"
+        rate = rates.number_or_tensor(owner, learning_rate)
+        variables = matching.variables(owner, [variable])
+        parameters = self._parameters_for("update_step", variables)
+        gradients, _ = matching.pairs(owner, [gradient], parameters)
         self._everywhere(self._strategy, self._update_alone, gradients, parameters, rate)
 
     def _update_alone(
@@ -198,7 +204,9 @@ class Optimizer(Pipeline):
     def finalize_variable_values(self, var_list: Iterable[Any]) -> None:
         """With `use_ema`, gives the variables their averages; `fit` calls it when it ends."""
         if self.use_ema:
-            wanted = self._parameters_for("finalize_variable_values", list(var_list))
+            owner = f"{type(self).__name__}.finalize_variable_values"
+            variables = matching.variables(owner, var_list)
+            wanted = self._parameters_for("finalize_variable_values", variables)
             self._everywhere(self._strategy, self._finalize, wanted, traced=True)
 
     def _finalize(self, parameters: list[Parameter]) -> None:

@@ -17,6 +17,7 @@ from tf_graft.core import (
     rows,
 )
 from tf_graft.core.algorithm import Algorithm
+from tf_graft.core.checks import shown
 from tf_graft.core.judge import Update
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.rows import Part, Whole
@@ -65,6 +66,8 @@ class Pipeline(Algorithm):
         each row once, the means of accumulation) and the parameters that they are for; also where
         the update is then skipped. To be called before the first step is traced.
         """
+        if not callable(watcher):
+            raise TypeError(f"{type(self).__name__}.watch: {shown(watcher)} is no function.")
         self._watcher = watcher
 
     def loss_scale(self) -> Any:

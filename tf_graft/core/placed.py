@@ -16,8 +16,6 @@ from tf_graft.core.slots import Slot
 class Placed(Rates):
     """What `Optimizer` knows of the place of its counters, rates and added variables."""
 
-    mesh: dtensor.Mesh | None = None
-
     def settle(self, mesh: dtensor.Mesh | None, moved: bool = False) -> None:
         """Makes what there is anew where the model's variables live, if that is elsewhere.
 

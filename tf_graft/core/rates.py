@@ -1,15 +1,21 @@
 """An optimizer's learning rate: a number that can be set, or a schedule."""
 
+import inspect
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from tf_graft.core import arguments, keras_contract
+from tf_graft.core import checks, keras_contract
+from tf_graft.core.arguments import Arguments
+from tf_graft.core.checks import shown
 from tf_graft.core.identity import Named
 
+LearningRateSchedule = keras.optimizers.schedules.LearningRateSchedule
+HELD = (tf.Tensor, tf.Variable, keras.Variable)
 
-class Rates(keras_contract.KerasOptimizer):
+
+class Rates(Arguments):
     """What `Optimizer` knows of learning rates."""
 
     def rates(self) -> dict[str, Any]:
@@ -23,11 +29,135 @@ class Rates(keras_contract.KerasOptimizer):
 
     @property
     def learning_rate(self) -> Any:
-        """The present learning rate: settable with a number, unless it is a schedule."""
-        return super().learning_rate
+        """The present learning rate: settable with a number, unless it is a schedule.
+
+        Raises:
+            TypeError: it is computed, and no number; or is set to what is no rate, or to a number
+                where it is a schedule or a callable.
+            ValueError: it is computed, and not a scalar; or is set to a rate that is negative, NaN,
+                infinite or not a scalar.
+        """
+        value = super().learning_rate
+        if not isinstance(value, tf.Variable | keras.Variable):
+            _as_scalar(f"{type(self).__name__}.learning_rate", value, "now")
+        return value
 
     @learning_rate.setter
     def learning_rate(self, value: Any) -> None:
-        if not isinstance(value, tf.Tensor | tf.Variable | keras.Variable):
-            value = arguments.rate(type(self).__name__, value)
+        owner = type(self).__name__
+        value = new_rate(owner, value)
+        if self._rate_variable() is None and not callable(value):
+            raise TypeError(
+                f"{owner}.learning_rate: it is not settable to {shown(value)}, as it is computed "
+                f"by {_name_of(keras_contract.rate_of(self))}; make the optimizer with a number."
+            )
         keras_contract.KerasOptimizer.learning_rate.fset(self, value)
+
+
+def rate(owner: str, given: Any) -> Any:
+    """A learning rate: a float at least 0, a schedule, or a callable without arguments.
+
+    Raises:
+        TypeError: none of these; a schedule that returns no number; a callable that wants an
+            argument.
+        ValueError: a number out of range; a schedule that is at step 0.
+    """
+    if isinstance(given, dict):
+        given = deserialized(f"{owner}(learning_rate={shown(given)})", given)
+    if isinstance(given, LearningRateSchedule):
+        refuse_schedule(f"{owner}(learning_rate={_name_of(given)})", given)
+        return given
+    if callable(given):
+        _refuse_uncallable(owner, given)
+        return given
+    return checks.number(owner, "learning_rate", given, 0)
+
+
+def number_or_tensor(owner: str, value: Any) -> tf.Tensor:
+    """As `new_rate`, but for schedules and callables, as a tensor."""
+    if isinstance(value, dict) or callable(value):
+        raise TypeError(f"{owner}: the rate is {_name_of(value)}; it must be a number or a tensor.")
+    return tf.convert_to_tensor(new_rate(owner, value))
+
+
+def refuse_schedule(where: str, schedule: Any) -> None:
+    """Refuses a schedule that begins with no rate.
+
+    Raises:
+        TypeError: it returns no number at step 0; the message begins with `where`.
+        ValueError: it returns one that is negative, NaN, infinite or not a scalar.
+    """
+    with tf.init_scope():  # a function may be traced
+        first = schedule(tf.constant(0, tf.int64))
+    _refuse_computed(where, first, "at step 0")
+
+
+def new_rate(owner: str, value: Any) -> Any:
+    """As `rate`, or a tensor or variable that holds a number: what a rate can be set to."""
+    if not isinstance(value, HELD):
+        return rate(owner, value)
+    _refuse_computed(f"{owner}.learning_rate", value, "that is given")
+    return value
+
+
+def _refuse_computed(where: str, value: Any, when: str) -> None:
+    """Refuses what a schedule returned, or a tensor holds, as far as it is known."""
+    known = tf.get_static_value(_as_scalar(where, value, when))
+    must = None if known is None else checks.fault(float(known), 0)
+    if must:
+        raise ValueError(f"{where}: the rate {when} is {known}; it must {must}.")
+
+
+def _as_scalar(where: str, value: Any, when: str) -> tf.Tensor:
+    try:
+        tensor = tf.convert_to_tensor(value)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{where}: the rate {when} is {shown(value)}, which is no number."
+        ) from None
+    if not (tensor.dtype.is_floating or tensor.dtype.is_integer):
+        raise TypeError(f"{where}: the rate {when} is of dtype {tensor.dtype.name}.")
+    if not tensor.shape.is_compatible_with([]):
+        raise ValueError(
+            f"{where}: the rate {when} has shape {tuple(tensor.shape)}; it must be a scalar."
+        )
+    return tensor
+
+
+def _refuse_uncallable(owner: str, given: Any) -> None:
+    """Refuses a class, and what cannot be called without arguments."""
+    where = f"{owner}(learning_rate={_name_of(given)})"
+    if inspect.isclass(given):
+        raise TypeError(f"{where}: it is a class; give an object of it.")
+    try:
+        signature = inspect.signature(given)
+    except ValueError:  # some of C have none
+        return
+    try:
+        signature.bind()
+    except TypeError as error:
+        raise TypeError(f"{where}: a callable is called without arguments: {error}.") from None
+
+
+def deserialized(where: str, config: dict[str, Any]) -> Any:
+    """The schedule that a config of Keras' describes.
+
+    Raises:
+        TypeError: it describes something else; the message begins with `where`.
+        ValueError: it describes nothing, or arguments that are refused.
+    """
+    try:
+        found = keras.optimizers.schedules.deserialize(config)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        reason = shown(error, str).rstrip(".")
+        raise ValueError(f"{where}: it describes no schedule: {reason}.") from None
+    if not isinstance(found, LearningRateSchedule):
+        raise TypeError(f"{where}: {config.get('class_name')!r} is not a schedule.")
+    return found
+
+
+def _name_of(given: Any) -> str:
+    if isinstance(given, LearningRateSchedule):
+        return f"{type(given).__name__}(...)"
+    name = getattr(given, "__name__", None)
+    return name if isinstance(name, str) else shown(given)

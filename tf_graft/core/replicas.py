@@ -10,10 +10,14 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-from tf_graft.core import keras_contract, tpus
+from tf_graft.core import checks, keras_contract, tpus
+
+ShardedVariable = tf.__internal__.distribute.ShardedVariable
+VARIABLES = (tf.Variable, keras.Variable, ShardedVariable)
 
 
 def summed(gradients: Sequence[Any], rows_of: Sequence[int]) -> list[Any]:
@@ -183,8 +187,14 @@ def shards(variables: Iterable[Any]) -> list[Any]:
 
     Returns:
         A flat list; what is not divided is in it as it is.
+
+    Raises:
+        TypeError: no list, or one of what is no variable.
     """
-    return [part for variable in variables for part in _shards_of(variable) or [variable]]
+    given = checks.listed("shards: the variables are {}; they must be in a list.", variables)
+    for variable in given:
+        checks.instance("shards", "variables", variable, *VARIABLES)
+    return [part for variable in given for part in _shards_of(variable) or [variable]]
 
 
 def refuse_divided(owner: str, variables: Iterable[Any]) -> None:
@@ -205,9 +215,7 @@ def refuse_divided(owner: str, variables: Iterable[Any]) -> None:
 
 def _shards_of(variable: Any) -> list[tf.Variable]:
     raw = variable if isinstance(variable, tf.Variable) else getattr(variable, "value", variable)
-    return (
-        list(raw.variables) if isinstance(raw, tf.__internal__.distribute.ShardedVariable) else []
-    )
+    return list(raw.variables) if isinstance(raw, ShardedVariable) else []
 
 
 def strategy_of(variables: Sequence[Any]) -> tf.distribute.Strategy:

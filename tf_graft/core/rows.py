@@ -112,6 +112,10 @@ def range_checks(
     rows_given = gradient.indices
     inside = tf.reduce_all((rows_given >= 0) & (rows_given < rows))
     message = f"{owner}.apply: a gradient of '{path}' has a row outside [0, {rows})."
+    if tf.executing_eagerly() and not on_mesh:
+        if not inside:
+            raise tf.errors.InvalidArgumentError(None, None, message)
+        return []
     shown = [message] if on_mesh else [message, rows_given]  # a mesh does not print what is divided
     check = tf.debugging.Assert(inside, shown, summarize=20)
     return [] if check is None else [check]  # eagerly it has been raised already

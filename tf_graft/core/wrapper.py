@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Unpack
 import keras
 import tensorflow as tf
 
-from tf_graft.core import arguments, keras_contract
+from tf_graft.core import arguments, keras_contract, rates
 from tf_graft.core.identity import Named
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.parameters import Parameter
@@ -138,7 +138,7 @@ class Around(Wrapper):
     ):
         child = child_of(type(self).__name__, "optimizer", optimizer)
         if learning_rate is not None:
-            child.learning_rate = arguments.rate(type(self).__name__, learning_rate)
+            child.learning_rate = rates.rate(type(self).__name__, learning_rate)
 
         def rate() -> Any:
             return child.learning_rate
@@ -154,9 +154,7 @@ class Around(Wrapper):
 
     @learning_rate.setter
     def learning_rate(self, value: Any) -> None:
-        if not isinstance(value, tf.Tensor | tf.Variable | keras.Variable):
-            value = arguments.rate(type(self).__name__, value)
-        self.optimizer.learning_rate = value
+        self.optimizer.learning_rate = rates.new_rate(type(self).__name__, value)
 
     def _arguments(self) -> dict[str, Any]:
         arguments = super()._arguments()

@@ -6,6 +6,9 @@ from typing import Any
 
 from tensorflow.experimental import dtensor
 
+from tf_graft.core import checks
+from tf_graft.core.checks import shown
+
 Spec = Sequence[str | None]
 
 
@@ -45,22 +48,23 @@ class LayoutMap(MutableMapping[str, dtensor.Layout]):
     ):
         if not isinstance(mesh, dtensor.Mesh):
             raise TypeError(
-                f"LayoutMap(mesh={mesh!r}): mesh must be a tf.experimental.dtensor.Mesh; "
+                f"LayoutMap(mesh={shown(mesh)}): mesh must be a tf.experimental.dtensor.Mesh; "
                 "tg.dtensor.create_mesh makes one."
             )
         self.mesh = mesh
         self._layouts: dict[str, dtensor.Layout] = {}
-        for pattern, layout in (layouts or {}).items():
+        given = {} if layouts is None else checks.instance("LayoutMap", "layouts", layouts, Mapping)
+        for pattern, layout in given.items():
             self[pattern] = layout
 
     def __setitem__(self, pattern: str, layout: Spec | dtensor.Layout) -> None:
         if not isinstance(pattern, str):
-            raise TypeError(f"LayoutMap[{pattern!r}]: an expression must be text.")
+            raise TypeError(f"LayoutMap[{shown(pattern)}]: an expression must be text.")
         if pattern in self._layouts:
             raise ValueError(f"LayoutMap['{pattern}']: it is set already; `del` it first.")
         try:
             re.compile(pattern)
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise ValueError(
                 f"LayoutMap['{pattern}']: it is not a regular expression: {error}."
             ) from None
@@ -138,8 +142,8 @@ class LayoutMap(MutableMapping[str, dtensor.Layout]):
             return layout
         if isinstance(layout, str) or not isinstance(layout, Sequence):
             raise TypeError(
-                f"LayoutMap['{pattern}'] = {layout!r}: it must be a layout, or a list with a mesh "
-                "dimension or None for each dimension of the variable."
+                f"LayoutMap['{pattern}'] = {shown(layout)}: it must be a layout, or a list with "
+                "a mesh dimension or None for each dimension of the variable."
             )
         specs = [dtensor.UNSHARDED if name is None else name for name in layout]
         for name in specs:

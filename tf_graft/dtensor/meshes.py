@@ -7,6 +7,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
+from tf_graft.core import checks
+
 
 def logical_cpus(count: int) -> list[str]:
     """Divides the CPU into several devices, for a mesh on one machine; returns their names.
@@ -59,6 +61,7 @@ def create_mesh(
         A `tf.experimental.dtensor.Mesh`.
 
     Raises:
+        TypeError: `dims` is no mapping, or `devices` no list of names.
         ValueError: a size that is not positive; sizes whose product is not the number of devices; a
             device that is missing or given twice.
         RuntimeError: TensorFlow has started before its accelerators were initialized; several
@@ -73,6 +76,7 @@ def create_mesh(
             "mesh of one; make it with tf.experimental.dtensor.create_distributed_mesh, after "
             "tf.experimental.dtensor.initialize_accelerator_system. All else takes such a mesh."
         )
+    checks.instance("create_mesh", "dims", dims, Mapping)
     given = None if devices is None else _checked_devices(devices)
     kind = (device_type or (given[0].split(":")[0] if given else None)) or (
         dtensor.preferred_device_type()
@@ -92,7 +96,8 @@ def create_mesh(
 
 
 def _checked_devices(devices: Sequence[str]) -> list[str]:
-    names = [_short(name) for name in devices]
+    listed = checks.listed("create_mesh(devices={}): devices must be a list of names.", devices)
+    names = [_short(checks.instance("create_mesh", "devices", name, str)) for name in listed]
     twice = [name for name in names if names.count(name) > 1]
     if twice or not names:
         what = f"{twice[0]} is given twice" if twice else "no device is given"
@@ -122,7 +127,7 @@ def _initialize(kind: str) -> None:
 
 def _sizes(dims: dict[str, int], count: int, kind: str) -> dict[str, int]:
     """The sizes with what is left in place of -1, checked against the number of devices."""
-    owner = f"create_mesh({dims})"
+    owner = f"create_mesh({checks.shown(dims)})"
     if not dims:
         raise ValueError(f"{owner}: a mesh has at least one dimension.")
     open_ended = [name for name, size in dims.items() if size == -1]
@@ -142,5 +147,8 @@ def _sizes(dims: dict[str, int], count: int, kind: str) -> dict[str, int]:
 
 
 def _check_size(owner: str, name: str, size: Any) -> None:
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise ValueError(f"{owner}: {name} is {size!r}; it must be a whole number of at least 1.")
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size < 2**31:
+        raise ValueError(
+            f"{owner}: {name} is {checks.shown(size)}; it must be a whole number of at least 1, "
+            "below 2^31."
+        )

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import keras
 from tensorflow.experimental import dtensor
 
-from tf_graft.core import keras_contract
+from tf_graft.core import checks, keras_contract
 from tf_graft.core.mesh_tensors import from_mesh
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.dtensor import calls, support, training
@@ -72,6 +72,8 @@ def distribute(
         model.fit(x, y, batch_size=32)
         ```
     """
+    checks.instance("distribute", "model", model, keras.Model)
+    checks.instance("distribute", "layout_map", layout_map, LayoutMap)
     keras_contract.check_order_on_mesh()
     check_batch_dim("distribute", layout_map.mesh, batch_dim)
     _check_distributable(model, layout_map.mesh)

@@ -7,6 +7,7 @@ import tensorflow as tf
 from tf_graft.core import checks
 from tf_graft.core.algorithm import Step
 from tf_graft.core.arguments import Common
+from tf_graft.core.checked import Checked
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.registry import register
 from tf_graft.core.slots import NOT_NEGATIVE, Slot
@@ -49,6 +50,9 @@ class Adadelta(Optimizer):
 
     keras_slots = (("accumulated_gradient", "accumulated_delta"),)
 
+    rho = Checked(checks.number, 0, 1)
+    epsilon = Checked(checks.number, 0, open_low=True)
+
     def __init__(
         self,
         learning_rate: Any = 0.001,
@@ -57,8 +61,8 @@ class Adadelta(Optimizer):
         **common: Unpack[Common],
     ):
         super().__init__(learning_rate, **common)
-        self.rho = checks.number("Adadelta", "rho", rho, 0, 1)
-        self.epsilon = checks.number("Adadelta", "epsilon", epsilon, 0, open_low=True)
+        self.rho = rho
+        self.epsilon = epsilon
 
     def slots(self) -> dict[str, Slot]:
         squares = ("accumulated_gradient", "accumulated_delta")

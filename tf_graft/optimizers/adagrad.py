@@ -8,6 +8,7 @@ import tensorflow as tf
 from tf_graft.core import checks, numerics
 from tf_graft.core.algorithm import Step
 from tf_graft.core.arguments import Common
+from tf_graft.core.checked import Checked
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.registry import register
 from tf_graft.core.slots import NOT_NEGATIVE, Slot
@@ -51,6 +52,9 @@ class Adagrad(Optimizer):
     idle = True
     keras_slots = (("accumulator",),)
 
+    initial_accumulator_value = Checked(checks.number, 0)
+    epsilon = Checked(checks.number, 0, open_low=True)
+
     def __init__(
         self,
         learning_rate: Any = 0.001,
@@ -59,10 +63,8 @@ class Adagrad(Optimizer):
         **common: Unpack[Common],
     ):
         super().__init__(learning_rate, **common)
-        self.initial_accumulator_value = checks.number(
-            "Adagrad", "initial_accumulator_value", initial_accumulator_value, 0
-        )
-        self.epsilon = checks.number("Adagrad", "epsilon", epsilon, 0, open_low=True)
+        self.initial_accumulator_value = initial_accumulator_value
+        self.epsilon = epsilon
 
     def slots(self) -> dict[str, Slot]:
         start = self.initial_accumulator_value + self.epsilon

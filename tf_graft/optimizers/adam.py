@@ -7,6 +7,7 @@ import tensorflow as tf
 from tf_graft.core import checks, numerics
 from tf_graft.core.algorithm import Step
 from tf_graft.core.arguments import Common
+from tf_graft.core.checked import Checked
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.registry import register
 from tf_graft.core.slots import NOT_NEGATIVE, Slot
@@ -53,6 +54,11 @@ class Adam(Optimizer):
 
     keras_slots = (("momentum", "velocity"), ("velocity_hat",))
 
+    beta_1 = Checked(checks.number, 0, 1, open_high=True)
+    beta_2 = Checked(checks.number, 0, 1, open_high=True)
+    epsilon = Checked(checks.number, 0, open_low=True)
+    amsgrad = Checked(checks.boolean)
+
     def __init__(
         self,
         learning_rate: Any = 0.001,
@@ -63,11 +69,10 @@ class Adam(Optimizer):
         **common: Unpack[Common],
     ):
         super().__init__(learning_rate, **common)
-        owner = type(self).__name__
-        self.beta_1 = checks.number(owner, "beta_1", beta_1, 0, 1, open_high=True)
-        self.beta_2 = checks.number(owner, "beta_2", beta_2, 0, 1, open_high=True)
-        self.epsilon = checks.number(owner, "epsilon", epsilon, 0, open_low=True)
-        self.amsgrad = checks.boolean(owner, "amsgrad", amsgrad)
+        self.beta_1 = beta_1
+        self.beta_2 = beta_2
+        self.epsilon = epsilon
+        self.amsgrad = amsgrad
 
     def slots(self) -> dict[str, Slot]:
         squares = ["velocity"] + ["velocity_hat"] * self.amsgrad

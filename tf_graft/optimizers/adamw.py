@@ -4,6 +4,7 @@ from typing import Any, Unpack
 
 from tf_graft.core import checks
 from tf_graft.core.arguments import Common
+from tf_graft.core.checked import Checked
 from tf_graft.core.registry import register
 from tf_graft.optimizers.adam import Adam
 
@@ -44,6 +45,8 @@ class AdamW(Adam):
         Loshchilov and Hutter, 2019, "Decoupled weight decay regularization", algorithm 2.
     """
 
+    weight_decay = Checked(checks.number, 0)
+
     def __init__(
         self,
         learning_rate: Any = 0.001,
@@ -56,7 +59,6 @@ class AdamW(Adam):
     ):
         if weight_decay is None:
             raise ValueError("AdamW(weight_decay=None): weight_decay must be a number.")
-        checks.number("AdamW", "weight_decay", weight_decay, 0)
         super().__init__(
             learning_rate, beta_1, beta_2, epsilon, amsgrad, weight_decay=weight_decay, **common
         )

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tf_graft.core import checks, numerics
 from tf_graft.core.arguments import Common
+from tf_graft.core.checked import Checked
 from tf_graft.core.point import Step
 from tf_graft.core.registry import register
 from tf_graft.core.slots import NOT_NEGATIVE, Slot
@@ -60,6 +61,10 @@ class LAMB(Layerwise):
 
     keras_slots = (("momentum", "velocity"),)
 
+    beta_1 = Checked(checks.number, 0, 1, open_high=True)
+    beta_2 = Checked(checks.number, 0, 1, open_high=True)
+    epsilon = Checked(checks.number, 0, open_low=True)
+
     def __init__(
         self,
         learning_rate: Any = 0.001,
@@ -73,9 +78,9 @@ class LAMB(Layerwise):
     ):
         lists = (exclude_from_weight_decay, exclude_from_layer_adaptation)
         super().__init__(learning_rate, weight_decay_rate, *lists, **common)
-        self.beta_1 = checks.number("LAMB", "beta_1", beta_1, 0, 1, open_high=True)
-        self.beta_2 = checks.number("LAMB", "beta_2", beta_2, 0, 1, open_high=True)
-        self.epsilon = checks.number("LAMB", "epsilon", epsilon, 0, open_low=True)
+        self.beta_1 = beta_1
+        self.beta_2 = beta_2
+        self.epsilon = epsilon
 
     def slots(self) -> dict[str, Slot]:
         return {"momentum": Slot(), "velocity": Slot(within=NOT_NEGATIVE)}

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tf_graft.core import checks, numerics
 from tf_graft.core.arguments import Common
+from tf_graft.core.checked import Checked
 from tf_graft.core.point import Step
 from tf_graft.core.registry import register
 from tf_graft.core.slots import Slot
@@ -68,6 +69,13 @@ class LARS(Layerwise):
         1708.03888), algorithm 1.
     """
 
+    momentum = Checked(checks.number, 0, 1)
+    eeta = Checked(checks.number, 0, open_low=True)
+    nesterov = Checked(checks.boolean)
+    classic_momentum = Checked(checks.boolean)
+    sum_of_norms = Checked(checks.boolean)
+    epsilon = Checked(checks.number, 0)
+
     def __init__(
         self,
         learning_rate: Any = 0.01,
@@ -84,12 +92,12 @@ class LARS(Layerwise):
     ):
         lists = (exclude_from_weight_decay, exclude_from_layer_adaptation)
         super().__init__(learning_rate, weight_decay_rate, *lists, **common)
-        self.momentum = checks.number("LARS", "momentum", momentum, 0, 1)
-        self.eeta = checks.number("LARS", "eeta", eeta, 0, open_low=True)
-        self.nesterov = checks.boolean("LARS", "nesterov", nesterov)
-        self.classic_momentum = checks.boolean("LARS", "classic_momentum", classic_momentum)
-        self.sum_of_norms = checks.boolean("LARS", "sum_of_norms", sum_of_norms)
-        self.epsilon = checks.number("LARS", "epsilon", epsilon, 0)
+        self.momentum = momentum
+        self.eeta = eeta
+        self.nesterov = nesterov
+        self.classic_momentum = classic_momentum
+        self.sum_of_norms = sum_of_norms
+        self.epsilon = epsilon
         if self.sum_of_norms and not self.classic_momentum:
             raise ValueError(
                 "LARS(sum_of_norms=True, classic_momentum=False): the paper's sum of norms is of "

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tf_graft.core import checks, numerics
 from tf_graft.core.arguments import Common
+from tf_graft.core.checked import Checked
 from tf_graft.core.optimizer import Optimizer
 
 
@@ -27,6 +28,9 @@ class Layerwise(Optimizer):
 
     rowwise = False
 
+    weight_decay_rate = Checked(checks.number, 0)
+    exclude_from_layer_adaptation = Checked(checks.patterns, optional=True)
+
     def __init__(
         self,
         learning_rate: Any,
@@ -38,11 +42,8 @@ class Layerwise(Optimizer):
         super().__init__(
             learning_rate, exclude_from_weight_decay=exclude_from_weight_decay, **common
         )
-        owner, layers = type(self).__name__, exclude_from_layer_adaptation
-        self.weight_decay_rate = checks.number(owner, "weight_decay_rate", weight_decay_rate, 0)
-        if layers is not None:
-            layers = checks.patterns(owner, "exclude_from_layer_adaptation", layers)
-        self.exclude_from_layer_adaptation = layers
+        self.weight_decay_rate = weight_decay_rate
+        self.exclude_from_layer_adaptation = exclude_from_layer_adaptation
 
     def traits(self, path: str) -> dict[str, Any]:
         undecayed, layers = self._decay_exclusions, self.exclude_from_layer_adaptation

@@ -7,6 +7,7 @@ import tensorflow as tf
 from tf_graft.core import checks
 from tf_graft.core.algorithm import Step
 from tf_graft.core.arguments import Common
+from tf_graft.core.checked import Checked
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.registry import register
 from tf_graft.core.slots import Slot
@@ -50,6 +51,9 @@ class Momentum(Optimizer):
         initialization and momentum in deep learning", section 2.
     """
 
+    momentum = Checked(checks.number, 0, 1)
+    use_nesterov = Checked(checks.boolean)
+
     def __init__(
         self,
         learning_rate: Any = 0.01,
@@ -58,8 +62,8 @@ class Momentum(Optimizer):
         **common: Unpack[Common],
     ):
         super().__init__(learning_rate, **common)
-        self.momentum = checks.number("Momentum", "momentum", momentum, 0, 1)
-        self.use_nesterov = checks.boolean("Momentum", "use_nesterov", use_nesterov)
+        self.momentum = momentum
+        self.use_nesterov = use_nesterov
 
     def slots(self) -> dict[str, Slot]:
         return {"momentum": Slot()}

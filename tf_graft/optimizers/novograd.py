@@ -7,6 +7,7 @@ import tensorflow as tf
 from tf_graft.core import checks, numerics
 from tf_graft.core.algorithm import Step
 from tf_graft.core.arguments import Common
+from tf_graft.core.checked import Checked
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.registry import register
 from tf_graft.core.slots import NOT_NEGATIVE, Slot
@@ -57,6 +58,12 @@ class NovoGrad(Optimizer):
 
     rowwise = False
 
+    beta1 = Checked(checks.number, 0, 1, open_high=True)
+    beta2 = Checked(checks.number, 0, 1, open_high=True)
+    epsilon = Checked(checks.number, 0, open_low=True)
+    weight_decay = Checked(checks.number, 0)
+    grad_averaging = Checked(checks.boolean)
+
     def __init__(
         self,
         learning_rate: Any = 1.0,
@@ -67,12 +74,11 @@ class NovoGrad(Optimizer):
         grad_averaging: bool = False,
         **common: Unpack[Common],
     ):
-        checks.number("NovoGrad", "weight_decay", weight_decay, 0)
         super().__init__(learning_rate, weight_decay=weight_decay, **common)
-        self.beta1 = checks.number("NovoGrad", "beta1", beta1, 0, 1, open_high=True)
-        self.beta2 = checks.number("NovoGrad", "beta2", beta2, 0, 1, open_high=True)
-        self.epsilon = checks.number("NovoGrad", "epsilon", epsilon, 0, open_low=True)
-        self.grad_averaging = checks.boolean("NovoGrad", "grad_averaging", grad_averaging)
+        self.beta1 = beta1
+        self.beta2 = beta2
+        self.epsilon = epsilon
+        self.grad_averaging = grad_averaging
 
     def slots(self) -> dict[str, Slot]:
         return {"momentum": Slot(), "squared_norm": Slot(shape="scalar", within=NOT_NEGATIVE)}

@@ -7,6 +7,7 @@ import tensorflow as tf
 from tf_graft.core import checks, numerics
 from tf_graft.core.algorithm import Step
 from tf_graft.core.arguments import Common
+from tf_graft.core.checked import Checked
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.registry import register
 from tf_graft.core.slots import NOT_NEGATIVE, Slot
@@ -53,6 +54,12 @@ class RMSprop(Optimizer):
 
     keras_slots = (("velocity",), ("momentum",), ("average_gradient",))
 
+    rho = Checked(checks.number, 0, 1)
+    momentum = Checked(checks.number, 0, 1)
+    epsilon = Checked(checks.number, 0, open_low=True)
+    centered = Checked(checks.boolean)
+    initial_velocity = Checked(checks.number, 0)
+
     def __init__(
         self,
         learning_rate: Any = 0.001,
@@ -64,11 +71,11 @@ class RMSprop(Optimizer):
         **common: Unpack[Common],
     ):
         super().__init__(learning_rate, **common)
-        self.rho = checks.number("RMSprop", "rho", rho, 0, 1)
-        self.momentum = checks.number("RMSprop", "momentum", momentum, 0, 1)
-        self.epsilon = checks.number("RMSprop", "epsilon", epsilon, 0, open_low=True)
-        self.centered = checks.boolean("RMSprop", "centered", centered)
-        self.initial_velocity = checks.number("RMSprop", "initial_velocity", initial_velocity, 0)
+        self.rho = rho
+        self.momentum = momentum
+        self.epsilon = epsilon
+        self.centered = centered
+        self.initial_velocity = initial_velocity
         if not self.momentum:  # the kernel would want a slot for it
             self.kernel = None
 

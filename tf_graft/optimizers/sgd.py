@@ -7,6 +7,7 @@ import tensorflow as tf
 from tf_graft.core import checks
 from tf_graft.core.algorithm import Step
 from tf_graft.core.arguments import Common
+from tf_graft.core.checked import Checked
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.registry import register
 from tf_graft.core.slots import Slot
@@ -50,6 +51,9 @@ class SGD(Optimizer):
 
     keras_slots = (("momentum",),)
 
+    momentum = Checked(checks.number, 0, 1)
+    nesterov = Checked(checks.boolean)
+
     def __init__(
         self,
         learning_rate: Any = 0.01,
@@ -58,8 +62,8 @@ class SGD(Optimizer):
         **common: Unpack[Common],
     ):
         super().__init__(learning_rate, **common)
-        self.momentum = checks.number("SGD", "momentum", momentum, 0, 1)
-        self.nesterov = checks.boolean("SGD", "nesterov", nesterov)
+        self.momentum = momentum
+        self.nesterov = nesterov
         self.idle = not self.momentum
 
     def slots(self) -> dict[str, Slot]:

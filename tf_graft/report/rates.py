@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_graft.core import numerics
+from tf_graft.core.checks import fault, shown
 from tf_graft.core.state import renamed
 from tf_graft.report.errors import ReportError, difference
 
@@ -20,6 +21,8 @@ FORMAT = "tf_graft layerwise rates 1"
 KINDS = ("constant", "piecewise", "power_law", "global")
 MAX_BYTES = 16 * 1024 * 1024
 LARGEST = 1e30  # a float32, with room for products
+STEEPEST = 100.0
+LAST = 2**31  # steps, which is more than anyone takes
 
 # The keys of a rates file beside `format` and `kind`.
 KEYS = {
@@ -51,7 +54,7 @@ class LayerwiseRates:
         steps: where the curve is given, rising.
         curve: its values there, above 0.
         reference_step: where the power law is 1, above 0.
-        exponent: of the power law.
+        exponent: of the power law, in [-100, 100].
 
     Example:
         >>> rates = LayerwiseRates("power_law", {"w": 0.5}, reference_step=4.0, exponent=-0.5)
@@ -181,26 +184,48 @@ def _checked(values: Any) -> dict[str, Any]:
     steps, curve = arguments.get("steps", ()), arguments.get("curve", ())
     if len(steps) != len(curve) or any(a >= b for a, b in itertools.pairwise(steps)):
         raise ValueError("steps must rise, and the curve must have a value for each.")
+    if _highest(**arguments) > math.log(LARGEST):
+        raise ValueError(f"within {LAST} steps a rate would be above {LARGEST:g}.")
     return {"kind": kind, **arguments}
+
+
+def _highest(
+    rates: Mapping[str, float] | None = None,
+    rate: float = 1.0,
+    steps: Sequence[float] = (),
+    curve: Sequence[float] = (1.0,),
+    reference_step: float = 1.0,
+    exponent: float = 0.0,
+) -> float:
+    """The logarithm of the highest rate at any step."""
+    course = max(exponent * math.log(step / reference_step) for step in (1, LAST))
+    factor = max(rates.values()) if rates else rate
+    return math.log(factor * max(curve)) + course if factor else -math.inf
 
 
 def _number(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{name} is {str(value)[:60]!r}; it must be a number.")
-    if not math.isfinite(value) or abs(value) > LARGEST:
-        raise ValueError(f"{name} is {str(value)[:60]}; it must be finite.")
+        raise ValueError(f"{name} is {shown(value)[:60]}; it must be a number.")
+    if not abs(value) <= LARGEST:  # NaN too
+        raise ValueError(f"{name} is {shown(value)[:60]}; it must be finite.")
     return float(value)
 
 
 def _rate(name: str, value: Any) -> float:
-    if _number(name, value) < 0:
-        raise ValueError(f"{name} is {value}; it must be at least 0.")
+    if must := fault(_number(name, value), 0):
+        raise ValueError(f"{name} is {value}; it must {must}.")
     return float(value)
 
 
 def _positive(name: str, value: Any) -> float:
     if _number(name, value) < 1e-30:
         raise ValueError(f"{name} is {value}; it must be above 0.")
+    return float(value)
+
+
+def _exponent(name: str, value: Any) -> float:
+    if abs(_number(name, value)) > STEEPEST:
+        raise ValueError(f"{name} is {value}; it must lie in [-{STEEPEST:g}, {STEEPEST:g}].")
     return float(value)
 
 
@@ -222,5 +247,5 @@ CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "steps": _numbers,
     "curve": _numbers,
     "reference_step": _positive,
-    "exponent": _number,
+    "exponent": _exponent,
 }

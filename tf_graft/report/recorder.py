@@ -1,6 +1,7 @@
 """Records what a graft measures, while it trains."""
 
 import math
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,7 @@ class GraftRecorder(keras.callbacks.Callback):
         self, path: str | Path, every: int = 1, optimizer: Any = None, writer: Any = None
     ) -> None:
         super().__init__()
-        self.path = Path(path)
+        self.path = Path(checks.instance("GraftRecorder", "path", path, str, os.PathLike))
         self.every = checks.integer("GraftRecorder", "every", every, 1) or 1
         self._given: Any = optimizer
         self._graft: Any = None if optimizer is None else measuring(optimizer)

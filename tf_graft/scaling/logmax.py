@@ -73,11 +73,11 @@ class LogMaxScaler(LossScaler):
     ):
         owner = type(self).__name__
         self.scale_min, self.scale_max = bounds(owner, scale_min, scale_max)
-        self.log_max = checks.number(owner, "log_max", log_max, -126, 128)
-        self.beta1 = checks.number(owner, "beta1", beta1, 0, 1, open_high=True)
-        self.beta2 = checks.number(owner, "beta2", beta2, 0, 1, open_high=True)
+        self.log_max = checks.number(owner, "log_max", log_max, -126, 128, float64=True)
+        self.beta1 = checks.number(owner, "beta1", beta1, 0, 1, open_high=True, float64=True)
+        self.beta2 = checks.number(owner, "beta2", beta2, 0, 1, open_high=True, float64=True)
         self.overflow_std_dev = checks.number(
-            owner, "overflow_std_dev", overflow_std_dev, 0, LARGEST
+            owner, "overflow_std_dev", overflow_std_dev, 0, LARGEST, float64=True
         )
 
     def slots(self) -> dict[str, Slot]:

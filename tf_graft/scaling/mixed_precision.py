@@ -7,12 +7,17 @@ import tensorflow as tf
 
 from tf_graft.core import keras_contract, numerics, replicas
 from tf_graft.core.arguments import Common
+from tf_graft.core.checks import shown
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.registry import register
 from tf_graft.core.wrapper import LIFTED, PIPELINE, Around, refuse_built
 from tf_graft.scaling import registry
 from tf_graft.scaling.master_regularizer import MasterRegularizer
 from tf_graft.scaling.scaler import State
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else repr(value)
 
 
 @register
@@ -85,8 +90,8 @@ class MixedPrecision(Around, keras_contract.ScalesLoss):
     def loss_scale_factor(self, value: Any) -> None:
         if value is not None:
             raise ValueError(
-                f"{type(self).__name__}(loss_scale_factor={value:g}): the loss would be scaled "
-                "twice; give loss_scale only."
+                f"{type(self).__name__}(loss_scale_factor={shown(value, _short)}): the loss would "
+                "be scaled twice; give loss_scale only."
             )
         if hasattr(self, "scaler"):
             raise ValueError(

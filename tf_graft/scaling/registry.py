@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from tf_graft.core.checks import shown
 from tf_graft.scaling.backoff import BackoffScaler
 from tf_graft.scaling.fixed import FixedScaler
 from tf_graft.scaling.logmax import LogMaxScaler
@@ -102,8 +103,8 @@ def get(identifier: Any) -> LossScaler:
     if _is_number(identifier):
         return FixedScaler(identifier)
     raise TypeError(
-        f"scaling.get({identifier!r}): a scaler, a number, None, a name, or a dict with 'name' or "
-        "'class_name' is wanted."
+        f"scaling.get({shown(identifier)}): a scaler, a number, None, a name, or a dict with "
+        "'name' or 'class_name' is wanted."
     )
 
 
@@ -130,7 +131,11 @@ def _build(name: str, arguments: dict[str, Any]) -> LossScaler:
 
 
 def _deserialized(config: Mapping[str, Any]) -> LossScaler:
-    result = keras.saving.deserialize_keras_object(dict(config))
+    try:
+        result = keras.saving.deserialize_keras_object(dict(config))
+    except TypeError as error:  # Keras' word for what it does not know
+        reason = shown(error, str)
+        raise ValueError(f"scaling.get({shown(config)}): it is no loss scaler: {reason}.") from None
     if not isinstance(result, LossScaler):
         raise ValueError(f"scaling.get: {config['class_name']!r} is not a loss scaler.")
     return result

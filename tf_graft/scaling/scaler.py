@@ -19,8 +19,12 @@ class LossScaler:
 
     A scaler says what is to be remembered (`slots`), which scale a state means (`scale`) and which
     state comes after an update (`update`); whoever uses it keeps the state. Subclasses keep each
-    constructor argument in an attribute of the same name.
+    constructor argument in an attribute of the same name; what such an attribute is set to later
+    is checked as the constructor does.
     """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, checks.as_constructed(self, name, value))
 
     needs_amax = False  # whether `update` looks at `amax`, which costs a pass over all gradients
 

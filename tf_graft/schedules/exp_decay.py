@@ -53,11 +53,11 @@ class ExpDecay(Schedule):
         self.learning_rate = rate
         self.decay_steps = checks.integer(owner, "decay_steps", decay_steps, low=1)
         self.decay_rate = checks.number(
-            owner, "decay_rate", decay_rate, low=0, high=1, open_low=True
+            owner, "decay_rate", decay_rate, low=0, high=1, open_low=True, float64=True
         )
         self.staircase = checks.boolean(owner, "staircase", staircase)
         self.begin_decay_at = checks.integer(owner, "begin_decay_at", begin_decay_at, low=0)
-        self.min_lr = checks.number(owner, "min_lr", min_lr, low=0, high=rate)
+        self.min_lr = checks.number(owner, "min_lr", min_lr, low=0, high=rate, float64=True)
 
     def rate(self, t):
         """The decayed rate."""

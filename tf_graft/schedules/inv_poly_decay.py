@@ -56,8 +56,10 @@ class InvPolyDecay(Schedule):
         rate = checks.number(owner, "learning_rate", learning_rate, low=0, open_low=True)
         self.learning_rate = rate
         self.decay_steps = checks.integer(owner, "decay_steps", decay_steps, low=1)
-        self.min_lr = checks.number(owner, "min_lr", min_lr, low=0, high=rate, open_low=True)
-        self.power = checks.number(owner, "power", power, low=0, open_low=True)
+        self.min_lr = checks.number(
+            owner, "min_lr", min_lr, low=0, high=rate, open_low=True, float64=True
+        )
+        self.power = checks.number(owner, "power", power, low=0, open_low=True, float64=True)
         self.begin_decay_at = checks.integer(owner, "begin_decay_at", begin_decay_at, low=0)
         self.warmup_steps = checks.integer(owner, "warmup_steps", warmup_steps, low=0)
 

@@ -1,7 +1,5 @@
 """A learning rate that changes at given steps or epochs."""
 
-from collections.abc import Iterable
-
 import keras
 import tensorflow as tf
 
@@ -59,11 +57,18 @@ class PiecewiseConstant(Schedule):
             )
         if any(b <= a for a, b in zip(self.boundaries, self.boundaries[1:], strict=False)):
             raise ValueError(f"{owner}(boundaries={self.boundaries}): boundaries must increase.")
+        for i, factor in enumerate(self.decay_rates):
+            name = f"learning_rate * decay_rates[{i}]"
+            checks.number(owner, name, self.learning_rate * factor)
+        for step in self._steps()[-1:]:
+            checks.integer(owner, "boundaries[-1] * steps_per_epoch", step)
+
+    def _steps(self):
+        return [round(boundary * (self.steps_per_epoch or 1)) for boundary in self.boundaries]
 
     def rate(self, t):
         """The rate of the piece that `t` lies in."""
-        steps = [round(boundary * (self.steps_per_epoch or 1)) for boundary in self.boundaries]
-        passed = t[..., tf.newaxis] > tf.constant(steps, t.dtype)
+        passed = t[..., tf.newaxis] > tf.constant(self._steps(), t.dtype)
         rates = [self.learning_rate * factor for factor in (1.0, *self.decay_rates)]
         piece = tf.reduce_sum(tf.cast(passed, tf.int32), axis=-1)
         return tf.gather(tf.constant(rates, tf.float32), piece)
@@ -75,6 +80,5 @@ class PiecewiseConstant(Schedule):
 
 
 def _each(check, owner, name, values):
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        raise TypeError(f"{owner}({name}={values!r}): {name} must be a list of numbers.")
+    values = checks.listed(f"{owner}({name}={{}}): {name} must be a list of numbers.", values)
     return [check(owner, f"{name}[{i}]", value, low=0) for i, value in enumerate(values)]

@@ -54,9 +54,9 @@ class PolyDecay(Schedule):
         rate = checks.number(owner, "learning_rate", learning_rate, low=0)
         self.learning_rate = rate
         self.decay_steps = checks.integer(owner, "decay_steps", decay_steps, low=1)
-        self.power = checks.number(owner, "power", power, low=0, open_low=True)
+        self.power = checks.number(owner, "power", power, low=0, open_low=True, float64=True)
         self.begin_decay_at = checks.integer(owner, "begin_decay_at", begin_decay_at, low=0)
-        self.min_lr = checks.number(owner, "min_lr", min_lr, low=0, high=rate)
+        self.min_lr = checks.number(owner, "min_lr", min_lr, low=0, high=rate, float64=True)
         self.warmup_steps = checks.integer(owner, "warmup_steps", warmup_steps, low=0)
 
     def rate(self, t):

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 
 import keras
 
-from tf_graft.core import keras_arguments
+from tf_graft.core import keras_arguments, rates
+from tf_graft.core.checks import shown
 from tf_graft.schedules.exp_decay import ExpDecay
 from tf_graft.schedules.fixed_lr import FixedLR
 from tf_graft.schedules.inv_poly_decay import InvPolyDecay
@@ -85,24 +86,27 @@ def get(identifier):
         return _from_dict(dict(identifier))
     if isinstance(identifier, numbers.Real):
         return FixedLR(identifier)
-    raise TypeError(f"schedules.get({identifier!r}): give a schedule, a number, a name or a dict.")
+    raise TypeError(
+        f"schedules.get({shown(identifier)}): give a schedule, a number, a name or a dict."
+    )
 
 
 def _from_dict(config):
     if "registered_name" in config or "module" in config:
-        schedule = keras.saving.deserialize_keras_object(config)
-        if not isinstance(schedule, LearningRateSchedule):
-            raise TypeError(f"schedules.get: {config.get('class_name')!r} is not a schedule.")
+        schedule = rates.deserialized("schedules.get", config)
+        rates.refuse_schedule(f"schedules.get({type(schedule).__name__})", schedule)
         return schedule
     if "class_name" in config:
         return _build(config["class_name"], config.get("config", {}))
     if "name" not in config:
-        raise ValueError(f"schedules.get({config!r}): the dict must have a 'name'.")
+        raise ValueError(f"schedules.get({shown(config)}): the dict must have a 'name'.")
     return _build(config.pop("name"), config)
 
 
 def _build(name, arguments):
     schedule_class = _find(name)
+    if not isinstance(arguments, Mapping):
+        raise TypeError(f"schedules.get: the config of {name} is {shown(arguments)}, not a dict.")
     parameters = inspect.signature(schedule_class).parameters
     unknown = [repr(key) for key in arguments if key not in parameters]
     if unknown:
@@ -121,7 +125,9 @@ def _build(name, arguments):
         arguments = {**arguments, "schedule": get(arguments["schedule"])}
     if schedule_class in _KERAS:
         keras_arguments.check(name, arguments)
-    return schedule_class(**arguments)
+    schedule = schedule_class(**arguments)
+    rates.refuse_schedule(f"schedules.get: {name}", schedule)
+    return schedule
 
 
 def _find(name):

@@ -3,15 +3,36 @@
 import inspect
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from tf_graft.core import tpus
+from tf_graft.core import checks, tpus
 
 
 def as_step(step):
-    """`step` as an int64 tensor, or float64 if it is a float: exact far beyond any training run."""
+    """`step` as an int64 tensor, or float64 if it is a float: exact far beyond any training run.
+
+    Raises:
+        TypeError: `step` is no number.
+        ValueError: `step` is negative, NaN, or above 2^53, where that is known without waiting for
+            a variable.
+    """
+    if not isinstance(step, tf.Variable | keras.Variable):
+        _refuse_no_step(step)
     tensor = tf.convert_to_tensor(step, tf.int64 if isinstance(step, int) else None)
     return tf.cast(tensor, tf.float64 if tensor.dtype.is_floating else tf.int64)
+
+
+def _refuse_no_step(step):
+    try:
+        tensor = tf.convert_to_tensor(step)
+    except (TypeError, ValueError, OverflowError):
+        tensor = None
+    if tensor is None or not (tensor.dtype.is_floating or tensor.dtype.is_integer):
+        raise TypeError(f"schedule(step={checks.shown(step)}): step must be a number of updates.")
+    known = tf.get_static_value(tensor)
+    if known is not None and not np.all((known >= 0) & (known <= checks.MOST_WHOLE)):
+        raise ValueError(f"schedule(step={checks.shown(step)}): step must lie in [0, 2^53].")
 
 
 def precise(x):
@@ -45,8 +66,12 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
 
     Steps are counted and compared as whole numbers. What then follows is computed in float64, and
     on a TPU, which emulates float64, in float32: a rate that fell by four decades is 1e-6 off.
-    Subclasses keep each constructor argument in an attribute of the same name.
+    Subclasses keep each constructor argument in an attribute of the same name; what such an
+    attribute is set to later is checked as the constructor does.
     """
+
+    def __setattr__(self, name, value):
+        super().__setattr__(name, checks.as_constructed(self, name, value))
 
     def __call__(self, step):
         """The rate at `step` (number of updates done before this one): float32, shaped as `step`.

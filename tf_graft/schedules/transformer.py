@@ -49,6 +49,7 @@ class TransformerSchedule(Schedule):
         self.warmup_steps = checks.integer(owner, "warmup_steps", warmup_steps, low=0)
         self.max_lr = checks.number(owner, "max_lr", max_lr, low=0, open_low=True, optional=True)
         self.coefficient = checks.number(owner, "coefficient", coefficient, low=0)
+        checks.number(owner, "learning_rate * coefficient", self.learning_rate * self.coefficient)
 
     def rate(self, t):
         """The rate of arXiv:1706.03762, equation 3, scaled and cut off."""

@@ -6,7 +6,7 @@ import numbers
 import keras
 import tensorflow as tf
 
-from tf_graft.core import checks
+from tf_graft.core import checks, rates
 from tf_graft.schedules.fixed_lr import FixedLR
 from tf_graft.schedules.schedule import Schedule, as_step, precise, ramp
 
@@ -44,7 +44,7 @@ class Warmup(Schedule):
 
     Raises:
         TypeError: If an argument is not of its type.
-        ValueError: If an argument lies outside its range.
+        ValueError: If an argument lies outside its range, or the schedule's rate at step 0 does.
 
     Example:
         >>> [float(Warmup(8.0, steps=4)(step)) for step in range(6)]
@@ -60,9 +60,11 @@ class Warmup(Schedule):
             schedule = FixedLR(checks.number(owner, "schedule", schedule, low=0))
         if not isinstance(schedule, LearningRateSchedule):
             raise TypeError(
-                f"{owner}(schedule={schedule!r}): schedule must be a LearningRateSchedule or a "
-                "number; tf_graft.schedules.get makes one from a name or a dict."
+                f"{owner}(schedule={checks.shown(schedule)}): schedule must be a "
+                "LearningRateSchedule or a number; tf_graft.schedules.get makes one from a name or "
+                "a dict."
             )
+        rates.refuse_schedule(f"{owner}(schedule={type(schedule).__name__}(...))", schedule)
         self.schedule = schedule
         self.steps = checks.integer(owner, "steps", steps, low=0)
         self.shape = checks.choice(owner, "shape", shape, list(SHAPES))

@@ -82,7 +82,7 @@ def rate_of(decay: Any) -> Any:
     if isinstance(decay, keras.optimizers.schedules.LearningRateSchedule):
         return decay
     if isinstance(decay, numbers.Real) and not isinstance(decay, bool):
-        return float(decay)
+        return decay
     if not callable(decay):
         raise TypeError(
             f"optimize_loss(learning_rate_decay_fn={decay!r}): a function of the step, a schedule "

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from tf_graft.core import checks
+from tf_graft.core import checks, matching
 from tf_graft.core.parameters import paths
 from tf_graft.core.wrapped import get
 from tf_graft.scaling import AutomaticLossScaler, MixedPrecision
@@ -114,8 +115,8 @@ def optimize_loss(
     wanted = metrics.checked(summaries)
     if clip_gradients is not None and larc_params is not None:
         raise AttributeError("LARC and gradient norm clipping should not be used together")
-    if not callable(loss):
-        raise TypeError(f"optimize_loss(loss={loss!r}): a function that computes it is wanted.")
+    _refuse_no_functions(loss=loss, aggregate=aggregate)
+    _refuse_no_dicts(optimizer_params=optimizer_params, larc_params=larc_params)
     scaler = _scaler(loss_scaling, loss_scaling_params)
     common = _common(clip_gradients, iter_size)
     made = _optimizer(
@@ -144,11 +145,27 @@ def get_regularization_loss(model: keras.Model) -> tf.Tensor:
         >>> round(float(get_regularization_loss(model)), 6)  # 0.01 * (1 + 1 + 1)
         0.03
     """
+    checks.instance("get_regularization_loss", "model", model, keras.Model)
     return tf.add_n([tf.zeros([]), *(tf.cast(loss, tf.float32) for loss in model.losses)])
 
 
+def _refuse_no_functions(loss: Any, aggregate: Any) -> None:
+    for name, given in (("loss", loss), ("aggregate", aggregate)):
+        if not callable(given) and (name == "loss" or given is not None):
+            raise TypeError(
+                f"optimize_loss({name}={checks.shown(given)}): a function that computes it is "
+                "wanted."
+            )
+
+
+def _refuse_no_dicts(**params: Any) -> None:
+    for name, given in params.items():
+        if not isinstance(given, Mapping | None):
+            raise TypeError(f"optimize_loss({name}={checks.shown(given)}): a dict is wanted.")
+
+
 def _mixed(dtype: Any) -> bool:
-    if dtype != "mixed":
+    if isinstance(dtype, tf.DType | np.dtype | type):
         with contextlib.suppress(TypeError):
             dtype = tf.as_dtype(dtype).name
     return bool(checks.choice("optimize_loss", "dtype", dtype, DTYPES) == "mixed")
@@ -207,7 +224,7 @@ def _larc(params: Mapping[str, Any]) -> dict[str, Any]:
     """LARC's arguments, checked as OpenSeq2Seq checked them."""
     call = "optimize_loss(larc_params=...): "
     if "larc_eta" not in params:
-        raise ValueError(f"{call}larc_eta parameter has to be specified")
+        raise ValueError(f"{call}larc_eta parameter has to be specified.")
     for key, value in params.items():
         if key not in LARC:
             raise ValueError(f"{call}Unknown parameter: {key}; there are {', '.join(LARC)}.")
@@ -220,7 +237,8 @@ def _larc(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _variables(given: Any, freeze: str | None) -> list[Any]:
-    variables = list(given.trainable_variables if isinstance(given, keras.Model) else given)
+    listed = given.trainable_variables if isinstance(given, keras.Model) else given
+    variables = matching.variables("optimize_loss", listed)
     if freeze is not None:
         checks.patterns("optimize_loss", "freeze_variables_regex", [freeze])
         named = zip(paths(variables), variables, strict=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_graft.core import clipping, numerics, replicas, rows, slots
+from tf_graft.core import checks, clipping, numerics, replicas, rows, slots
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.rows import Whole
@@ -30,7 +30,9 @@ def checked(names: Sequence[str] | None) -> tuple[str, ...]:
     """
     if names is None:
         return DEFAULT
-    for name in (names := [names] if isinstance(names, str) else list(names)):
+    listed = "optimize_loss(summaries={}): a list of names is wanted."
+    names = [names] if isinstance(names, str) else checks.listed(listed, names)
+    for name in names:
         if name not in NAMES:
             raise ValueError(
                 f"optimize_loss(summaries={names!r}): Summaries should be one of "

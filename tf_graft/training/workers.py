@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_graft.core import keras_contract
+from tf_graft.core import checks, keras_contract
 
 PREPARED: weakref.WeakSet[keras.Model] = weakref.WeakSet()
 
@@ -51,7 +51,7 @@ def multi_worker(model: keras.Model) -> keras.Model:
         model.fit(x, y, batch_size=64)  # two workers: 32 examples each
         ```
     """
-    strategy = model.distribute_strategy
+    strategy = checks.instance("multi_worker", "model", model, keras.Model).distribute_strategy
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         raise ValueError(
             f"multi_worker: the model '{model.name}' was made outside the scope of a "

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tf_graft.core import checks, numerics
 from tf_graft.core.arguments import Common
+from tf_graft.core.checked import Checked
 from tf_graft.core.parameters import Parameter, Parameters
 from tf_graft.core.point import Point, Step, under
 from tf_graft.core.registry import register
@@ -85,6 +86,9 @@ class AdaGraft(Wrapper):
     rowwise = False
     _seen = Parameters({})
 
+    use_global_norm = Checked(checks.boolean)
+    diagnostic = Checked(checks.boolean)
+
     def __init__(
         self,
         magnitude_optimizer: Any,
@@ -95,8 +99,8 @@ class AdaGraft(Wrapper):
         **common: Unpack[Common],
     ):
         super().__init__(learning_rate, **common)
-        self.use_global_norm = checks.boolean("AdaGraft", "use_global_norm", use_global_norm)
-        self.diagnostic = checks.boolean("AdaGraft", "diagnostic", diagnostic)
+        self.use_global_norm = use_global_norm
+        self.diagnostic = diagnostic
         self._adopt(
             magnitude_optimizer=magnitude_optimizer, direction_optimizer=direction_optimizer
         )

@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from tf_graft.core import accumulation, arguments, checks, collectives, numerics, replicas, rows
+from tf_graft.core.checked import Checked
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.point import Point, Step
 from tf_graft.core.registry import register, resolve, serialize
@@ -101,6 +102,12 @@ class AGN(WorkerRounds):
 
     outermost = True
 
+    num_worker = Checked(checks.integer, 1, optional=True)
+    communication_period = Checked(checks.integer, 1)
+    use_locking = Checked(checks.boolean)
+    mode = Checked(checks.choice, MODES)
+    reset_local_state = Checked(checks.boolean)
+
     def __init__(
         self,
         optimizer: Any,
@@ -123,13 +130,10 @@ class AGN(WorkerRounds):
             if getattr(self, option):
                 where = f"AGN({option}={getattr(self, option)!r})"
                 raise ValueError(f"{where}: it is for one of the two; give it to {receiver}.")
-        self.num_worker = checks.integer("AGN", "num_worker", num_worker, 1, optional=True)
-        self.communication_period = checks.integer(
-            "AGN", "communication_period", communication_period, 1
-        )
-        self.use_locking = checks.boolean("AGN", "use_locking", use_locking)
-        self.mode = checks.choice("AGN", "mode", mode, MODES)
-        self.reset_local_state = checks.boolean("AGN", "reset_local_state", reset_local_state)
+        self.num_worker, self.communication_period = num_worker, communication_period
+        self.use_locking = use_locking
+        self.mode = mode
+        self.reset_local_state = reset_local_state
         self._copies = center_optimizer is None and mode == "gradients"
         usual = serialize(self.optimizer) if self._copies else PAPER
         self.center_optimizer = self.take_center(

@@ -4,6 +4,8 @@ from typing import Any
 
 import keras
 
+from tf_graft.core import checks
+
 
 class CenterWeights(keras.callbacks.Callback):
     """Has validation in `fit` see the centre of an `AGN`, and at will what is saved after an epoch.
@@ -19,7 +21,7 @@ class CenterWeights(keras.callbacks.Callback):
 
     def __init__(self, swap_on_epoch: bool = False) -> None:
         super().__init__()
-        self.swap_on_epoch = swap_on_epoch
+        self.swap_on_epoch = checks.boolean("CenterWeights", "swap_on_epoch", swap_on_epoch)
 
     def on_test_begin(self, logs: Any = None) -> None:
         """Puts the centre in."""

@@ -6,6 +6,7 @@ from typing import Any, Unpack
 import tensorflow as tf
 
 from tf_graft.core import arguments, checks, numerics
+from tf_graft.core.checked import Checked
 from tf_graft.core.point import Point
 from tf_graft.core.registry import register
 from tf_graft.core.wrapper import Around
@@ -65,6 +66,12 @@ class LARC(Around):
         1708.03888), algorithm 1, on gradients, as in NVIDIA's OpenSeq2Seq.
     """
 
+    eta = Checked(checks.number, 0, open_low=True)
+    mode = Checked(checks.choice, MODES)
+    min_update = Checked(checks.number, 0, 1)
+    epsilon = Checked(checks.number, 0)
+    exclude_from_layer_adaptation = Checked(checks.patterns)
+
     def __init__(
         self,
         optimizer: Any,
@@ -78,13 +85,11 @@ class LARC(Around):
     ):
         super().__init__(optimizer, learning_rate, **common)
         self.rowwise = False
-        self.eta = checks.number("LARC", "eta", eta, 0, open_low=True)
-        self.mode = checks.choice("LARC", "mode", mode, MODES)
-        self.min_update = checks.number("LARC", "min_update", min_update, 0, 1)
-        self.epsilon = checks.number("LARC", "epsilon", epsilon, 0)
-        self.exclude_from_layer_adaptation = checks.patterns(
-            "LARC", "exclude_from_layer_adaptation", exclude_from_layer_adaptation
-        )
+        self.eta = eta
+        self.mode = mode
+        self.min_update = min_update
+        self.epsilon = epsilon
+        self.exclude_from_layer_adaptation = exclude_from_layer_adaptation
 
     def inner(self, p: Point) -> Point:
         inner = super().inner(p)

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_graft.core import replicas
+from tf_graft.core import matching, replicas
 from tf_graft.core.keras_contract import storage
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.point import under, within
@@ -36,7 +36,8 @@ class WorkerRounds(LocalSteps):
         Raises:
             ValueError: on parameter servers.
         """
-        variables = None if trainable_variables is None else list(trainable_variables)
+        variables = trainable_variables
+        variables = None if variables is None else matching.variables("AGN.apply", variables)
         if variables and not self.built:
             self.build(variables)
         if self.on_servers:

@@ -1,0 +1,226 @@
+"""Numbers that vanish or overflow in float32, rates that are none, attributes: at use."""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from samples import assert_same_state, state_of
+from trust import tables
+from trust.arguments import unattacked
+
+import tf_graft
+
+NAN = float("nan")
+
+
+def compiled(optimizer):
+    model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+    model.compile(optimizer, "mse")
+    return model
+
+
+def fit(model):
+    model.fit(np.ones([4, 2], "float32"), np.ones([4, 1], "float32"), epochs=1, verbose=0)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"learning_rate": 1e39},
+            "Adam(learning_rate=1e+39): learning_rate must be finite and at least 0, and is inf in "
+            "float32.",
+        ),
+        (
+            {"epsilon": 1e-300},
+            "Adam(epsilon=1e-300): epsilon must be finite and above 0, and is 0 in float32.",
+        ),
+        (
+            {"beta_2": 0.9999999999},
+            "Adam(beta_2=0.9999999999): beta_2 must lie in [0, 1), and is 1 in float32.",
+        ),
+        (
+            {"weight_decay": 1e300},
+            "Adam(weight_decay=1e+300): weight_decay must be finite and at least 0, and is inf in "
+            "float32.",
+        ),
+        (
+            {"learning_rate": 1e-300},
+            "Adam(learning_rate=1e-300): learning_rate must not be so small: it is 0 in float32.",
+        ),
+        (
+            {"ema_overwrite_frequency": 1e29},
+            "Adam(ema_overwrite_frequency=1e+29): ema_overwrite_frequency must be at most 2^53.",
+        ),
+        (
+            {"clipnorm": 10**5000},
+            "Adam(clipnorm=<int of more digits than Python shows>): clipnorm must be finite and "
+            "above 0.",
+        ),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_is_none_in_float32_is_refused(given, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        tf_graft.Adam(**given)
+
+
+@pytest.mark.parametrize("value", [0.1, 2.0**-126, 3.4e38, 0.99999994, 2**53])
+def test_what_float32_holds_is_accepted(value):
+    optimizer = tf_graft.SGD(value, ema_overwrite_frequency=2**53)
+    assert float(optimizer.learning_rate) == np.float32(value)
+    assert optimizer.get_config()["learning_rate"] == np.float32(value)
+
+
+def test_a_bound_that_float32_rounds_is_within_its_bounds():
+    """0.1 is a little more in float32, and 0.3 a little more, and both stay where they are."""
+    for rate in (0.1, 0.3, 0.7):
+        assert tf_graft.schedules.PolyDecay(rate, 4, min_lr=rate).min_lr == rate
+
+
+# Rates.
+
+
+@pytest.mark.parametrize("rate", [NAN, -1.0, tf.constant(NAN), tf.constant(-1.0), [0.1], "0.1"])
+def test_a_callback_that_sets_no_rate_ends_fit_and_nothing_moves(rate):
+    class Sets(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            self.model.optimizer.learning_rate = rate
+
+    model = compiled(tf_graft.Adam(0.25))
+    fit(model)
+    before = state_of(model.optimizer, *model.variables)
+    with pytest.raises((ValueError, TypeError), match=r"^Adam.*learning_rate"):
+        model.fit(np.ones([4, 2]), np.ones([4, 1]), callbacks=[Sets()], verbose=0)
+    assert_same_state(state_of(model.optimizer, *model.variables), before)
+
+
+@pytest.mark.parametrize("value", [None, "0.1", True, [0.1, 0.2]], ids=str)
+@pytest.mark.parametrize(
+    "make", [tf_graft.Adam, lambda rate: tf_graft.AdaGraft(tf_graft.SGD(rate), "adam")]
+)
+def test_a_callable_that_returns_no_number_is_refused_by_fit(make, value):
+    model = compiled(make(lambda: value))
+    before = [variable.numpy() for variable in model.variables]
+    with pytest.raises((TypeError, ValueError), match=r"\.learning_rate: the rate now "):
+        fit(model)
+    for variable, held in zip(model.variables, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), held)
+
+
+def test_a_callable_is_asked_once_a_step():
+    asked = []
+    optimizer = tf_graft.SGD(lambda: asked.append(1) or 0.5)
+    w = tf.Variable([1.0])
+    for step in range(3):
+        assert len(asked) == step
+        optimizer.apply([tf.constant([0.5])], [w])
+    assert w.numpy().tolist() == [0.25]
+
+
+def test_a_schedule_that_begins_with_no_rate_is_refused():
+    schedule = keras.optimizers.schedules.ExponentialDecay(NAN, 10, 0.5)
+    message = r"^Adam\(learning_rate=ExponentialDecay\(\.\.\.\)\): the rate at step 0 is nan;"
+    with pytest.raises(ValueError, match=message):
+        tf_graft.Adam(schedule)
+    optimizer = tf_graft.Adam(0.25)
+    with pytest.raises(ValueError, match=message):
+        optimizer.learning_rate = schedule
+    assert float(optimizer.learning_rate) == 0.25
+
+
+def test_a_rate_is_set_to_a_tensor_also_where_a_function_is_traced():
+    optimizer, w = tf_graft.SGD(0.5), tf.Variable([1.0])
+
+    @tf.function
+    def step(rate):
+        optimizer.learning_rate = rate
+        optimizer.apply([tf.constant([1.0])], [w])
+
+    optimizer.build([w])
+    step(tf.constant(0.25))
+    assert w.numpy().tolist() == [0.75]
+    optimizer.learning_rate = tf.Variable(0.125)
+    assert float(optimizer.learning_rate) == 0.125
+
+
+def test_a_number_does_not_take_the_place_of_a_callable():
+    optimizer = tf_graft.SGD(lambda: 0.5)
+    with pytest.raises(TypeError, match=r"^SGD\.learning_rate: it is not settable to 0\.25"):
+        optimizer.learning_rate = 0.25
+
+
+# Attributes.
+
+
+def test_attributes_are_checked_as_arguments_are_and_take_effect():
+    optimizer, w = tf_graft.SGD(0.5, momentum=0.5), tf.Variable([4.0])
+    with pytest.raises(ValueError, match=r"^SGD\(momentum=2\): momentum must lie in \[0, 1\]\.$"):
+        optimizer.momentum = 2
+    optimizer.weight_decay = 0.25
+    optimizer.apply([tf.constant([0.0])], [w])
+    assert w.numpy().tolist() == [3.5]
+    assert optimizer.get_config()["weight_decay"] == 0.25
+
+
+def test_what_decides_on_the_state_is_fixed():
+    optimizer = tf_graft.Adam(0.5)
+    with pytest.raises(ValueError, match=r"^Adam\.amsgrad = True: amsgrad decides what is remem"):
+        optimizer.amsgrad = True
+    optimizer.use_ema = True  # no state has been made
+    w = tf.Variable([1.0])
+    optimizer.apply([tf.constant([1.0])], [w])
+    optimizer.finalize_variable_values([w])
+    with pytest.raises(ValueError, match=r"^Adam\.gradient_accumulation_steps = 2: "):
+        optimizer.gradient_accumulation_steps = 2
+    assert optimizer.gradient_accumulation_steps is None
+
+
+def test_a_schedules_attributes_are_checked_beside_its_others():
+    schedule = tf_graft.schedules.PolyDecay(0.5, 4)
+    with pytest.raises(ValueError, match=r"^PolyDecay\(min_lr=0\.75\): min_lr must lie"):
+        schedule.min_lr = 0.75
+    schedule.min_lr = 0.25
+    assert float(schedule(100)) == 0.25
+
+
+# Arguments of calls.
+
+
+def test_float_rows_are_refused_and_row_0_stays():
+    """NumPy's 0.9 is no row, and was row 0."""
+    table = tf.Variable(tf.ones([3, 1]), name="table")
+    gradient = tf.IndexedSlices(np.ones([1, 1], "float32"), np.array([0.9]))
+    with pytest.raises(TypeError, match=r"'table' has indices of dtype float64, not integers\.$"):
+        tf_graft.SGD(1.0).apply([gradient], [table])
+    assert table.numpy().tolist() == [[1.0]] * 3
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "uint32", "uint64", "int32", "int64"])
+def test_rows_of_any_integer_dtype_are_rows(dtype):
+    table = tf.Variable(tf.ones([300, 1]))
+    gradient = tf.IndexedSlices(tf.ones([2, 1]), np.array([1, 100]).astype(dtype))
+    tf_graft.SGD(1.0).apply([gradient], [table])
+    assert np.flatnonzero(table.numpy() == 0).tolist() == [1, 100]
+
+
+def test_a_non_variable_is_refused_by_name():
+    message = r"^SGD\.apply: variable 1 is 'kernel', of type str; it must be a tf\.Variable or"
+    with pytest.raises(TypeError, match=message):
+        tf_graft.SGD().apply([tf.ones([1])] * 2, [tf.Variable([1.0]), "kernel"])
+
+
+# The battery.
+
+
+def test_every_argument_has_its_nonsense():
+    assert unattacked() == set()
+    assert {cls.__name__ for cls in tables.OPTIMIZERS} >= {
+        name
+        for name in tf_graft.__all__
+        if isinstance(getattr(tf_graft, name), type)
+        and issubclass(getattr(tf_graft, name), tf_graft.Optimizer)
+        and name != "Optimizer"
+    }

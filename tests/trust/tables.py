@@ -1,0 +1,194 @@
+"""Every class with arguments: what it is made with, and what each argument must not be."""
+
+from typing import Any
+
+import tf_graft
+from tf_graft.core.wrapped import Wrapped
+from trust.nonsense import (
+    ABOVE_ONE,
+    BETA,
+    BOOLEAN,
+    BOUNDARIES,
+    CHOICE,
+    COUNT,
+    FROM_ONE,
+    FROM_TWO,
+    MESH,
+    NAME,
+    NO_FINITE,
+    NO_NUMBERS,
+    NO_RATES,
+    NOT_NEGATIVE,
+    NOTHING,
+    OPTIMIZER,
+    PATTERNS,
+    POSITIVE,
+    RATE,
+    RATES,
+    SCALE,
+    SCALER,
+    TINY,
+    UNIT,
+    Values,
+    each_in,
+)
+
+COMMON: dict[str, Values] = {
+    "weight_decay": NOT_NEGATIVE,
+    "clipnorm": POSITIVE,
+    "clipvalue": POSITIVE,
+    "global_clipnorm": POSITIVE,
+    "use_ema": BOOLEAN,
+    "ema_momentum": UNIT | NOTHING,
+    "ema_overwrite_frequency": FROM_ONE,
+    "loss_scale_factor": POSITIVE,
+    "gradient_accumulation_steps": FROM_TWO,
+    "name": NAME,
+    "mesh": MESH,
+    "jit_compile": CHOICE,
+    "sparse": CHOICE,
+    "nonfinite": CHOICE,
+    "exclude_from_weight_decay": PATTERNS,
+}
+ADAM = {"beta_1": BETA, "beta_2": BETA, "epsilon": POSITIVE, "amsgrad": BOOLEAN}
+LAYERWISE = {"weight_decay_rate": NOT_NEGATIVE, "exclude_from_layer_adaptation": PATTERNS}
+OWN_RATE = {"learning_rate": RATE | NOTHING}
+# Of each class: what it is made with, and what of its arguments makes no sense.
+OPTIMIZERS: dict[type, tuple[dict[str, Any], dict[str, Values]]] = {
+    tf_graft.SGD: ({}, OWN_RATE | {"momentum": UNIT, "nesterov": BOOLEAN}),
+    tf_graft.Momentum: ({}, OWN_RATE | {"momentum": UNIT, "use_nesterov": BOOLEAN}),
+    tf_graft.Adagrad: (
+        {},
+        OWN_RATE | {"initial_accumulator_value": NOT_NEGATIVE, "epsilon": POSITIVE},
+    ),
+    tf_graft.Adadelta: ({}, OWN_RATE | {"rho": UNIT, "epsilon": POSITIVE}),
+    tf_graft.RMSprop: (
+        {"momentum": 0.5},
+        OWN_RATE
+        | {"rho": UNIT, "momentum": UNIT, "epsilon": POSITIVE, "centered": BOOLEAN}
+        | {"initial_velocity": NOT_NEGATIVE},
+    ),
+    tf_graft.Adam: ({}, OWN_RATE | ADAM),
+    tf_graft.AdamW: ({}, OWN_RATE | ADAM | {"weight_decay": NOT_NEGATIVE | NOTHING}),
+    tf_graft.NovoGrad: (
+        {},
+        OWN_RATE
+        | {"beta1": BETA, "beta2": BETA, "epsilon": POSITIVE, "grad_averaging": BOOLEAN}
+        | {"weight_decay": NOT_NEGATIVE | NOTHING},
+    ),
+    tf_graft.LARS: (
+        {},
+        OWN_RATE
+        | LAYERWISE
+        | {"momentum": UNIT, "eeta": POSITIVE, "epsilon": NOT_NEGATIVE, "nesterov": BOOLEAN}
+        | {"classic_momentum": BOOLEAN, "sum_of_norms": BOOLEAN},
+    ),
+    tf_graft.LAMB: ({}, OWN_RATE | LAYERWISE | {k: ADAM[k] for k in list(ADAM)[:3]}),
+    tf_graft.AdaGraft: (
+        {"magnitude_optimizer": "sgd", "direction_optimizer": "adam"},
+        OWN_RATE
+        | {"magnitude_optimizer": OPTIMIZER, "direction_optimizer": OPTIMIZER}
+        | {"use_global_norm": BOOLEAN, "diagnostic": BOOLEAN},
+    ),
+    tf_graft.LARC: (
+        {"optimizer": "sgd"},
+        {"optimizer": OPTIMIZER, "learning_rate": RATE, "eta": POSITIVE, "mode": CHOICE}
+        | {"min_update": UNIT, "epsilon": NOT_NEGATIVE, "exclude_from_layer_adaptation": PATTERNS},
+    ),
+    tf_graft.AGN: (
+        {"optimizer": "adam"},
+        {"optimizer": OPTIMIZER, "learning_rate": RATE, "mode": CHOICE, "num_worker": FROM_ONE}
+        | {"communication_period": FROM_ONE, "use_locking": BOOLEAN, "reset_local_state": BOOLEAN}
+        | {"center_optimizer": {k: v for k, v in OPTIMIZER.items() if v is not None}},
+    ),
+    tf_graft.MixedPrecision: (
+        {"optimizer": "sgd"},
+        {"optimizer": OPTIMIZER, "learning_rate": RATE, "loss_scale": SCALER},
+    ),
+    tf_graft.LayerwiseRates: (
+        {"optimizer": "sgd", "rates": RATES},
+        OWN_RATE | {"optimizer": OPTIMIZER, "rates": NO_RATES},
+    ),
+    Wrapped: ({"optimizer": "lion"}, {"optimizer": OPTIMIZER, "learning_rate": RATE}),
+}
+# What else holds its arguments: schedules and loss scalers.
+WHOLE: dict[str, Values] = {"decay_steps": FROM_ONE, "begin_decay_at": COUNT, "warmup_steps": COUNT}
+NUMBER = NOT_NEGATIVE | NOTHING
+# What is computed with in float64 may be as small or large as it can hold.
+WIDE = {*TINY, *("1e39", "1e300", "1 in float32", "above 1 - 2^-25")}
+FLOAT64, ANY_SIZE, WIDE_BETA = (
+    {k: v for k, v in values.items() if k not in WIDE} for values in (POSITIVE, NOT_NEGATIVE, BETA)
+)
+schedules, scaling = tf_graft.schedules, tf_graft.scaling
+POLY = {"learning_rate": 0.5, "decay_steps": 4}
+HOLDERS: dict[type, tuple[dict[str, Any], dict[str, Values]]] = {
+    schedules.FixedLR: ({"learning_rate": 0.5}, {"learning_rate": NUMBER}),
+    schedules.PolyDecay: (
+        POLY,
+        WHOLE
+        | {"learning_rate": NUMBER, "power": FLOAT64}
+        | {"min_lr": ANY_SIZE | {"above the rate": 0.6}},
+    ),
+    schedules.InvPolyDecay: (
+        {**POLY, "min_lr": 0.25},
+        WHOLE
+        | {"learning_rate": POSITIVE, "power": FLOAT64}
+        | {"min_lr": FLOAT64 | {"above the rate": 0.6}},
+    ),
+    schedules.ExpDecay: (
+        {**POLY, "decay_rate": 0.5},
+        {"learning_rate": NUMBER, "decay_steps": FROM_ONE, "begin_decay_at": COUNT}
+        | {"decay_rate": FLOAT64 | {"1.5": 1.5}, "staircase": BOOLEAN}
+        | {"min_lr": ANY_SIZE | {"above the rate": 0.6}},
+    ),
+    schedules.PiecewiseConstant: (
+        {"learning_rate": 0.5, "boundaries": [1, 2], "decay_rates": [0.5, 0.25]},
+        {"learning_rate": NUMBER, "steps_per_epoch": FROM_ONE | {"2^53": 2**53}}
+        | {
+            "boundaries": BOUNDARIES,
+            "decay_rates": each_in(NOT_NEGATIVE, 0.5)
+            | {"one": [0.5], "products above float32": [3e38, 1e30 * 1e9]},
+        },
+    ),
+    schedules.TransformerSchedule: (
+        {"d_model": 4, "warmup_steps": 4},
+        {"learning_rate": NUMBER, "d_model": FROM_ONE, "warmup_steps": COUNT, "max_lr": POSITIVE}
+        | {"coefficient": NUMBER},
+    ),
+    schedules.Warmup: (
+        {"schedule": 0.5, "steps": 4},
+        {"schedule": {k: v for k, v in RATE.items() if k != "a schedule of a NaN variable"}}
+        | {"steps": COUNT, "shape": CHOICE, "start": UNIT, "shift": BOOLEAN},
+    ),
+    schedules.LrPolicy: (
+        {"policy": "poly_decay", "params": POLY},
+        {
+            "policy": CHOICE,
+            "params": {
+                **{"a list": [1], "text": "a", "3": 3, "nothing": {}, "unknown": {**POLY, "q": 1}},
+                **{f"{k}, a rate": {**POLY, "learning_rate": v} for k, v in NO_FINITE.items()},
+                **{
+                    f"{k}, a rate": {**POLY, "learning_rate": v}
+                    for k, v in NO_NUMBERS.items()
+                    if k != "a list"
+                },
+            },
+        },
+    ),
+    scaling.FixedScaler: ({}, {"loss_scale": SCALE}),
+    scaling.BackoffScaler: (
+        {},
+        {"scale_min": SCALE | {"above scale_max": 2.0**15}, "scale_max": SCALE}
+        | {"step_factor": ABOVE_ONE, "step_window": FROM_ONE, "hysteresis": COUNT},
+    ),
+    scaling.LogMaxScaler: (
+        {},
+        {"scale_min": SCALE | {"above scale_max": 2.0**15}, "scale_max": SCALE}
+        | {"log_max": NO_NUMBERS | NO_FINITE | {"129": 129, "-127": -127}}
+        | {
+            "beta1": WIDE_BETA,
+            "beta2": WIDE_BETA,
+            "overflow_std_dev": ANY_SIZE | {"2^127": 2.0**127},
+        },
+    ),
+}
