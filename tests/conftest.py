@@ -18,8 +18,29 @@ tf.config.set_logical_device_configuration(
 )
 tf.get_logger().setLevel("ERROR")
 
-# To collect the graphs of many tests takes TensorFlow minutes, of whichever test it falls into.
+# Garbage is collected between tests alone: the graphs of many take minutes, of whichever test it
+# falls into, and with all that lives looked at again. That it is never would take 10 GB a process.
 gc.disable()
+YOUNG = 300_000  # objects of tests that ended, some 200 MB: half a second
+
+
+def pytest_runtest_logfinish():
+    if gc.get_count()[0] > YOUNG:
+        gc.collect()
+        gc.freeze()  # what is left, as modules and caches are, stays
+
+
+# What runs first: its processes are many, so that no two of them shall run side by side at the end,
+# and the tests that are left over then are short ones.
+PROCESSES = (
+    *("test_model_matrix", "test_strategies", "test_agn_servers", "test_multi_worker"),
+    *("test_launch", "test_dtensor", "test_mesh", "test_bench", "test_trust"),
+)
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: "slow" not in item.keywords or item.path.stem not in PROCESSES)
+
 
 # The same examples in every run, and no deadline: the first call of a function traces it.
 hypothesis.settings.register_profile("tests", deadline=None, derandomize=True)

@@ -1,7 +1,8 @@
 """Every optimizer and option under every strategy of `tf.distribute`, held against the oracle.
 
 G16, G29, G30, G32. `matrix.py` fills every cell; here are those that a change is likely to break.
-Each column runs in processes of its own. Two replicas in one process: `test_replicas.py`.
+Columns run in processes of their own, several in one start. Two replicas in one process:
+`test_replicas.py`.
 """
 
 import sys
@@ -13,19 +14,20 @@ import numpy as np
 import pytest
 import samples
 import tensorflow as tf
+from column_runs import Part
+from test_model_matrix import MORE, SOME, WRAPPERS
 
 import tf_graft
 from tf_graft.training.processes import Cluster
 
 KINDS = [sample.name for sample in samples.SAMPLES if not sample.slow]
-ALL = list(samples.BY_NAME)
 SLOW = pytest.mark.slow
 KILLS = 3  # each costs a start of TensorFlow
 
 
-def assert_right(lines, names, options, every=1):
-    """A cell for each, or one in `every`; none of them wrong, and refusals only where known."""
-    wanted = samples.spread(names, options, every)
+def assert_right(lines, part):
+    """A cell for each that was wanted; none of them wrong, and refusals only where known."""
+    wanted = samples.spread(part.names, part.options, part.every)
     assert {(line["sample"], line["option"]) for line in lines} == {
         (name, option) for name, chosen in wanted.items() for option in chosen
     }
@@ -37,24 +39,50 @@ def assert_right(lines, names, options, every=1):
             assert line["error"] <= 1, f"{where}: {line['error']:.1f} times what is allowed"
 
 
-@pytest.mark.parametrize(
-    ("column", "names", "options", "every"),
-    [
-        ("4_replicas", ["sgd_momentum", "adagrad", "lars"], ["together", "not_finite"], 1),
-        pytest.param("2_workers_function", ["adam"], ["together", "not_finite"], 1, marks=SLOW),
-        pytest.param("4_replicas", KINDS, list(cells.OPTIONS), 6, marks=SLOW),
-        pytest.param("4_replicas_function", KINDS, ["together"], 3, marks=SLOW),
-        pytest.param("one_device", KINDS, ["together", "not_finite"], 2, marks=SLOW),
-        pytest.param("2_workers", KINDS, list(cells.OPTIONS), 6, marks=SLOW),
-        pytest.param("parameter_server", KINDS, ["plain", "together", "not_finite"], 6, marks=SLOW),
-        pytest.param("shards", KINDS, ["together", "clipnorm", "not_finite"], 6, marks=SLOW),
-        pytest.param("mesh", ["adam", "adagrad", "lars"], ["plain", "together"], 1, marks=SLOW),
-        pytest.param("shards", ["adamw", "lars"], ["weight_decay_excluded"], 1, marks=SLOW),
+def in_models(column, names, turn):
+    """Cells through a compiled model, an option for each name: another with each turn."""
+    options = list(cells.OPTIONS)
+    return Part(column, names, options[turn:] + options[:turn], len(options), "model")
+
+
+# What each start of processes computes.
+STARTS = {
+    "one": [
+        Part("one_device", KINDS, ["together", "not_finite"], 6),
+        in_models("function", [*MORE, *WRAPPERS], 0),
+        in_models("xla", [*SOME, *WRAPPERS], 4),
     ],
-    ids=lambda value: f"{len(value)}" if isinstance(value, list) else str(value),
-)
-def test_column_equals_the_oracle(column, names, options, every):
-    assert_right(column_runs.run(column, names, options, every), names, options, every)
+    "2_replicas": [in_models("2_replicas", [*MORE, *WRAPPERS], 8)],
+    "4_replicas": [
+        Part("4_replicas", ["sgd_momentum", "adagrad", "lars"], ["together", "not_finite"]),
+        Part("4_replicas", KINDS, list(cells.OPTIONS), 12),
+        Part("4_replicas_function", KINDS, ["together"], 3),
+        in_models("4_replicas", ["adadelta", "adamw", *WRAPPERS], 2),
+    ],
+    "2_workers": [
+        Part("2_workers", KINDS, list(cells.OPTIONS), 12),
+        Part("2_workers_function", ["adam"], ["together", "not_finite"]),
+        in_models("2_workers", ["momentum", "sgd_momentum", *WRAPPERS], 6),
+    ],
+    "parameter_server": [Part("parameter_server", KINDS, ["plain", "together", "not_finite"], 6)],
+    "parameter_server_model": [in_models("parameter_server", [*SOME, *WRAPPERS], 10)],
+    "shards": [
+        Part("shards", KINDS, ["together", "clipnorm", "not_finite"], 6),
+        Part("shards", ["adamw", "lars"], ["weight_decay_excluded"]),
+        in_models("shards", [*SOME, "layerwise_rates", "agn_adam"], 1),
+    ],
+    "mesh": [
+        Part("mesh", ["adam", "adagrad", "lars"], ["plain", "together"]),
+        in_models("mesh", ["rmsprop_centered_momentum", "lamb", "agn_updates"], 5),
+    ],
+}
+
+
+@SLOW
+@pytest.mark.parametrize("parts", STARTS.values(), ids=STARTS)
+def test_columns_equal_the_oracle(parts):
+    for part, lines in zip(parts, column_runs.run(*parts, seconds=600), strict=True):
+        assert_right(lines, part)
 
 
 def test_the_comparison_notices_a_lost_part():
@@ -70,7 +98,7 @@ def test_the_comparison_notices_a_lost_part():
     cell = cells.judged(sample, "plain", cells.left_by(optimizer, model), problem)
     assert cell.error > 100
     with pytest.raises(AssertionError, match="times what is allowed"):
-        assert_right([cell._asdict() | {"column": "x"}], ["adam"], ["plain"])
+        assert_right([cell._asdict() | {"column": "x"}], Part("x", ["adam"], ["plain"]))
 
 
 def test_the_comparison_notices_a_step_that_is_not_counted():
