@@ -778,13 +778,18 @@ def each(samples=SAMPLES, argument: str = "sample", quick: Sequence[str] | None 
     )
 
 
-def each_in_turn(argument: str, values: Sequence[Any], quick: Sequence[str] | None = None):
+def each_in_turn(
+    argument: str,
+    values: Sequence[Any],
+    samples: Sequence[Sample] = SAMPLES,
+    quick: Sequence[str] | None = None,
+):
     """Parametrizes a test by sample, and an argument by the values in turn: one for each sample."""
     return pytest.mark.parametrize(
         ("sample", argument),
         [
             pytest.param(s, value, id=f"{s.name}-{value}", marks=_marks(s, quick))
-            for s, value in zip(SAMPLES, itertools.cycle(values), strict=False)
+            for s, value in zip(samples, itertools.cycle(values), strict=False)
         ],
     )
 
