@@ -421,10 +421,7 @@ def test_on_a_mesh_as_on_one_device():
 def test_two_workers_in_processes_of_their_own_equal_the_model():
     command = [sys.executable, str(column_runs.TESTS / "agn_cases.py")]
     with Cluster(command, {"worker": 2}, {"PYTHONPATH": str(column_runs.ROOT)}) as cluster:
-        in_time = cluster.wait(cluster.tasks, 200)
-        said = {task: cluster.output(task) for task in cluster.tasks}
-        assert in_time, said
-        assert not any(cluster.ended().values()), said
+        column_runs.assert_ends(cluster, 200)
 
 
 @pytest.mark.parametrize("bad", [0, 1])
