@@ -30,9 +30,14 @@ DEVICES = 4
 HEARTBEAT = 120_000  # milliseconds; 10 s are usual
 
 
+def strategy_of(column):
+    """The strategy of a column, before anything else; a server's task does not come back."""
+    return strategy_named(column.removesuffix("_function"))
+
+
 @functools.cache
-def strategy_of(kind):
-    """The strategy of columns, before anything else; a server's task does not come back."""
+def strategy_named(kind):
+    """One for all the columns of a process."""
     if kind == "one_device":
         return tf.distribute.OneDeviceStrategy("CPU:1")
     if kind.endswith("replicas"):
@@ -100,7 +105,7 @@ def model_place_of(column, strategy):
 
 def cells_of(part):
     """The cells of a part, by the name of their column; and their digest."""
-    strategy = strategy_of(part.column.removesuffix("_function"))
+    strategy = strategy_of(part.column)
     import cells
     import columns
     import model_columns
@@ -122,7 +127,9 @@ def main():
     arguments.add_argument("--out", type=pathlib.Path, required=True)
     given = arguments.parse_args()
     tf.get_logger().setLevel("ERROR")
-    meshes.logical_cpus(1 if given.parts[0].column in TASKS else DEVICES)
+    first = given.parts[0].column
+    meshes.logical_cpus(1 if first in TASKS else DEVICES)
+    strategy_of(first)
     task = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {})
     file = f"{task.get('type', 'chief')}_{task.get('index', 0)}.jsonl"
     with open(given.out / file, "w", buffering=1) as out:
