@@ -24,7 +24,7 @@ import tf_graft as tg
 from tf_graft.training.processes import end_with_launcher
 
 PERIOD = 5
-ROUNDS = 2000
+ROUNDS = 1000
 
 
 def digits():

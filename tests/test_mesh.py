@@ -18,7 +18,7 @@ TESTS = pathlib.Path(__file__).parent
 ROOT = pathlib.Path(tf_graft.__file__).parents[1]
 
 
-def passed(*cases: str, marked: str = "slow or not slow", limit: float = 500) -> int:
+def passed(*cases: str, marked: str = "slow or not slow", limit: float = 900) -> int:
     """How many of the cases in these files ran and passed; none may fail."""
     options = ["-p", "no:cacheprovider", "--no-header", "--tb=short", f"--rootdir={TESTS.parent}"]
     files = [str(TESTS / name) for name in cases]
