@@ -12,6 +12,7 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 import numpy as np
 import tensorflow as tf
+from strategy_cases import workers
 from tensorflow.experimental import dtensor
 
 import tf_graft as tg
@@ -69,7 +70,7 @@ def main():
     first = 0
     if "TF_CONFIG" in os.environ:
         first = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
-        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        strategy = workers()
     else:
         meshes.logical_cpus(REPLICAS)
         strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(REPLICAS)])

@@ -1,4 +1,4 @@
-"""AGN on parameter servers, as a cluster: `python agn_server_cases.py CASE --out FOLDER`.
+"""AGN on parameter servers, as a cluster: `python agn_server_cases.py CASES --out FOLDER`.
 
 Run by `test_agn_servers.py`. It ends with code 0 when what is asserted holds.
 """
@@ -24,7 +24,7 @@ import tf_graft as tg
 from tf_graft.training.processes import end_with_launcher
 
 PERIOD = 5
-ROUNDS = 2000
+ROUNDS = 1000
 
 
 def digits():
@@ -285,10 +285,12 @@ CASES = {"plain": plain, "killed": killed, "followed": followed, "options": opti
 def main():
     end_with_launcher()
     arguments = argparse.ArgumentParser()
-    arguments.add_argument("case", choices=CASES)
+    arguments.add_argument("cases", choices=CASES, nargs="+")
     arguments.add_argument("--out", type=pathlib.Path, required=True)
     given = arguments.parse_args()
-    CASES[given.case](parameter_servers(1), given.out)
+    strategy = parameter_servers(1)
+    for case in given.cases:
+        CASES[case](strategy, given.out)
 
 
 if __name__ == "__main__":

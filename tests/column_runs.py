@@ -1,4 +1,4 @@
-"""Runs `strategy_cases.py` in processes of its own, with a time limit."""
+"""Runs `strategy_cases.py`, and others like it, in processes of its own, with a time limit."""
 
 import contextlib
 import json
@@ -9,6 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,41 +19,65 @@ from tf_graft.training.processes import Cluster
 
 TESTS = pathlib.Path(__file__).parent
 ROOT = pathlib.Path(tf_graft.__file__).parents[1]
-PROGRAM = "strategy_cases.py"
 # The tasks of a column that runs as a cluster.
 TASKS = {
     "2_workers": {"worker": 2},
-    "2_workers_function": {"worker": 2},
     "parameter_server": {"chief": 1, "worker": 2, "ps": 1},
     "shards": {"chief": 1, "worker": 2, "ps": 2},
 }
 
 
-def run(column, names=None, options=None, every=1, seconds=300, through="apply", program=PROGRAM):
-    """The lines a column writes, of the samples and options given; of all where None.
+class Part(NamedTuple):
+    """Cells of a column: of the samples and options named, of all where None.
 
-    Of those each cell, or one in `every`; through `apply`, or a compiled "model".
+    Attributes:
+        column: where they are computed.
+        names: samples.
+        options: by name.
+        every: of how many cells one is computed.
+        through: an optimizer's "apply" alone, or a compiled "model".
     """
+
+    column: str
+    names: Sequence[str] | None = None
+    options: Sequence[str] | None = None
+    every: int = 1
+    through: str = "apply"
+
+
+def run(*parts, seconds=300):
+    """The lines of each part; all are computed in the processes that the first one needs."""
+    tasks = TASKS.get(parts[0].column)
+    if tasks and "ps" in tasks and any(part.through == "model" for part in parts):
+        tasks = tasks | {"worker": 1}  # with which the state of AGN's local optimizer stays
+    lines = lines_of(["strategy_cases.py", *map(json.dumps, parts)], tasks, seconds)
+    return [[line for line in lines if line["part"] == i] for i in range(len(parts))]
+
+
+def lines_of(arguments, tasks, seconds):
+    """What a program writes, alone or as a cluster of tasks: the lines that all agree on."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, str(TESTS / program), column, "--out", folder]
-        command += ["--every", str(every), "--through", through]
-        for flag, chosen in (("--samples", names), ("--options", options)):
-            command += [flag, ",".join(chosen)] if chosen else []
+        command = [sys.executable, str(TESTS / arguments[0]), *arguments[1:], "--out", folder]
         environment = {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
-        if column in TASKS:
-            tasks = TASKS[column]
-            if through == "model" and "ps" in tasks:
-                tasks = tasks | {"worker": 1}  # with which the state of AGN's local optimizer stays
+        if tasks:
             with Cluster(command, tasks, environment) as cluster:
-                until = [cluster.chief] if "ps" in cluster.spec else cluster.tasks
-                in_time = cluster.wait(until, seconds)
-                codes = {task: cluster.ended().get(task) for task in until}
-                said = "\n".join(cluster.output(task) for task in cluster.tasks)
-            assert in_time, f"{column}: {codes} after {seconds} s\n{said}"
-            assert not any(codes.values()), f"{column}: {codes}\n{said}"
+                assert_ends(cluster, seconds)
         else:
             run_alone(command, environment, seconds)
         return read(pathlib.Path(folder))
+
+
+def assert_ends(cluster, seconds):
+    """The chief, where there are servers, or every worker ends well; others end with them."""
+    awaited = [cluster.chief] if "ps" in cluster.spec else cluster.tasks
+    until = time.monotonic() + seconds
+    while not cluster.wait(awaited, 1):
+        # whoever waits for one that has failed may wait for long
+        if any(cluster.ended().values()) or time.monotonic() > until:
+            break
+    codes = {task: cluster.ended().get(task) for task in awaited}
+    said = "\n".join(cluster.output(task) for task in cluster.tasks)
+    assert all(code == 0 for code in codes.values()), f"{codes} after {seconds} s or less\n{said}"
 
 
 def run_alone(command, environment, seconds):
@@ -102,15 +128,8 @@ def read(folder):
                 errors = mine["error"], theirs.pop("error")
                 mine["error"] = max(errors, key=lambda error: error or 0.0)
                 theirs["error"] = mine["error"]
-            assert mine == theirs, f"{other} computed something else"
+            assert mine == theirs, f"{other} computed something else: {theirs}, not {mine}"
     return lines
-
-
-if __name__ == "__main__":
-    began = time.monotonic()
-    for line in run(sys.argv[1], *(a.split(",") for a in sys.argv[2:])):
-        print(line)
-    print(f"{time.monotonic() - began:.0f} s")
 
 
 def kill_workers(cluster, folder, kills, seconds=500):

@@ -72,7 +72,8 @@ class Part:
         """Runs a group of columns; what breaks is a cell too."""
         began = time.monotonic()
         try:
-            lines = column_runs.run(run, self.names, None, self.every, LIMIT, self.through)
+            part = column_runs.Part(run, self.names, None, self.every, self.through)
+            (lines,) = column_runs.run(part, seconds=LIMIT)
         except AssertionError as error:
             print(f"{self.through}, {run}: {error}", file=sys.stderr)
             lines = []

@@ -249,6 +249,11 @@ def sentence(message):
     return lines[-1].partition(": ")[2] if lines[0] == "in user code:" else lines[0]
 
 
+# A collective or one of its workers is lost, and with it all that would come later.
+LOST = tf.errors.AbortedError, tf.errors.CancelledError
+LOST += tf.errors.DeadlineExceededError, tf.errors.UnavailableError
+
+
 def filled(place, name, options):
     """(cells by column, digest) for each of a row's options; what fails is a cell, too."""
     for option in options:
@@ -259,6 +264,8 @@ def filled(place, name, options):
                 found, digest = place.cell(name, option, column)
             except (TypeError, ValueError) as error:
                 found = cells.Cell(name, option, None, sentence(str(error)))
+            except LOST:
+                raise
             except (AssertionError, RuntimeError, tf.errors.OpError) as error:
                 said = f"{type(error).__name__}: {' '.join(str(error).split())}"
                 found = cells.Cell(name, option, None, said[-300:])

@@ -17,6 +17,7 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 import keras
 import numpy as np
 import tensorflow as tf
+from strategy_cases import workers
 
 import tf_graft as tg
 from tf_graft.training.processes import end_with_launcher
@@ -120,12 +121,9 @@ def refused(scope, prepare):
 def main():
     end_with_launcher()
     arguments = argparse.ArgumentParser()
-    arguments.add_argument("column")
-    arguments.add_argument("--every")
-    arguments.add_argument("--through")
     arguments.add_argument("--out", type=pathlib.Path)
     folder = arguments.parse_args().out
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    strategy = workers()
     task = json.loads(os.environ["TF_CONFIG"])["task"]
     with contextlib.closing(open(folder / f"{task['type']}_{task['index']}.jsonl", "w")) as out:
         for case in (*CASES, refused):

@@ -6,6 +6,7 @@ the reason beside it.
 
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -771,13 +772,31 @@ SHAPES = {"kernel": (4, 3), "bias": (3,), "scale": ()}
 def each(samples=SAMPLES, argument: str = "sample", quick: Sequence[str] | None = None):
     """Parametrizes a test by sample; all but those named in `quick` are slow then."""
 
-    def marks(sample: Sample) -> list[Any]:
-        slow = sample.slow if quick is None else sample.name not in quick
-        return [pytest.mark.slow] if slow else []
-
     return pytest.mark.parametrize(
-        argument, [pytest.param(sample, id=sample.name, marks=marks(sample)) for sample in samples]
+        argument,
+        [pytest.param(s, id=s.name, marks=_marks(s, quick)) for s in samples],
     )
+
+
+def each_in_turn(
+    argument: str,
+    values: Sequence[Any],
+    samples: Sequence[Sample] = SAMPLES,
+    quick: Sequence[str] | None = None,
+):
+    """Parametrizes a test by sample, and an argument by the values in turn: one for each sample."""
+    return pytest.mark.parametrize(
+        ("sample", argument),
+        [
+            pytest.param(s, value, id=f"{s.name}-{value}", marks=_marks(s, quick))
+            for s, value in zip(samples, itertools.cycle(values), strict=False)
+        ],
+    )
+
+
+def _marks(sample: Sample, quick: Sequence[str] | None) -> list[Any]:
+    slow = sample.slow if quick is None else sample.name not in quick
+    return [pytest.mark.slow] if slow else []
 
 
 def having(attribute: str) -> list[Sample]:

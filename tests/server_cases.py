@@ -1,6 +1,6 @@
 """What only parameter servers show: counting at once, shards that are refused, killed workers.
 
-A program, run by `test_strategies.py` as a cluster: `python server_cases.py CASE --out FOLDER`. It
+A program, run by `test_strategies.py` as a cluster: `python server_cases.py CASES --out FOLDER`. It
 ends with code 0 when what is asserted holds.
 """
 
@@ -114,11 +114,12 @@ CASES = {"counted": counted, "refused": refused, "killed": killed}
 def main():
     end_with_launcher()
     arguments = argparse.ArgumentParser()
-    arguments.add_argument("case", choices=CASES)
+    arguments.add_argument("cases", choices=CASES, nargs="+")
     arguments.add_argument("--out", type=pathlib.Path, required=True)
     given = arguments.parse_args()
-    strategy = parameter_servers(2 if given.case == "refused" else 1)
-    CASES[given.case](strategy, given.out)
+    strategy = parameter_servers(2 if given.cases == ["refused"] else 1)
+    for case in given.cases:
+        CASES[case](strategy, given.out)
 
 
 if __name__ == "__main__":

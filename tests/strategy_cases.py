@@ -1,11 +1,11 @@
-"""Fills one column of the matrix: every optimizer and option asked for, in one execution.
+"""Fills columns of the matrix: every optimizer and option asked for, in one execution each.
 
-A program: `python strategy_cases.py COLUMN --samples adam,sgd --options plain,ema --out FOLDER`,
-with `--through model` for `fit` of a compiled model in place of the optimizer's `apply` alone. It
-writes a JSON line a cell to the folder, in a file named after its task, with the digest of all that
-was computed, so that workers can be compared; with `--every 4` it takes one cell in four. Columns
-of several processes take their task from `TF_CONFIG`. Run by `test_strategies.py` and `matrix.py`,
-each column in processes of its own, as an aborted collective poisons those that come later.
+A program: `python strategy_cases.py '["4_replicas", ["adam"], ["plain"], 1, "model"]' --out .`,
+with a JSON list for each part (see `column_runs.Part`). It writes a JSON line a cell to the folder,
+in a file named after its task, with the digest of all that was computed, so that workers can be
+compared. Columns of several processes take their task from `TF_CONFIG`. `test_strategies.py` and
+`matrix.py` run it in processes of its own, as an aborted collective poisons those that come later.
+Parts share processes where they can, as each start of TensorFlow takes seconds.
 """
 
 import argparse
@@ -14,36 +14,47 @@ import json
 import os
 import pathlib
 import sys
+from unittest import mock
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 import tensorflow as tf
-from column_runs import TASKS
+from column_runs import TASKS, Part
+from tensorflow.python.eager import context
 
 from tf_graft import dtensor as meshes
 from tf_graft.training.processes import end_with_launcher
 
 DEVICES = 4
-COLUMNS = (
-    *("eager", "function", "xla", "one_device"),
-    *("2_replicas", "2_replicas_function", "4_replicas", "4_replicas_function"),
-    *("mesh", "tpu", *TASKS),
-)
+HEARTBEAT = 120_000  # milliseconds; 10 s are usual
 
 
 def strategy_of(column):
     """The strategy of a column, before anything else; a server's task does not come back."""
-    meshes.logical_cpus(1 if column in TASKS else DEVICES)
-    if column == "one_device":
+    return strategy_named(column.removesuffix("_function"))
+
+
+@functools.cache
+def strategy_named(kind):
+    """One for all the columns of a process."""
+    if kind == "one_device":
         return tf.distribute.OneDeviceStrategy("CPU:1")
-    if "replicas" in column:
-        return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(int(column[0]))])
-    if column.startswith("2_workers"):
-        return tf.distribute.MultiWorkerMirroredStrategy()
-    if column in TASKS:
-        return parameter_servers(2 if column == "shards" else 1)
+    if kind.endswith("replicas"):
+        return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(int(kind[0]))])
+    if kind == "2_workers":
+        return workers()
+    if kind in TASKS:
+        return parameter_servers(2 if kind == "shards" else 1)
     return None
+
+
+def workers():
+    """That of workers, whose heartbeats may be late: the machine is busy in tests."""
+    made = context.Context.configure_coordination_service
+    patient = functools.partialmethod(made, heartbeat_timeout_in_ms=HEARTBEAT)
+    with mock.patch.object(context.Context, "configure_coordination_service", patient):
+        return tf.distribute.MultiWorkerMirroredStrategy()
 
 
 def parameter_servers(shards):
@@ -92,43 +103,41 @@ def model_place_of(column, strategy):
     return model_columns.OneDevice(run_eagerly=eager, jit_compile=column == "xla")
 
 
-def lines_of(given, place):
-    """What is written: a cell each."""
+def cells_of(part):
+    """The cells of a part, by the name of their column; and their digest."""
+    strategy = strategy_of(part.column)
     import cells
     import columns
     import model_columns
     import samples
 
-    names = given.samples.split(",") if given.samples else list(samples.BY_NAME)
-    options = given.options.split(",") if given.options else list(cells.OPTIONS)
-    for name, chosen in samples.spread(names, options, given.every).items():
-        if given.through == "model":
-            filled = model_columns.filled(place, name, chosen)
+    place = (model_place_of if part.through == "model" else place_of)(part.column, strategy)
+    names, options = part.names or list(samples.BY_NAME), part.options or list(cells.OPTIONS)
+    for name, chosen in samples.spread(names, options, part.every).items():
+        if part.through == "model":
+            yield from model_columns.filled(place, name, chosen)
         else:
-            filled = columns.filled(place, samples.BY_NAME[name], chosen)
-        for found, digest in filled:
-            for column, cell in found.items():
-                yield cell._asdict() | {"column": column or given.column, "digest": digest}
+            yield from columns.filled(place, samples.BY_NAME[name], chosen)
 
 
 def main():
     end_with_launcher()
     arguments = argparse.ArgumentParser()
-    arguments.add_argument("column", choices=COLUMNS)
-    arguments.add_argument("--through", choices=["apply", "model"], default="apply")
-    arguments.add_argument("--samples")
-    arguments.add_argument("--options")
-    arguments.add_argument("--every", type=int, default=1)
+    arguments.add_argument("parts", nargs="+", type=lambda text: Part(*json.loads(text)))
     arguments.add_argument("--out", type=pathlib.Path, required=True)
     given = arguments.parse_args()
     tf.get_logger().setLevel("ERROR")
-    made = model_place_of if given.through == "model" else place_of
-    place = made(given.column, strategy_of(given.column))
+    first = given.parts[0].column
+    meshes.logical_cpus(1 if first in TASKS else DEVICES)
+    strategy_of(first)
     task = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {})
     file = f"{task.get('type', 'chief')}_{task.get('index', 0)}.jsonl"
     with open(given.out / file, "w", buffering=1) as out:
-        for line in lines_of(given, place):
-            out.write(json.dumps(line) + "\n")
+        for number, part in enumerate(given.parts):
+            for found, digest in cells_of(part):
+                for column, cell in found.items():
+                    more = {"part": number, "column": column or part.column, "digest": digest}
+                    out.write(json.dumps(cell._asdict() | more) + "\n")
 
 
 if __name__ == "__main__":

@@ -8,9 +8,11 @@ from samples import (
     OPTIONS,
     RATE,
     each,
+    each_in_turn,
     each_option,
     gradients,
     having,
+    spread,
     variables,
     weights,
 )
@@ -76,10 +78,23 @@ def test_follows_the_papers_equations(sample, option):
     assert_follows_equations(sample, option)
 
 
-@each(having("oracle"), quick=("adagrad", "adam"))
-@each_option("plain", "together")
-def test_follows_the_papers_equations_with(sample, option):
-    assert_follows_equations(sample, option)
+SOME = spread([s.name for s in having("oracle")], [*OPTIONS], every=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        *((name, option) for name in ("adagrad", "adam") for option in OPTIONS),
+        *(
+            pytest.param(name, option, marks=pytest.mark.slow)
+            for name, options in SOME.items()
+            for option in options
+            if name not in ("adagrad", "adam") and option not in ("plain", "together")
+        ),
+    ],
+)
+def test_follows_the_papers_equations_with(name, option):
+    assert_follows_equations(BY_NAME[name], option)
 
 
 def assert_follows_equations(sample, option):
@@ -94,8 +109,7 @@ def test_follows_the_papers_equations_in_float32(sample, option):
     assert_follows_oracle(sample.make(**OPTIONS[option]), oracle, "float32", sample.rtol)
 
 
-@each(having("oracle"))
-@pytest.mark.parametrize("option", ["schedule", "callable", "schedule and accumulation"])
+@each_in_turn("option", ["schedule", "callable", "schedule and accumulation"], having("oracle"))
 def test_follows_a_changing_rate(sample, option):
     kind, *more = option.split(" and ")
     given, known = RATES[kind]

@@ -37,8 +37,13 @@ def steps(count=STEPS, seed=4):
     ]
 
 
-# Compiling by XLA takes a second each: in the quick suite one of each kind of arithmetic.
-COMPILED = each(quick=("adagrad", "adadelta", "rmsprop_centered_momentum", "adamw"))
+# Compiling by XLA takes a second each: one sample by the caller, the next by the optimizer itself;
+# in the quick suite one of each kind of arithmetic.
+KINDS = ("adagrad", "adadelta", "rmsprop_centered_momentum", "adamw")
+BY_CALLER, BY_ITSELF = (
+    each([s for i, s in enumerate(SAMPLES) if s.name in KINDS or i % 2 == turn], quick=KINDS)
+    for turn in (0, 1)
+)
 
 
 def _as_is(step):
@@ -92,7 +97,10 @@ def test_graph_equals_eager_bit_for_bit(sample):
     assert_graph_equals_eager(sample, OPTIONS["plain"])
 
 
-@each(quick=("sgd", "adagrad", "adadelta", "rmsprop_centered_momentum", "adamw"))
+@each(
+    [sample for sample in SAMPLES if not sample.slow],
+    quick=("sgd", "adagrad", "adadelta", "rmsprop_centered_momentum", "adamw"),
+)
 def test_graph_equals_eager_bit_for_bit_with_all(sample):
     assert_graph_equals_eager(sample, OPTIONS["together"])
 
@@ -128,7 +136,7 @@ def test_graph_equals_eager_bit_for_bit_also(kind):
     assert_same_state(run(make(**kind), tf.function), run(make(**kind)))
 
 
-@COMPILED
+@BY_CALLER
 def test_a_callers_xla_is_near_eager(sample):
     assert_within_ulps(
         run(sample.make(), xla, start=zeros()), run(sample.make(), start=zeros()), sample.xla_ulps
@@ -144,7 +152,7 @@ def test_a_callers_xla_is_near_eager_with_all():
     )
 
 
-@COMPILED
+@BY_ITSELF
 def test_own_xla_is_near_eager(sample):
     """Called eagerly: the step alone is compiled."""
     assert_within_ulps(
@@ -232,7 +240,13 @@ def count_traces(optimizer, change=lambda step: None):
     return first, len(traces)
 
 
-@pytest.mark.parametrize("name", ["adagrad", "rmsprop", "graft_sgd_adam", "wrapped_nadam"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("adagrad", "wrapped_nadam"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("rmsprop", "graft_sgd_adam")),
+    ],
+)
 def test_no_retracing(name):
     """Once for the first shape, once for any number of rows. The same rows: `run`."""
     optimizer = BY_NAME[name].make(**OPTIONS["together"])

@@ -71,19 +71,7 @@ def looped(optimizer, epochs: int = 1, net=dense_net, x=X, y=Y) -> keras.Model:
 # fit and the loop.
 
 
-def quickly(*names):
-    """Parametrizes by sample; marks as slow all but those named."""
-    return pytest.mark.parametrize(
-        "sample",
-        [
-            sample if sample.name in names else pytest.param(sample, marks=pytest.mark.slow)
-            for sample in samples.SAMPLES
-        ],
-        ids=[sample.name for sample in samples.SAMPLES],
-    )
-
-
-@quickly("sgd_momentum", "adam")
+@samples.each(samples.SAMPLES[1::2], quick=("sgd_momentum", "adam"))
 def test_fit_learns_and_equals_the_loop(sample):
     rate = 1.0 if sample.name == "adadelta" else 0.05 if "sgd" not in sample.name else 0.02
     model, history = fitted(sample.make(rate), epochs=3)
@@ -134,7 +122,7 @@ def test_jit_compile_of_row_sparse_gradients():
     assert_weights(model, weights_of(expected), rtol=1e-5, atol=1e-6)
 
 
-@quickly("adam", "rmsprop_momentum")
+@samples.each(samples.SAMPLES[::2], quick=("sgd", "rmsprop_initial_velocity"))
 def test_float64_model(sample):
     rate = 1.0 if sample.name == "adadelta" else 0.02
     before = keras.config.floatx(), keras.config.dtype_policy()

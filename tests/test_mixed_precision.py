@@ -1,13 +1,13 @@
 """`MixedPrecision`: the steps are those of the optimizer alone, and overflows leave no trace."""
 
 import functools
+import itertools
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from samples import assert_same_state, gradients, slices, state_of, variables, weights
-from test_mesh import passed
 from test_replicas import mirrored, per_replica
 from test_saving import compiled, each_way, everything, train
 
@@ -217,26 +217,28 @@ def test_an_overflow_leaves_no_trace(bad, execution):
 
 @pytest.mark.parametrize("execution", ["eager", "function"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("at", range(4))
-def test_an_overflow_in_one_micro_batch_of_four_leaves_no_trace(at, dtype, execution):
+def test_an_overflow_in_one_micro_batch_of_four_leaves_no_trace(dtype, execution):
+    """In each of the four in turn."""
     model = problem(dtype)
     optimizer = MixedPrecision(
         tf_graft.Adam(0.5, gradient_accumulation_steps=4, **ALL_ON), "backoff"
     )
     step = stepper(optimizer, model, execution)
-    for micro_step in range(4):
-        step(batch(micro_step, dtype=dtype))
-    before = state_of(optimizer, *model)
-    assert before["iteration"] == 1
-    for micro_step in range(4):
-        where = ("table", "kernel", "bias", "table")[at]
-        step(batch(micro_step, dtype=dtype, bad=np.inf if micro_step == at else None, where=where))
-    assert_no_trace(state_of(optimizer, *model), before, micro_steps=4)
-    for micro_step in range(4):
-        step(batch(micro_step, dtype=dtype))
-    after = state_of(optimizer, *model)
-    assert after["iteration"] == 2
-    assert (after["model 1"] != before["model 1"]).any()
+
+    def steps(bads):
+        for micro_step, bad in enumerate(bads):
+            where = ("table", "kernel", "bias", "table")[micro_step]
+            step(batch(micro_step, dtype=dtype, bad=bad, where=where))
+        return state_of(optimizer, *model)
+
+    good = [None] * 4
+    before = steps(good)
+    for at in range(4):
+        assert before["iteration"] == at + 1
+        assert_no_trace(steps([*good[:at], np.inf, *good[at + 1 :]]), before, micro_steps=4)
+        after = steps(good)
+        assert (after["model 1"] != before["model 1"]).any()
+        before = after
 
 
 def on_replicas(optimizer, model, graph=False):
@@ -266,11 +268,10 @@ def replicated(make, dtype="float32"):
 
 
 @pytest.mark.parametrize("graph", [False, True])
-@pytest.mark.parametrize("replica", [0, 1])
-def test_an_overflow_on_either_replica_leaves_no_trace(replica, graph):
+def test_an_overflow_on_either_replica_leaves_no_trace(graph):
     optimizer, model = replicated(lambda: MixedPrecision(tf_graft.Adam(0.5, **ALL_ON), "backoff"))
     apply = on_replicas(optimizer, model, graph)
-    for where in SHAPES if graph else ["kernel"]:
+    for replica, where in itertools.product((0, 1), SHAPES if graph else ["kernel"]):
         apply(batch(1), batch(2))
         before = state_of(optimizer, *model)
         bads = [np.inf if r == replica else None for r in range(2)]
@@ -306,12 +307,6 @@ def test_two_replicas_equal_one_device(dtype, scale):
         np.testing.assert_allclose(
             actual[name].astype("float64"), value.astype("float64"), rtol=1e-5, atol=1e-6
         )
-
-
-@pytest.mark.slow
-def test_on_a_mesh():
-    """Row-sparse gradients too; and an infinity on each device in turn."""
-    assert passed("-m", "not slow", cases="mesh_precision_cases.py") >= 10
 
 
 # In Keras.

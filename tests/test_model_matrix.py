@@ -1,11 +1,11 @@
 """Optimizers in a compiled Keras model, through `fit`, in every execution: against the oracle.
 
-`matrix.py` fills every cell; here are those that a change is likely to break, and the checks of the
-check: that the gradient by hand is the model's, and that what is allowed lets no mistake through.
+`matrix.py` fills every cell, `test_strategies.py` some in each execution; here are a few, and the
+checks of the check: that the gradient by hand is the model's, and that what is allowed lets no
+mistake through.
 """
 
 import cells
-import column_runs
 import model_cells
 import model_columns
 import model_rows
@@ -13,13 +13,11 @@ import numpy as np
 import pytest
 import samples
 import tensorflow as tf
-from test_strategies import assert_right
 
 import tf_graft
 from tf_graft.core import accumulation, pipeline, rows
 from tf_graft.core.numerics import UniqueRows
 
-SLOW = pytest.mark.slow
 SOME = ["adam", "adagrad", "lars", "graft_sgd_adam"]
 MORE = ["novograd", "larc_clip", "wrapped_nadam", "layerwise_rates"]
 WRAPPERS = ["agn_adam", "agn_updates", "agn_mixed", "mixed_backoff"]
@@ -43,26 +41,6 @@ def cell(name, option, run_eagerly=True):
 )
 def test_fit_equals_the_oracle(name, option):
     assert cell(name, option).error <= 1
-
-
-@SLOW
-@pytest.mark.parametrize(
-    ("column", "names", "every"),
-    [
-        ("function", [*MORE, *WRAPPERS], 6),
-        ("xla", [*SOME, *WRAPPERS], 12),
-        ("2_replicas", [*MORE, *WRAPPERS], 6),
-        ("4_replicas", ["adadelta", "adamw", *WRAPPERS], 12),
-        ("2_workers", ["momentum", "sgd_momentum", *WRAPPERS], 6),
-        ("parameter_server", [*SOME, *WRAPPERS], 6),
-        ("shards", [*SOME, "layerwise_rates", "agn_adam"], 6),
-        ("mesh", ["rmsprop_centered_momentum", "lamb", "agn_updates"], 12),
-    ],
-)
-def test_column_equals_the_oracle(column, names, every):
-    options = list(cells.OPTIONS)
-    lines = column_runs.run(column, names, options, every, 600, through="model")
-    assert_right(lines, names, options, every)
 
 
 # The checks of the check.

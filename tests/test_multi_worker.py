@@ -28,8 +28,8 @@ def assert_equal(mine, its, where=""):
 
 @pytest.mark.slow
 def test_fit_on_workers_equals_one_device():
-    """That all workers say the same, bit for bit, `run` sees to."""
-    *lines, refusal = column_runs.run("2_workers", program="multi_worker_cases.py", seconds=200)
+    """That all workers say the same, bit for bit, `lines_of` sees to."""
+    *lines, refusal = column_runs.lines_of(["multi_worker_cases.py"], {"worker": 2}, 200)
     for case, line in zip(multi_worker_cases.CASES, lines, strict=True):
         assert_equal(line, case(contextlib.nullcontext, lambda model: model), case.__name__)
     assert re.match(

@@ -10,6 +10,7 @@ from samples import (
     RATE,
     assert_same_state,
     each,
+    each_in_turn,
     each_option,
     gradients,
     slices,
@@ -70,8 +71,7 @@ def assert_skips(optimizer, value, where="kernel", sparse=False, function=False)
     assert any((w != before[f"model {i}"]).any() for i, w in enumerate(moved))
 
 
-@each()
-@pytest.mark.parametrize("value", BAD)
+@each_in_turn("value", list(BAD))
 def test_skips(sample, value):
     assert_skips(sample.make(), BAD[value])
 
@@ -105,14 +105,12 @@ def test_skips_compiled_by_xla():
     assert int(optimizer.iterations.numpy()) == 1
 
 
-@each()
-@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "rows"])
+@each_in_turn("sparse", [False, True])
 def test_raises_and_changes_nothing(sample, sparse):
     assert_raises(sample, sparse, function=False)
 
 
-@each(quick=("adam",))
-@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "rows"])
+@each_in_turn("sparse", [True, False], quick=("adagrad", "adam"))
 def test_raises_and_changes_nothing_in_a_function(sample, sparse):
     assert_raises(sample, sparse, function=True)
 
@@ -232,8 +230,7 @@ def test_half_precision_overflow_is_seen():
 # G18
 
 
-@each()
-@pytest.mark.parametrize("option", ["plain", "together"])
+@each_in_turn("option", ["plain", "together"])
 def test_without_a_gradient_variable_and_slots_are_left_alone(sample, option):
     optimizer = sample.make(**OPTIONS[option])
     model = started(optimizer)

@@ -51,7 +51,7 @@ def assert_follows(actual, expected, dtype):
     assert (error <= bound).all(), f"{(error / bound).max():.2f} roundings off"
 
 
-@each()
+@each(quick=("sgd_momentum", "adagrad", "adadelta", "adamw", "lars", "wrapped_nadam"))
 def test_follows_float32(sample):
     once, after = drifted(sample.make(sample.tiny))
     for (form, dtype), weights in after.items():

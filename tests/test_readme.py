@@ -50,6 +50,7 @@ def test_its_python_runs(names):
     np.testing.assert_allclose(w.numpy(), 1 - 0.5 * 0.3 / np.sqrt(0.1 + 0.09), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_its_python_on_a_mesh_runs():
     (block,) = ON_MESH
     check = "assert int(model.optimizer.iterations) == 3"

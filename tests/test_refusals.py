@@ -17,6 +17,7 @@ from samples import (
     Refusal,
     assert_same_state,
     each,
+    each_in_turn,
     gradients,
     having,
     needed_by,
@@ -384,8 +385,7 @@ def test_a_variable_twice_is_refused_at_build():
 # G28
 
 
-@each()
-@pytest.mark.parametrize("option", ["plain", "ema"])
+@each_in_turn("option", ["plain", "ema"])
 def test_order_does_not_matter(sample, option):
     """Built in one order, applied in another; and in two parts, where counting allows it."""
     finals = []
@@ -418,8 +418,7 @@ def test_a_part_of_the_variables_can_be_applied(sample):
 # G24
 
 
-@each(having("oracle"))
-@pytest.mark.parametrize("option", ["plain", "together", "clipnorm"])
+@each_in_turn("option", ["plain", "together", "clipnorm"], having("oracle"))
 def test_unusual_shapes(sample, option):
     """Empty, scalar, one row, five dimensions; one call for all, against float64."""
     shapes = {

@@ -12,6 +12,7 @@ from samples import (
     SAMPLES,
     assert_same_state,
     each,
+    each_in_turn,
     each_option,
     gradients,
     having,
@@ -111,7 +112,7 @@ def test_all_rows_touched_equal_dense(sample):
     compare(sample.make(), sample.make(), sparse_steps(ALL_ROWS))
 
 
-@each(quick=("adagrad", "sgd_nesterov"))
+@each([sample for sample in SAMPLES if not sample.slow], quick=("adagrad", "sgd_nesterov"))
 def test_all_rows_touched_equal_dense_with_all(sample):
     options = OPTIONS["together"]
     compare(sample.make(**options), sample.make(**options), sparse_steps(ALL_ROWS))
@@ -128,8 +129,7 @@ def test_exact_equals_dense(sample):
     compare(sample.make(sparse="exact"), sample.make(), sparse_steps(SOME_ROWS))
 
 
-@each(quick=("adagrad", "sgd_nesterov"))
-@pytest.mark.parametrize("option", ["weight_decay", "together"])
+@each_in_turn("option", ["weight_decay", "together"], quick=("adagrad", "sgd_nesterov"))
 def test_exact_equals_dense_with_decay(sample, option):
     options = OPTIONS[option]
     compare(sample.make(sparse="exact", **options), sample.make(**options), sparse_steps(SOME_ROWS))
@@ -267,8 +267,7 @@ def test_any_rows_in_any_order_equal_dense(ids, dense, choice, clip, period, ave
 # G21
 
 
-@each(LAZY)
-@pytest.mark.parametrize("option", ["plain", "clipnorm", "together"])
+@each_in_turn("option", ["plain", "clipnorm", "together"], LAZY)
 def test_empty_slices_change_nothing_but_the_count(sample, option):
     optimizer = sample.make(**OPTIONS[option])
     table = variables(weights(SHAPES))["table"]
@@ -305,13 +304,12 @@ def assert_refuses_rows(optimizer, ids, function=False):
     assert_same_state(state_of(optimizer, *model), before)
 
 
-@each()
-@pytest.mark.parametrize("ids", [[1, ROWS], [-1], [1, 2, 1 << 40]], ids=str)
+@each_in_turn("ids", [[1, ROWS], [-1], [1, 2, 1 << 40]])
 def test_rows_that_do_not_exist_are_refused(sample, ids):
     assert_refuses_rows(sample.make(), ids)
 
 
-@each(quick=("sgd", "adadelta", "adam"))
+@each([sample for sample in SAMPLES if not sample.slow], quick=("sgd", "adadelta", "adam"))
 def test_rows_that_do_not_exist_are_refused_in_a_function(sample):
     assert_refuses_rows(sample.make(), [1, ROWS, -1], function=True)
 

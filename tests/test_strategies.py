@@ -1,9 +1,11 @@
 """Every optimizer and option under every strategy of `tf.distribute`, held against the oracle.
 
 G16, G29, G30, G32. `matrix.py` fills every cell; here are those that a change is likely to break.
-Each column runs in processes of its own. Two replicas in one process: `test_replicas.py`.
+Columns run in processes of their own, several in one start. Two replicas in one process:
+`test_replicas.py`.
 """
 
+import functools
 import sys
 
 import cells
@@ -13,19 +15,20 @@ import numpy as np
 import pytest
 import samples
 import tensorflow as tf
+from column_runs import Part
+from test_model_matrix import MORE, SOME, WRAPPERS
 
 import tf_graft
 from tf_graft.training.processes import Cluster
 
 KINDS = [sample.name for sample in samples.SAMPLES if not sample.slow]
-ALL = list(samples.BY_NAME)
 SLOW = pytest.mark.slow
 KILLS = 3  # each costs a start of TensorFlow
 
 
-def assert_right(lines, names, options, every=1):
-    """A cell for each, or one in `every`; none of them wrong, and refusals only where known."""
-    wanted = samples.spread(names, options, every)
+def assert_right(lines, part):
+    """A cell for each that was wanted; none of them wrong, and refusals only where known."""
+    wanted = samples.spread(part.names, part.options, part.every)
     assert {(line["sample"], line["option"]) for line in lines} == {
         (name, option) for name, chosen in wanted.items() for option in chosen
     }
@@ -37,24 +40,53 @@ def assert_right(lines, names, options, every=1):
             assert line["error"] <= 1, f"{where}: {line['error']:.1f} times what is allowed"
 
 
-@pytest.mark.parametrize(
-    ("column", "names", "options", "every"),
-    [
-        ("4_replicas", ["sgd_momentum", "adagrad", "lars"], ["together", "not_finite"], 1),
-        pytest.param("2_workers_function", ["adam"], ["together", "not_finite"], 1, marks=SLOW),
-        pytest.param("4_replicas", KINDS, list(cells.OPTIONS), 6, marks=SLOW),
-        pytest.param("4_replicas_function", KINDS, ["together"], 3, marks=SLOW),
-        pytest.param("one_device", KINDS, ["together", "not_finite"], 2, marks=SLOW),
-        pytest.param("2_workers", KINDS, list(cells.OPTIONS), 6, marks=SLOW),
-        pytest.param("parameter_server", KINDS, ["plain", "together", "not_finite"], 6, marks=SLOW),
-        pytest.param("shards", KINDS, ["together", "clipnorm", "not_finite"], 6, marks=SLOW),
-        pytest.param("mesh", ["adam", "adagrad", "lars"], ["plain", "together"], 1, marks=SLOW),
-        pytest.param("shards", ["adamw", "lars"], ["weight_decay_excluded"], 1, marks=SLOW),
+def in_turn(column, names, turn=0, through="apply"):
+    """An option for each name: another with each turn."""
+    options = list(cells.OPTIONS)
+    return Part(column, names, options[turn:] + options[:turn], len(options), through)
+
+
+in_models = functools.partial(in_turn, through="model")
+
+
+# What each start of processes computes.
+STARTS = {
+    "one": [
+        Part("one_device", KINDS, ["together", "not_finite"], 6),
+        in_models("function", [*MORE, *WRAPPERS], 0),
+        in_models("xla", [*SOME, *WRAPPERS], 4),
     ],
-    ids=lambda value: f"{len(value)}" if isinstance(value, list) else str(value),
-)
-def test_column_equals_the_oracle(column, names, options, every):
-    assert_right(column_runs.run(column, names, options, every), names, options, every)
+    "2_replicas": [in_models("2_replicas", [*MORE, *WRAPPERS], 8)],
+    "4_replicas": [
+        Part("4_replicas", ["sgd_momentum", "adagrad", "lars"], ["together", "not_finite"]),
+        in_turn("4_replicas", KINDS[::2]),
+        in_turn("4_replicas_function", KINDS[1::2], 9),
+        in_models("4_replicas", ["adadelta", "adamw", *WRAPPERS], 2),
+    ],
+    "2_workers": [
+        in_turn("2_workers", KINDS),
+        Part("2_workers_function", ["adam"], ["together", "not_finite"]),
+        in_models("2_workers", ["momentum", "sgd_momentum", *WRAPPERS], 6),
+    ],
+    "parameter_server": [Part("parameter_server", KINDS, ["plain", "together", "not_finite"], 6)],
+    "parameter_server_model": [in_models("parameter_server", [*SOME, *WRAPPERS], 10)],
+    "shards": [
+        Part("shards", KINDS, ["together", "clipnorm", "not_finite"], 6),
+        Part("shards", ["adamw", "lars"], ["weight_decay_excluded"]),
+        in_models("shards", [*SOME, "layerwise_rates", "agn_adam"], 1),
+    ],
+    "mesh": [
+        Part("mesh", ["adam", "adagrad", "lars"], ["plain", "together"]),
+        in_models("mesh", ["rmsprop_centered_momentum", "lamb", "agn_updates"], 5),
+    ],
+}
+
+
+@SLOW
+@pytest.mark.parametrize("parts", STARTS.values(), ids=STARTS)
+def test_columns_equal_the_oracle(parts):
+    for part, lines in zip(parts, column_runs.run(*parts, seconds=600), strict=True):
+        assert_right(lines, part)
 
 
 def test_the_comparison_notices_a_lost_part():
@@ -70,7 +102,7 @@ def test_the_comparison_notices_a_lost_part():
     cell = cells.judged(sample, "plain", cells.left_by(optimizer, model), problem)
     assert cell.error > 100
     with pytest.raises(AssertionError, match="times what is allowed"):
-        assert_right([cell._asdict() | {"column": "x"}], ["adam"], ["plain"])
+        assert_right([cell._asdict() | {"column": "x"}], Part("x", ["adam"], ["plain"]))
 
 
 def test_the_comparison_notices_a_step_that_is_not_counted():
@@ -85,19 +117,12 @@ def test_the_comparison_notices_a_step_that_is_not_counted():
 # Parameter servers.
 
 
-def serve(case, folder, seconds=120, servers=1):
-    """Runs a case of `server_cases.py` to its end."""
-    with cluster_of(case, folder, servers) as cluster:
-        assert cluster.wait([cluster.chief], seconds), f"{case} takes longer than {seconds} s"
-        said = "\n".join(cluster.output(task) for task in cluster.tasks)
-        assert cluster.ended()[cluster.chief] == 0, said
-
-
-def cluster_of(case, folder, servers=1):
+def cluster_of(*cases, folder, workers, servers):
+    """Runs cases of `server_cases.py`, one after the other."""
     program = str(column_runs.TESTS / "server_cases.py")
-    command = [sys.executable, program, case, "--out", str(folder)]
+    command = [sys.executable, program, *cases, "--out", str(folder)]
     environment = {"PYTHONPATH": str(column_runs.ROOT)}
-    return Cluster(command, {"chief": 1, "worker": 2, "ps": servers}, environment)
+    return Cluster(command, {"chief": 1, "worker": workers, "ps": servers}, environment)
 
 
 def test_shards_are_flat_and_refused_whole():
@@ -116,18 +141,14 @@ def test_shards_are_flat_and_refused_whole():
 
 @SLOW
 def test_a_divided_variable_is_refused(tmp_path):
-    serve("refused", tmp_path, servers=2)
+    with cluster_of("refused", folder=tmp_path, workers=1, servers=2) as cluster:
+        column_runs.assert_ends(cluster, 200)
 
 
 @SLOW
-def test_iterations_are_right_with_two_workers_at_once(tmp_path):
-    serve("counted", tmp_path)
-
-
-@SLOW
-def test_killed_workers_are_survived(tmp_path):
+def test_two_workers_at_once_are_counted_and_killed_ones_survived(tmp_path):
     """G32: a worker is killed at work, and is started again by whoever started it."""
-    with cluster_of("killed", tmp_path) as cluster:
+    with cluster_of("counted", "killed", folder=tmp_path, workers=2, servers=1) as cluster:
         column_runs.kill_workers(cluster, tmp_path, KILLS)
     scheduled, done, kills = map(int, (tmp_path / "result").read_text().split())
     assert kills == KILLS

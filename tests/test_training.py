@@ -184,7 +184,13 @@ RESUMED = {
 }
 
 
-@pytest.mark.parametrize("case", RESUMED)
+QUICK = ("in a later epoch", "at the last step of an epoch")
+QUICK += ("momentum, decay, averages, accumulation",)
+
+
+@pytest.mark.parametrize(
+    "case", [c if c in QUICK else pytest.param(c, marks=pytest.mark.slow) for c in RESUMED]
+)
 def test_a_stopped_and_resumed_run_equals_the_undisturbed_one(case, tiny, tmp_path, whole):
     step, overrides = RESUMED[case]
     if case == "batch normalization":
@@ -234,8 +240,8 @@ DATA = "data-00000-of-00001"
     ("part", "how"),
     [
         ("index", "truncated"),
-        (DATA, "truncated"),
         (DATA, "altered"),
+        pytest.param(DATA, "truncated", marks=pytest.mark.slow),
         pytest.param("index", "altered", marks=pytest.mark.slow),
         pytest.param("index", "missing", marks=pytest.mark.slow),
         pytest.param(DATA, "missing", marks=pytest.mark.slow),
@@ -421,7 +427,13 @@ def test_networks_of_keras_applications(tmp_path, monkeypatch):
         models.build(Application(name="mobilenetv2"), small, Source("x"))
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "bfloat16", "mixed_float16"])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        *(pytest.param(p, marks=pytest.mark.slow) for p in ("mixed_bfloat16", "bfloat16")),
+        "mixed_float16",
+    ],
+)
 def test_precisions(policy, tiny, tmp_path):
     assert tiny("a", f"precision.policy={policy}")["test_accuracy"] > 0.15
     model = keras.models.load_model(tmp_path / "a" / "model.keras")
