@@ -1,14 +1,15 @@
 """The state of a run on disk: every variable that the next step depends on, and its number."""
 
+import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tf_graft.core.checks import CheckpointError
+from tf_graft.training.whole import remove, whole, write
 
 # What TensorFlow raises on files that are truncated, altered or of another program.
 UNREADABLE = (
@@ -45,16 +46,25 @@ class Checkpoints:
         tensors = {key: variable.value for key, variable in self._variables.items()}
         self._checkpoint = tf.train.Checkpoint(step=self._step, **tensors)
         self._keep = keep
-        self._manager: Any = None
 
     def save(self, step: int) -> None:
-        """Writes the state after `step`."""
+        """Writes the state after `step`, whole or not at all; removes those that are not kept.
+
+        Raises:
+            OSError: it cannot be written.
+        """
         self._step.assign(step)
-        if self._manager is None:
-            self._manager = tf.train.CheckpointManager(
-                self._checkpoint, str(self._folder), max_to_keep=self._keep
-            )
-        self._manager.save(checkpoint_number=step)
+        path = self._folder / f"ckpt-{step}"
+        self._checkpoint.save_counter.assign_add(1)
+        with whole(path) as part, _os_errors(path):
+            self._checkpoint.write(str(part))
+        write(self._folder / "checkpoint", f'model_checkpoint_path: "{path.name}"\n')
+        states = _states(self._folder)
+        kept = [path for path in states if _number(path) <= step][: self._keep]
+        for path in states:
+            if path not in kept:  # later ones are of steps that are being taken again
+                path.with_suffix(".index").unlink()
+        sweep(self._folder)
 
     def restore(self, say: Callable[[str], None]) -> int:
         """Loads the newest state that can be read, and returns its step; 0 where there is none.
@@ -62,11 +72,8 @@ class Checkpoints:
         Raises:
             CheckpointError: there are states, and none of them can be read.
         """
-        found = [path.with_suffix("") for path in self._folder.glob("ckpt-*.index")]
-        found = [path for path in found if re.fullmatch(r"ckpt-\d+", path.name)]
-        found.sort(key=lambda path: int(path.name[5:]), reverse=True)
         problems = []
-        for path in found:
+        for path in _states(self._folder):
             try:
                 self._load(path)
             except UNREADABLE as error:
@@ -90,3 +97,33 @@ class Checkpoints:
                 message = f"it holds no {variable.path} of shape {tuple(variable.shape)}"
                 raise CheckpointError(message)
         self._checkpoint.restore(str(path)).assert_consumed()
+
+
+def sweep(folder: Path) -> None:
+    """Removes what belongs to no state: files that are about to become one, or were of one."""
+    states = {path.name for path in _states(folder)}
+    for path in list(folder.glob("ckpt-*")):
+        found = re.fullmatch(r"(ckpt-\d+)(\.data-.*|\.part|_temp)", path.name)
+        if found and not (found[1] in states and found[2].startswith(".data-")):
+            remove(path)
+
+
+def _states(folder: Path) -> list[Path]:
+    """The states in a folder, the newest first: a state is there when its index is."""
+    found = [path.with_suffix("") for path in folder.glob("ckpt-*.index")]
+    found = [path for path in found if re.fullmatch(r"ckpt-\d+", path.name)]
+    return sorted(found, key=_number, reverse=True)
+
+
+def _number(path: Path) -> int:
+    return int(path.name[5:])
+
+
+@contextlib.contextmanager
+def _os_errors(path: Path) -> Iterator[None]:
+    """Raises what TensorFlow says of a file as Python does."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        said = re.sub(r" \[Op:.*", "", error.message.partition("\n")[0]).rpartition("; ")[2]
+        raise OSError(None, said, str(path)) from error

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tf_graft.training.folder import write
+from tf_graft.training.whole import write
 
 
 class Log:
