@@ -21,6 +21,9 @@ UNREADABLE = (
     ValueError,
 )
 
+# What a kill leaves of a state that was being written; the last two by versions before 0.2.
+LEFT = re.compile(r"(ckpt-\d+|checkpoint)\.part|ckpt-\d+_temp|checkpoint\.tmp\w+")
+
 
 class Checkpoints:
     """Saves and restores a run in `folder`, of which the newest `keep` states are kept.
@@ -48,7 +51,7 @@ class Checkpoints:
         self._keep = keep
 
     def save(self, step: int) -> None:
-        """Writes the state after `step`, whole or not at all; removes those that are not kept.
+        """Writes the state after `step`, whole or not at all.
 
         Raises:
             OSError: it cannot be written.
@@ -58,13 +61,23 @@ class Checkpoints:
         self._checkpoint.save_counter.assign_add(1)
         with whole(path) as part, _os_errors(path):
             self._checkpoint.write(str(part))
-        write(self._folder / "checkpoint", f'model_checkpoint_path: "{path.name}"\n')
-        states = _states(self._folder)
-        kept = [path for path in states if _number(path) <= step][: self._keep]
-        for path in states:
-            if path not in kept:  # later ones are of steps that are being taken again
-                path.with_suffix(".index").unlink()
-        sweep(self._folder)
+        for path in _states(self._folder):
+            if _number(path) > step:  # of steps that are being taken again
+                _index(path).unlink()
+        self.settle(step)
+
+    def settle(self, step: int) -> None:
+        """Has the folder say that the state after `step` is the latest, and hold those to keep."""
+        states = [path for path in _states(self._folder) if _number(path) <= step]
+        if states:  # for `tf.train.latest_checkpoint`; a run looks at the states themselves
+            write(self._folder / "checkpoint", f'model_checkpoint_path: "{states[0].name}"\n')
+        for path in states[self._keep :]:
+            _index(path).unlink()
+        names = {path.name for path in _states(self._folder)}
+        for path in list(self._folder.glob("c*")):
+            data = re.fullmatch(r"(ckpt-\d+)\.data-.*", path.name)
+            if LEFT.fullmatch(path.name) or (data and data[1] not in names):
+                remove(path)
 
     def restore(self, say: Callable[[str], None]) -> int:
         """Loads the newest state that can be read, and returns its step; 0 where there is none.
@@ -99,17 +112,8 @@ class Checkpoints:
         self._checkpoint.restore(str(path)).assert_consumed()
 
 
-def sweep(folder: Path) -> None:
-    """Removes what belongs to no state: files that are about to become one, or were of one."""
-    states = {path.name for path in _states(folder)}
-    for path in list(folder.glob("ckpt-*")):
-        found = re.fullmatch(r"(ckpt-\d+)(\.data-.*|\.part|_temp)", path.name)
-        if found and not (found[1] in states and found[2].startswith(".data-")):
-            remove(path)
-
-
 def _states(folder: Path) -> list[Path]:
-    """The states in a folder, the newest first: a state is there when its index is."""
+    """The states in a folder, the newest first: one is there when its index is."""
     found = [path.with_suffix("") for path in folder.glob("ckpt-*.index")]
     found = [path for path in found if re.fullmatch(r"ckpt-\d+", path.name)]
     return sorted(found, key=_number, reverse=True)
@@ -117,6 +121,10 @@ def _states(folder: Path) -> list[Path]:
 
 def _number(path: Path) -> int:
     return int(path.name[5:])
+
+
+def _index(path: Path) -> Path:
+    return path.with_name(f"{path.name}.index")
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from tf_graft.report import records
-from tf_graft.training import checkpoints
 from tf_graft.training import config as configs
 from tf_graft.training.errors import ConfigError, Source, reason
 from tf_graft.training.lock import InUse, locked
@@ -181,7 +180,6 @@ class RunFolder:
         for path in (self.config, *self._files()):
             remove(part_of(path))
         remove(self.path / "part.keras")  # of versions before 0.2
-        checkpoints.sweep(self.checkpoints)
         write(self.config, configs.dump(config))
         remove(self._emptying)
 

@@ -71,6 +71,8 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
         saved, keep = remote.saved() if remote else model, config.run.keep_checkpoints
         checkpoints = Checkpoints(folder.checkpoints, saved, keep)
         start = checkpoints.restore(say) if place.chief or folder.goes_on(config) else 0
+        if place.chief:
+            checkpoints.settle(start)
         say(progress.announced(config, folder, model, data, start))
         if not place.chief:  # all workers must take part, and one may write
             own = tempfile.TemporaryDirectory(prefix="tf_graft_")
