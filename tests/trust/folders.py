@@ -4,10 +4,9 @@ import json
 import os
 from pathlib import Path
 
-from trust import Result, operations
-
 from tf_graft.training.errors import ConfigError
 from tf_graft.training.lock import locked
+from trust import Result, operations
 
 FILES = (
     *("config.yaml", "steps.csv", "metrics.csv", "plot.png", "summary.json", "model.keras"),

@@ -16,10 +16,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from trust import Result, folders, lives, operations
-
 from tf_graft.training.errors import ConfigError
 from tf_graft.training.folder import FolderError
+from trust import Result, folders, lives, operations
 
 SIZES = [2**n for n in range(5, 17)]
 # Where a real process is killed: (life, operation, path).
@@ -43,7 +42,7 @@ def attacks(every):
         for name, life in known.items():
             yield from _kills(runs, name, life, chosen)
         for name in ("first", "fresh"):
-            for how in (_fails(operations.full), _fails(operations.read_only), _interrupts):
+            for how in (_fails(operations.full), _fails(operations.read_only), _interrupt):
                 yield from _errors(runs, name, known, how, chosen)
         yield from _limits(runs, known["first"], chosen)
         yield from folders.attacks(runs, known, chosen)
@@ -90,7 +89,7 @@ def _errors(runs, name, known, how, chosen):
     life = known[name]
     for number, (operation, path) in _distinct(runs, known, name):
         if chosen():
-            wrong = _disturbed(runs, life, how(number))
+            wrong = _disturbed(runs, life, how(runs.folder, number))
             attack = f"{name}: {how.__name__} from {operation} {path} on (number {number})"
             yield Result(attack, wrong)
 
@@ -117,15 +116,15 @@ def _made(runs, life):
 
 
 def _fails(fail):
-    def how(number):
+    def how(folder, number):
         turn = itertools.count()
-        return lambda *operation: fail(*operation) if next(turn) >= number else None
+        return lambda *operation: fail(folder, *operation) if next(turn) >= number else None
 
     how.__name__ = fail.__name__
     return how
 
 
-def _interrupts(number):
+def _interrupt(folder, number):
     turn = itertools.count()
 
     def interrupt(*_):

@@ -1,7 +1,7 @@
 """Each operation on the files of a folder: what it finds, and a way to have it fail.
 
-What Python does is seen by an audit hook, which may raise in its place; what TensorFlow does, around
-the call that writes a checkpoint.
+What Python does is seen by an audit hook, which may raise in its place; what TensorFlow does,
+around the call that writes a checkpoint.
 """
 
 import contextlib
@@ -80,9 +80,14 @@ def _tell(operation, path, descriptor=-1):
 
 def content(folder):
     """The files of a folder, {relative path: bytes}, with None for a folder in it."""
+
+    def held(path):
+        if path.is_symlink():
+            return os.readlink(path)
+        return None if path.is_dir() else path.read_bytes()
+
     return {
-        path.relative_to(folder).as_posix(): None if path.is_dir() else path.read_bytes()
-        for path in sorted(Path(folder).rglob("*"))
+        path.relative_to(folder).as_posix(): held(path) for path in sorted(Path(folder).rglob("*"))
     }
 
 
@@ -112,7 +117,7 @@ def torn(before, after):
         found = {key: value for key, value in after.items() if key not in later}
         found |= {key: before[key] for key in later if key in before}
         old = before.get(name) or b""
-        kept = len(os.path.commonprefix([old, after[name]]))
+        kept = len(old) if after[name].startswith(old) else 0
         for end in {kept, kept + (len(after[name]) - kept) // 2}:
             yield f"{name} of {end} bytes", {**found, name: after[name][:end]}
 
@@ -134,18 +139,18 @@ def torn_checkpoint(before, after, prefix):
     yield "all but its folder", {**moved, f"{prefix}.index": index}
 
 
-def full(operation, path):
+def full(folder, operation, path):
     """Raises what a full disk says of an operation that needs room."""
     if operation in ("open", "mkdir", "sync", "checkpoint"):
-        _fail(errno.ENOSPC, tf.errors.ResourceExhaustedError, operation, path)
+        _fail(errno.ENOSPC, tf.errors.ResourceExhaustedError, operation, folder / path)
 
 
-def read_only(operation, path):
+def read_only(folder, operation, path):
     """Raises what a file system says that has become read-only, as it does after an error."""
-    _fail(errno.EROFS, tf.errors.UnknownError, operation, path)
+    _fail(errno.EROFS, tf.errors.UnknownError, operation, folder / path)
 
 
 def _fail(number, kind, operation, path):
     if operation.startswith("checkpoint"):
         raise kind(None, None, f"{path}_temp/{SHARD}.{DATA}; {os.strerror(number)} [Op:SaveV2]")
-    raise OSError(number, os.strerror(number), path)
+    raise OSError(number, os.strerror(number), str(path))

@@ -1,8 +1,7 @@
 """The state of a run on disk: every variable that the next step depends on, and its number."""
 
-import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import keras
@@ -51,15 +50,11 @@ class Checkpoints:
         self._keep = keep
 
     def save(self, step: int) -> None:
-        """Writes the state after `step`, whole or not at all.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Writes the state after `step`, whole or not at all."""
         self._step.assign(step)
         path = self._folder / f"ckpt-{step}"
         self._checkpoint.save_counter.assign_add(1)
-        with whole(path) as part, _os_errors(path):
+        with whole(path) as part:
             self._checkpoint.write(str(part))
         for path in _states(self._folder):
             if _number(path) > step:  # of steps that are being taken again
@@ -125,13 +120,3 @@ def _number(path: Path) -> int:
 
 def _index(path: Path) -> Path:
     return path.with_name(f"{path.name}.index")
-
-
-@contextlib.contextmanager
-def _os_errors(path: Path) -> Iterator[None]:
-    """Raises what TensorFlow says of a file as Python does."""
-    try:
-        yield
-    except tf.errors.OpError as error:
-        said = re.sub(r" \[Op:.*", "", error.message.partition("\n")[0]).rpartition("; ")[2]
-        raise OSError(None, said, str(path)) from error

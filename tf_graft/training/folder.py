@@ -2,15 +2,17 @@
 
 import contextlib
 import enum
-import json
 import os
-import zlib
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import tensorflow as tf
+
 from tf_graft.report import records
 from tf_graft.training import config as configs
+from tf_graft.training import results
 from tf_graft.training.errors import ConfigError, Source, reason
 from tf_graft.training.lock import InUse, locked
 from tf_graft.training.schema import RunConfig
@@ -27,7 +29,6 @@ FREE = (
     "run.progress",
     "run.tensorboard",
 )
-CHECKSUM = "checksum"  # of the summary, in it
 
 
 class State(enum.Enum):
@@ -153,22 +154,13 @@ class RunFolder:
         """The summary of the last complete session; None where there is none.
 
         Raises:
-            ValueError: there is one that is damaged.
+            OSError: it cannot be read.
+            ValueError: it is damaged.
         """
-        try:
-            text = self.summary.read_text()
-        except FileNotFoundError:
+        if self.state() != State.RUN or not self.summary.exists():
             return None
-        summary = json.loads(text)
-        if not _is_whole(summary):
-            raise ValueError
+        summary = results.read(self.summary)
         return summary if self.model.exists() else None
-
-    def finish(self, numbers: dict[str, Any]) -> dict[str, Any]:
-        """Writes the summary, which is returned: the session is complete."""
-        summary = {**numbers, CHECKSUM: _checksum(numbers)}
-        write(self.summary, json.dumps(summary, indent=2) + "\n")
-        return summary
 
     def _begin(self, config: RunConfig) -> None:
         """Takes the folder to the state RUN, in the steps that the class describes."""
@@ -219,27 +211,20 @@ class RunFolder:
         """Says what to do where a file of the run cannot be written."""
         try:
             yield
-        except ConnectionError:  # of what reads our output
-            raise
-        except OSError as error:
+        except (OSError, tf.errors.OpError) as error:
+            said = self._said(error)
+            if said is None:
+                raise
             raise FolderError(
-                f"{error.filename or self.path}: {reason(error)}; nothing that was saved is lost: "
-                "once that is mended, the same command goes on."
+                f"{said}; nothing that was saved is lost: once that is mended, the same command "
+                "goes on."
             ) from error
 
-
-def _checksum(numbers: dict[str, Any]) -> str:
-    return f"{zlib.crc32(json.dumps(numbers, sort_keys=True).encode()):08x}"
-
-
-def _is_whole(summary: Any) -> bool:
-    """Whether a summary says what a run needs of it, and is as it was written."""
-    if not isinstance(summary, dict) or type(summary.get("steps")) is not int:
-        return False
-    numbers = {name: value for name, value in summary.items() if name != CHECKSUM}
-    tests = [value for name, value in numbers.items() if name.startswith("test_")]
-    return (
-        summary.get(CHECKSUM) in (None, _checksum(numbers))  # there was none before 0.2
-        and bool(tests)
-        and all(isinstance(value, float) for value in tests)
-    )
+    def _said(self, error: Exception) -> str | None:
+        """A file and what is wrong with it; None for errors that are of no file of the run."""
+        if isinstance(error, OSError):
+            closed = isinstance(error, ConnectionError)  # by who reads our output
+            return None if closed else f"{error.filename or self.path}: {reason(error)}"
+        pattern = rf"({re.escape(str(self.path))}\S*); ([^\n\[]*)"  # as TensorFlow says it
+        found = re.search(pattern, str(error))
+        return found and f"{found[1]}: {found[2].strip().lower()}"

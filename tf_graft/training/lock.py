@@ -34,6 +34,10 @@ def locked(path: Path) -> Iterator[bool]:
     """
     file, holds = _acquired(path)
     try:
+        file.truncate(0)
+        started = time.strftime("%Y-%m-%d %H:%M:%S")
+        file.write(f"process {os.getpid()} on {socket.gethostname()}, since {started}\n")
+        file.flush()
         yield holds
     finally:
         with contextlib.suppress(OSError):
@@ -44,19 +48,12 @@ def locked(path: Path) -> Iterator[bool]:
 
 def _acquired(path: Path) -> tuple[IO[str], bool]:
     while True:
-        file = open(path, "a+", errors="replace")  # noqa: SIM115  (closed when the lock is given back)
-        try:
+        with contextlib.ExitStack() as stack:
+            file = stack.enter_context(open(path, "a+", errors="replace"))
             holds = _lock(file)
-            if _is_at(file, path):
-                file.truncate(0)
-                started = time.strftime("%Y-%m-%d %H:%M:%S")
-                file.write(f"process {os.getpid()} on {socket.gethostname()}, since {started}\n")
-                file.flush()
+            if _is_at(file, path):  # else who held it has removed it since
+                stack.pop_all()
                 return file, holds
-        except BaseException:
-            file.close()
-            raise
-        file.close()
 
 
 def _lock(file: IO[str]) -> bool:

@@ -14,7 +14,7 @@ from tf_graft import dtensor
 from tf_graft.core.nesting import nested
 from tf_graft.report import GraftRecorder
 from tf_graft.scaling import LossScaleLogger, MixedPrecision
-from tf_graft.training import cluster, models, optimizer, plots, progress, servers
+from tf_graft.training import cluster, models, optimizer, plots, progress, results, servers
 from tf_graft.training import data as data_sets
 from tf_graft.training.checkpoints import Checkpoints
 from tf_graft.training.errors import Source
@@ -182,7 +182,7 @@ def _finish(
         "keras": keras.__version__,
         "tensorflow": tf.__version__,
     }
-    return folder.finish(numbers)
+    return results.write(folder.summary, numbers)
 
 
 @contextlib.contextmanager
