@@ -39,9 +39,9 @@ def attacks(runs, lives, chosen):
         if chosen():
             wrong = runs.wrong({**life.end, "summary.json": text}, life.overrides, life.end)
             yield Result(f"summary.json: {attack}", wrong)
-    for more in ((), (FRESH,), ("run.epochs=3",)):
+    for more in ((), (FRESH,)):
         if chosen():
-            yield Result(f"the run of another process {more}", _in_use(runs, life, more))
+            yield Result(f"another process has it {more}", _in_use(runs, life, more))
     for attack, wrong in (("notes", _with_notes), ("a link", _with_a_link)):
         if chosen():
             yield Result(f"a fresh run where there is {attack}", wrong(runs, lives["fresh"]))
@@ -121,7 +121,7 @@ def _in_use(runs, life, more):
     with locked(runs.folder / "run.lock"):
         before = operations.content(runs.folder)
         try:
-            runs((*life.overrides[: not more], *more, "run.epochs=3"))
+            runs(("run.epochs=3", *more))
         except ConfigError as error:
             if f"in use by process {os.getpid()} on " not in str(error):
                 return f"it says: {error}"

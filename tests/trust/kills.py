@@ -59,9 +59,21 @@ def _kills(runs, name, life, chosen):
             continue
         met.add(key)
         for overrides in life.again:
-            if chosen():
+            if not chosen():
+                continue
+            attack = f"{name}: killed {place}; {' '.join(overrides)}"
+            if overrides != life.overrides and _config(found) == _config(life.found):
+                wrong = lives.difference(
+                    {**found, "run.lock": b""}, {**life.found, "run.lock": b""}
+                )
+            else:
                 wrong = runs.wrong(found, overrides, life.end)
-                yield Result(f"{name}: killed {place}; {' '.join(overrides)}", wrong)
+            yield Result(attack, wrong)
+
+
+def _config(found):
+    """The config of the run in a folder: the old one's, before a fresh one begins."""
+    return (found or {}).get("config.yaml")
 
 
 def _left(runs, life):
