@@ -1,5 +1,6 @@
 """A run's folder from the terminal: one process at a time, full disks, and Ctrl-C at any moment."""
 
+import contextlib
 import os
 import re
 import resource
@@ -16,17 +17,29 @@ from tf_graft.training import whole
 from tf_graft.training.lock import InUse, locked
 
 CONFIG = str(Path(__file__).parents[1] / "configs" / "digits_adagrad.yaml")
+WAIT = 300.0  # seconds, at most
 COMMAND = (sys.executable, "-m", "tf_graft")
 
 
-def start(*arguments, **more):
-    given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **more}
-    return subprocess.Popen([*COMMAND, *map(str, arguments)], **given)
+@pytest.fixture
+def start(monkeypatch):
+    """Starts a command; none is left behind."""
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)  # which has TensorFlow talk
+    given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with contextlib.ExitStack() as stack:
+
+        def begin(*arguments, **more):
+            process = subprocess.Popen([*COMMAND, *arguments], **given, **more)
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            return process
+
+        yield begin
 
 
 def wait_for(process, happened):
     """Returns when it has; the process must not end before."""
-    until = time.monotonic() + 120
+    until = time.monotonic() + WAIT
     while not happened():
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < until
@@ -74,53 +87,47 @@ def test_of_many_that_want_a_lock_one_at_a_time_has_it(tmp_path):
     path, inside, most = tmp_path / "run.lock", [], []
 
     def want():
-        until = time.monotonic() + 0.5
-        while time.monotonic() < until:
-            try:
-                with locked(path):
-                    inside.append(1)
-                    most.append(len(inside))
-                    inside.pop()
-            except InUse:
-                pass
+        for _ in range(200):
+            with contextlib.suppress(InUse), locked(path):
+                inside.append(1)
+                time.sleep(0)  # others may go on
+                most.append(len(inside))
+                inside.pop()
 
     threads = [threading.Thread(target=want) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(most) > 50
     assert max(most) == 1
 
 
 @pytest.mark.slow
-def test_another_process_is_named_and_a_killed_one_leaves_no_lock(tmp_path):
+def test_another_process_is_named_and_a_killed_one_leaves_no_lock(start, tmp_path):
     arguments = ["train", CONFIG, f"run.dir={tmp_path / 'a'}", "run.tensorboard=false"]
     first = start(*arguments, "run.epochs=5000")
-    try:
-        wait_for(first, (tmp_path / "a" / "steps.csv").exists)
-        second = start(*arguments, "run.epochs=5000", "run.fresh=true")
-        _, said = second.communicate(timeout=120)
-        assert second.returncode == 2
-        assert f"{tmp_path / 'a'} is in use by process {first.pid} on " in said
-        assert said.count("\n") == 1
-    finally:
-        first.kill()
+    wait_for(first, (tmp_path / "a" / "steps.csv").exists)
+    second = start(*arguments, "run.epochs=5000", "run.fresh=true")
+    _, said = second.communicate(timeout=WAIT)
+    assert second.returncode == 2
+    assert f"{tmp_path / 'a'} is in use by process {first.pid} on " in said
+    assert said.count("\n") == 1
+    first.kill()
     first.communicate()
     assert (tmp_path / "a" / "run.lock").exists()
     third = start(*arguments, "run.epochs=1", "run.fresh=true")
-    _, said = third.communicate(timeout=120)
+    _, said = third.communicate(timeout=WAIT)
     assert third.returncode == 0, said
     assert not (tmp_path / "a" / "run.lock").exists()
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_a_sentence(tmp_path):
+def test_a_full_disk_is_a_sentence(start, tmp_path):
     """Files of more than so many bytes stand for it: the weights' is the first."""
     arguments = ["train", CONFIG, f"run.dir={tmp_path / 'a'}", "run.epochs=2"]
     limit = (20_000, resource.RLIM_INFINITY)
     full = start(*arguments, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
-    _, said = full.communicate(timeout=120)
+    _, said = full.communicate(timeout=WAIT)
     assert full.returncode == 1
     assert re.fullmatch(
         rf"{tmp_path}/a/\S+: file too large; nothing that was saved is lost: once that is mended, "
@@ -131,13 +138,13 @@ def test_a_full_disk_is_a_sentence(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loaded", ["_pydantic_core", "libtensorflow_framework"])
-def test_an_interrupt_while_a_command_starts_is_a_sentence(loaded, tmp_path):
+def test_an_interrupt_while_a_command_starts_is_a_sentence(loaded, start, tmp_path):
     """Within the imports of others, a KeyboardInterrupt would be lost or another error."""
     process = start("train", CONFIG, f"run.dir={tmp_path / 'a'}", "run.epochs=100")
     maps = Path(f"/proc/{process.pid}/maps")
     wait_for(process, lambda: loaded in maps.read_text())
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=WAIT)
     assert process.returncode == 130
     assert said == "Interrupted.\n"
     assert not (tmp_path / "a").exists()

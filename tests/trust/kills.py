@@ -42,8 +42,11 @@ def attacks(every):
         for name, life in known.items():
             yield from _kills(runs, name, life, chosen)
         for name in ("first", "fresh"):
+            places = _places(runs, known[name], name)
             for how in (_fails(operations.full), _fails(operations.read_only), _interrupt):
-                yield from _errors(runs, name, known, how, chosen)
+                yield from _errors(
+                    runs, f"{name}: {how.__name__}", known[name], how, places, chosen
+                )
         yield from _limits(runs, known["first"], chosen)
         yield from folders.attacks(runs, known, chosen)
         for name, operation, path in REAL if every == 1 else ():
@@ -96,19 +99,17 @@ def _left(runs, life):
     return places
 
 
-def _errors(runs, name, known, how, chosen):
+def _errors(runs, what, life, how, places, chosen):
     """Commands that go on after one in which an operation was not possible."""
-    life = known[name]
-    for number, (operation, path) in _distinct(runs, known, name):
+    for number, (operation, path) in places:
         if chosen():
             wrong = _disturbed(runs, life, how(runs.folder, number))
-            attack = f"{name}: {how.__name__} from {operation} {path} on (number {number})"
-            yield Result(attack, wrong)
+            yield Result(f"{what} from {operation} {path} on (number {number})", wrong)
 
 
-def _distinct(runs, known, name):
+def _places(runs, life, name):
     """The first and the last of each kind of operation of a life: (number, operation)."""
-    made = _made(runs, known[name])
+    made = _made(runs, life)
     if name != "first":  # what the others do before they are as the first
         made = made[: made.index(("mkdir", "config.yaml.part")) + 1]
     kinds = {}

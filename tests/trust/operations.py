@@ -102,7 +102,9 @@ def put(folder, files):
     Path(folder).mkdir(parents=True, exist_ok=True)
     for name, value in files.items():
         path = Path(folder) / name
-        path.mkdir() if value is None else path.write_bytes(value)
+        (path if value is None else path.parent).mkdir(parents=True, exist_ok=True)
+        if value is not None:
+            path.write_bytes(value)
 
 
 def torn(before, after):
