@@ -70,9 +70,7 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
         remote = servers.Remote(config, data, model, place, source) if place.servers else None
         saved, keep = remote.saved() if remote else model, config.run.keep_checkpoints
         checkpoints = Checkpoints(folder.checkpoints, saved, keep)
-        start = checkpoints.restore(say) if place.chief or folder.goes_on(config) else 0
-        if place.chief:
-            checkpoints.settle(start)
+        start = _start(config, place, folder, checkpoints, say)
         say(progress.announced(config, folder, model, data, start))
         if not place.chief:  # all workers must take part, and one may write
             own = tempfile.TemporaryDirectory(prefix="tf_graft_")
@@ -84,6 +82,21 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
         else:
             _fit(config, data, model, place, folder, checkpoints, start, stop)
         return _finish(config, data, model, folder, time.monotonic() - began)
+
+
+def _start(
+    config: RunConfig,
+    place: cluster.Place,
+    folder: RunFolder,
+    checkpoints: Checkpoints,
+    say: Callable[[str], None],
+) -> int:
+    """The step that the run goes on from."""
+    if not place.chief:
+        return checkpoints.restore(say) if folder.goes_on(config) else 0
+    start = checkpoints.restore(say)
+    checkpoints.settle(start)
+    return start
 
 
 def _compile(
