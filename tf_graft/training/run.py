@@ -5,6 +5,7 @@ import importlib.util
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import keras
@@ -53,11 +54,7 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
         Stopped: a signal ended the run, whose state is saved.
     """
     place = cluster.enter(config, source)
-    with (
-        _environment(config),
-        StopRequest().listening() as stop,
-        contextlib.ExitStack() as opened,
-    ):
+    with _environment(config), StopRequest().listening() as stop, ExitStack() as opened:
         data = data_sets.load(config.data, config.run.steps_per_execution, source)
         model = _compile(config, data, source, place)
         folder = RunFolder(config.run.dir or "runs/run")
@@ -73,8 +70,8 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
         start = _start(config, place, folder, checkpoints, say)
         say(progress.announced(config, folder, model, data, start))
         if not place.chief:  # all workers must take part, and one may write
-            own = tempfile.TemporaryDirectory(prefix="tf_graft_")
-            folder = RunFolder(opened.enter_context(own))
+            own = opened.enter_context(tempfile.TemporaryDirectory(prefix="tf_graft_"))
+            folder = RunFolder(own)
             checkpoints = Checkpoints(folder.checkpoints, saved, keep)
         began = time.monotonic()
         if remote:
