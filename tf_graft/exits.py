@@ -21,7 +21,8 @@ def end_when_interrupted() -> None:
         os.write(2, b"Interrupted.\n")
         os._exit(128 + signal.SIGINT)
 
-    signal.signal(signal.SIGINT, end)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored, as by nohup
+        signal.signal(signal.SIGINT, end)
 
 
 @contextlib.contextmanager
