@@ -3,12 +3,7 @@
 import pytest
 import trust
 
-EVERY = {
-    "gradients": 61,
-    "arguments": 8,
-    "configs": 25,
-    "state": 16,
-}  # of an area, one attack in so many
+EVERY = {"gradients": 61, "arguments": 8, "configs": 25, "kills": 80, "state": 16}  # of an area, one attack in so many
 
 
 @pytest.mark.slow

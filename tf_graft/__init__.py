@@ -34,3 +34,7 @@ def _is_command() -> bool:
 if TYPE_CHECKING or not _is_command():
     from tf_graft.face import *  # noqa: F403
     from tf_graft.face import __all__ as __all__
+else:
+    from tf_graft.exits import end_when_interrupted
+
+    end_when_interrupted()

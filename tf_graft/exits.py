@@ -1,11 +1,28 @@
 """How a command ends that could not do what it was asked: one sentence, and an exit code."""
 
 import contextlib
+import os
 import signal
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 NEEDS_EXTRAS = "tf-graft needs its extras: pip install 'tf_graft[train]'"
+
+
+def end_when_interrupted() -> None:
+    """Has Ctrl-C end this process at once, from its first import to where a run listens itself.
+
+    The KeyboardInterrupt that Python would raise is lost, or shown as another error, within the
+    imports of others.
+    """
+
+    def end(*_: Any) -> None:
+        os.write(2, b"Interrupted.\n")
+        os._exit(128 + signal.SIGINT)
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored, as by nohup
+        signal.signal(signal.SIGINT, end)
 
 
 @contextlib.contextmanager
@@ -26,7 +43,16 @@ def errors() -> Iterator[None]:
         code = _code(error)
         if code is None:
             raise
-        _end(str(error), code)
+        _end(_sentence(error), code)
+
+
+def _sentence(error: Exception) -> str:
+    """What an error says; of the operating system's, the file before what is wrong with it."""
+    from tf_graft.training.errors import reason
+
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename or 'tf-graft'}: {reason(error)}."
+    return str(error)
 
 
 def _code(error: Exception) -> int | None:
@@ -39,6 +65,8 @@ def _code(error: Exception) -> int | None:
         return 128 + error.signum
     if isinstance(error, ConfigError | LaunchError):
         return 2 if isinstance(error, ConfigError) else 1
+    if isinstance(error, OSError) and not isinstance(error, ConnectionError):
+        return 1  # a closed pipe, the only one of a connection, is ended quietly by the caller
     return _code_of_computing(error)
 
 

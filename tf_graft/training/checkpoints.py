@@ -3,12 +3,12 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tf_graft.core.checks import CheckpointError
+from tf_graft.training.whole import remove, whole, write
 
 # What TensorFlow raises on files that are truncated, altered or of another program.
 UNREADABLE = (
@@ -19,6 +19,9 @@ UNREADABLE = (
     TypeError,
     ValueError,
 )
+
+# What a kill leaves of a state that was being written; the last two by versions before 0.2.
+LEFT = re.compile(r"(ckpt-\d+|checkpoint)\.part|ckpt-\d+_temp|checkpoint\.tmp\w+")
 
 
 class Checkpoints:
@@ -45,16 +48,31 @@ class Checkpoints:
         tensors = {key: variable.value for key, variable in self._variables.items()}
         self._checkpoint = tf.train.Checkpoint(step=self._step, **tensors)
         self._keep = keep
-        self._manager: Any = None
 
     def save(self, step: int) -> None:
-        """Writes the state after `step`."""
+        """Writes the state after `step`, whole or not at all."""
         self._step.assign(step)
-        if self._manager is None:
-            self._manager = tf.train.CheckpointManager(
-                self._checkpoint, str(self._folder), max_to_keep=self._keep
-            )
-        self._manager.save(checkpoint_number=step)
+        path = self._folder / f"ckpt-{step}"
+        self._checkpoint.save_counter.assign_add(1)
+        with whole(path) as part:
+            self._checkpoint.write(str(part))
+        for path in _states(self._folder):
+            if _number(path) > step:  # of steps that are being taken again
+                _index(path).unlink()
+        self.settle(step)
+
+    def settle(self, step: int) -> None:
+        """Has the folder say that the state after `step` is the latest, and hold those to keep."""
+        states = [path for path in _states(self._folder) if _number(path) <= step]
+        if states:  # for `tf.train.latest_checkpoint`; a run looks at the states themselves
+            write(self._folder / "checkpoint", f'model_checkpoint_path: "{states[0].name}"\n')
+        for path in states[self._keep :]:
+            _index(path).unlink()
+        names = {path.name for path in _states(self._folder)}
+        for path in list(self._folder.glob("c*")):
+            data = re.fullmatch(r"(ckpt-\d+)\.data-.*", path.name)
+            if LEFT.fullmatch(path.name) or (data and data[1] not in names):
+                remove(path)
 
     def restore(self, say: Callable[[str], None]) -> int:
         """Loads the newest state that can be read, and returns its step; 0 where there is none.
@@ -62,11 +80,8 @@ class Checkpoints:
         Raises:
             CheckpointError: there are states, and none of them can be read.
         """
-        found = [path.with_suffix("") for path in self._folder.glob("ckpt-*.index")]
-        found = [path for path in found if re.fullmatch(r"ckpt-\d+", path.name)]
-        found.sort(key=lambda path: int(path.name[5:]), reverse=True)
         problems = []
-        for path in found:
+        for path in _states(self._folder):
             try:
                 self._load(path)
             except UNREADABLE as error:
@@ -90,3 +105,18 @@ class Checkpoints:
                 message = f"it holds no {variable.path} of shape {tuple(variable.shape)}"
                 raise CheckpointError(message)
         self._checkpoint.restore(str(path)).assert_consumed()
+
+
+def _states(folder: Path) -> list[Path]:
+    """The states in a folder, the newest first: one is there when its index is."""
+    found = [path.with_suffix("") for path in folder.glob("ckpt-*.index")]
+    found = [path for path in found if re.fullmatch(r"ckpt-\d+", path.name)]
+    return sorted(found, key=_number, reverse=True)
+
+
+def _number(path: Path) -> int:
+    return int(path.name[5:])
+
+
+def _index(path: Path) -> Path:
+    return path.with_name(f"{path.name}.index")

@@ -91,6 +91,12 @@ def explain(error: ErrorDetails, values: Any, source: Source) -> ConfigError:
     return source.error(key, _sentence(error, key))
 
 
+def reason(error: OSError) -> str:
+    """What the operating system says of an error, as a part of a sentence."""
+    said = error.strerror or str(error)
+    return f"{said[:1].lower()}{said[1:]}"
+
+
 def suggest(word: str, options: Sequence[str]) -> str:
     """The end of an error sentence: what was perhaps meant, else what there is."""
     close = difflib.get_close_matches(word, options, n=1)

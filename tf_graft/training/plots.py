@@ -7,7 +7,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from tf_graft.training.folder import RunFolder, read
+from tf_graft.training.folder import RunFolder
+from tf_graft.training.log import read
+from tf_graft.training.whole import whole
 
 TRAIN, TEST, RATE = "#4269d0", "#e8743b", "#3ca951"
 
@@ -31,7 +33,8 @@ def draw_run(folder: RunFolder, title: str) -> None:
     for axis in axes:
         axis.set_xlim(0, 1.02 * end)  # from the start, however short the run
     figure.suptitle(title)
-    figure.savefig(folder.plot, dpi=120)
+    with whole(folder.plot) as part:
+        figure.savefig(part, dpi=120)
 
 
 def draw_schedule(rates: np.ndarray, steps: np.ndarray, title: str, path: Path) -> None:

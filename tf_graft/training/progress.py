@@ -15,7 +15,13 @@ def finished(
     config: RunConfig, folder: RunFolder, steps_per_epoch: int, say: Callable[[str], None]
 ) -> dict[str, Any] | None:
     """The summary of a run that has made its steps already; None where there is something to do."""
-    summary = None if config.run.fresh else folder.finished()
+    if config.run.fresh:
+        return None
+    try:
+        summary = folder.finished()
+    except (OSError, ValueError):
+        say(f"{folder.summary} cannot be read; it is made anew.")
+        return None
     if not summary or summary["steps"] < config.run.epochs * steps_per_epoch:
         return None
     say(

@@ -2,10 +2,10 @@
 
 import contextlib
 import importlib.util
-import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import keras
@@ -15,11 +15,12 @@ from tf_graft import dtensor
 from tf_graft.core.nesting import nested
 from tf_graft.report import GraftRecorder
 from tf_graft.scaling import LossScaleLogger, MixedPrecision
-from tf_graft.training import cluster, models, optimizer, plots, progress, servers
+from tf_graft.training import cluster, models, optimizer, plots, progress, results, servers
 from tf_graft.training import data as data_sets
 from tf_graft.training.checkpoints import Checkpoints
 from tf_graft.training.errors import Source
-from tf_graft.training.folder import Log, RunFolder, read, write
+from tf_graft.training.folder import RunFolder
+from tf_graft.training.log import Log, read
 from tf_graft.training.loop import (
     STEP_COLUMNS,
     Bookkeeping,
@@ -29,6 +30,7 @@ from tf_graft.training.loop import (
 )
 from tf_graft.training.schema import RunConfig
 from tf_graft.training.stop import StopRequest
+from tf_graft.training.whole import whole
 from tf_graft.wrappers import AGN, CenterWeights
 
 RECORDS = 200  # of a graft in a run, at most: a small model must not wait for them
@@ -48,14 +50,11 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
     Raises:
         ConfigError: the config cannot be run; nothing has been written to the run's folder.
         CheckpointError: no saved state of the run can be read.
+        FolderError: the run's folder cannot be written to any more.
         Stopped: a signal ended the run, whose state is saved.
     """
     place = cluster.enter(config, source)
-    with (
-        _environment(config),
-        StopRequest().listening() as stop,
-        tempfile.TemporaryDirectory(prefix="tf_graft_") as own,
-    ):
+    with _environment(config), StopRequest().listening() as stop, ExitStack() as opened:
         data = data_sets.load(config.data, config.run.steps_per_execution, source)
         model = _compile(config, data, source, place)
         folder = RunFolder(config.run.dir or "runs/run")
@@ -64,13 +63,14 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
         if summary := progress.finished(config, folder, data.steps_per_epoch, say):
             return summary
         if place.chief:
-            folder.open(config)
+            opened.enter_context(folder.opened(config, source, say))
         remote = servers.Remote(config, data, model, place, source) if place.servers else None
         saved, keep = remote.saved() if remote else model, config.run.keep_checkpoints
         checkpoints = Checkpoints(folder.checkpoints, saved, keep)
-        start = checkpoints.restore(say) if place.chief or not config.run.fresh else 0
+        start = _start(config, place, folder, checkpoints, say)
         say(progress.announced(config, folder, model, data, start))
         if not place.chief:  # all workers must take part, and one may write
+            own = opened.enter_context(tempfile.TemporaryDirectory(prefix="tf_graft_"))
             folder = RunFolder(own)
             checkpoints = Checkpoints(folder.checkpoints, saved, keep)
         began = time.monotonic()
@@ -79,6 +79,21 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
         else:
             _fit(config, data, model, place, folder, checkpoints, start, stop)
         return _finish(config, data, model, folder, time.monotonic() - began)
+
+
+def _start(
+    config: RunConfig,
+    place: cluster.Place,
+    folder: RunFolder,
+    checkpoints: Checkpoints,
+    say: Callable[[str], None],
+) -> int:
+    """The step that the run goes on from."""
+    if not place.chief:
+        return checkpoints.restore(say) if folder.goes_on(config) else 0
+    start = checkpoints.restore(say)
+    checkpoints.settle(start)
+    return start
 
 
 def _compile(
@@ -163,12 +178,11 @@ def _finish(
         dtensor.collect(model)
     plain = keras.Model(model.input, model.output, name=model.name)
     plain.compile(model.optimizer, model.loss, metrics=models.metrics(data))
-    part = folder.model.with_name("part.keras")
-    plain.save(part)
-    part.replace(folder.model)
+    with whole(folder.model) as part:
+        plain.save(part)
     plots.draw_run(folder, f"{folder.path.name}: {config.model.name}, {config.optimizer.name}")
     log = read(folder.metrics)
-    summary = {
+    numbers = {
         "epochs": int(log["epoch"][-1]),
         "steps": int(log["step"][-1]),
         **{name: float(log[name][-1]) for name in log if name.startswith("train_")},
@@ -178,8 +192,7 @@ def _finish(
         "keras": keras.__version__,
         "tensorflow": tf.__version__,
     }
-    write(folder.summary, json.dumps(summary, indent=2) + "\n")
-    return summary
+    return results.write(folder.summary, numbers)
 
 
 @contextlib.contextmanager

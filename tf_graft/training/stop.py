@@ -31,8 +31,8 @@ class StopRequest:
 
         def remember(signum: int, _: Any) -> None:
             self.signum = signum
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            signal.signal(signal.SIGTERM, before[signal.SIGTERM])
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
         for number in before:
             signal.signal(number, remember)

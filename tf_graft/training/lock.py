@@ -1,0 +1,79 @@
+"""A lock on a folder, which the operating system takes back from a process that dies."""
+
+import contextlib
+import errno
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+try:
+    import fcntl
+except ImportError:  # Windows has none
+    fcntl = None  # type: ignore[assignment]
+
+UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+class InUse(Exception):
+    """Another process holds the lock; the message says which."""
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """Holds the lock that is the file `path`, which says who holds it.
+
+    Gives whether there are locks where the file lies. The file is removed in the end; one that a
+    kill has left locks nothing.
+
+    Raises:
+        InUse: another process holds it.
+        OSError: the file cannot be written.
+    """
+    file, holds = _acquired(path)
+    try:
+        file.truncate(0)
+        started = time.strftime("%Y-%m-%d %H:%M:%S")
+        file.write(f"process {os.getpid()} on {socket.gethostname()}, since {started}\n")
+        file.flush()
+        yield holds
+    finally:
+        with contextlib.suppress(OSError):
+            if _is_at(file, path):
+                path.unlink()  # before the lock is given back: who waits for it looks again
+        file.close()
+
+
+def _acquired(path: Path) -> tuple[IO[str], bool]:
+    while True:
+        with contextlib.ExitStack() as stack:
+            file = stack.enter_context(open(path, "a+", errors="replace"))
+            holds = _lock(file)
+            if _is_at(file, path):  # else who held it has removed it since
+                stack.pop_all()
+                return file, holds
+
+
+def _lock(file: IO[str]) -> bool:
+    """Locks a file; whether it could, or there are no locks."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        raise InUse(file.readline(200).strip() or "another process") from None
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
+        return False
+    return True
+
+
+def _is_at(file: IO[str], path: Path) -> bool:
+    """Whether an open file is still the one at `path`."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    return False

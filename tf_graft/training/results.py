@@ -1,0 +1,43 @@
+"""The final numbers of a run, in a file that shows whether it is as it was written."""
+
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+from tf_graft.training.whole import write as write_text
+
+CHECKSUM = "checksum"
+
+
+def write(path: Path, numbers: dict[str, Any]) -> dict[str, Any]:
+    """Writes numbers with their checksum, and returns both."""
+    results = {**numbers, CHECKSUM: _checksum(numbers)}
+    write_text(path, json.dumps(results, indent=2) + "\n")
+    return results
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What `write` returned, or a version before 0.2 has written, without a checksum.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is damaged.
+    """
+    try:
+        results = json.loads(path.read_text())
+    except RecursionError:
+        raise ValueError from None
+    if not isinstance(results, dict) or type(results.get("steps")) is not int:
+        raise ValueError
+    numbers = {name: value for name, value in results.items() if name != CHECKSUM}
+    tests = [value for name, value in numbers.items() if name.startswith("test_")]
+    if not tests or not all(isinstance(value, float) for value in tests):
+        raise ValueError
+    if results.get(CHECKSUM, _checksum(numbers)) != _checksum(numbers):
+        raise ValueError
+    return results
+
+
+def _checksum(numbers: dict[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps(numbers, sort_keys=True).encode()):08x}"
