@@ -3,7 +3,8 @@
 import pytest
 import trust
 
-EVERY = {"gradients": 61, "arguments": 8, "configs": 25, "kills": 80, "state": 16}  # of an area, one attack in so many
+# Of an area, one attack in so many.
+EVERY = {"gradients": 61, "arguments": 8, "configs": 25, "kills": 80, "state": 16}
 
 
 @pytest.mark.slow
