@@ -16,16 +16,8 @@ from tf_graft.core.rows import Part, Whole
 INTERNAL = {
     *("aggregate", "apply_summed", "complete", "decays", "divisor", "join", "judged"),
     *("keras_slots", "meet", "named_variables", "outermost", "penalized", "prepare", "proposals"),
-    *(
-        "rate_variables",
-        "rates",
-        "settle",
-        "signature",
-        "slot_from_keras",
-        "snapshot",
-        "spoiled_micro_steps",
-    ),
-    *("watch", "write_by_kernel"),
+    *("rate_variables", "rates", "settle", "signature", "slot_from_keras", "snapshot"),
+    *("spoiled_micro_steps", "watch", "write_by_kernel"),
     # of wrappers
     *("accumulated_steps", "adapts", "centers", "check_finite", "children", "follow"),
     *("handed_over", "local_step", "on_servers", "ratio", "show_center", "take_center"),
