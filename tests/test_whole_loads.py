@@ -181,3 +181,16 @@ def test_what_is_no_optimizer_at_all_is_left_with_a_warning(tmp_path):
     assert weights(target).tobytes() == weights(source).tobytes()
     target.optimizer.build(target.trainable_variables)
     assert int(target.optimizer.iterations) == 0
+
+
+def test_slots_that_say_not_whose_they_are_are_refused_at_build(tmp_path):
+    """TensorFlow keeps what it finds no place for, and would restore it when there is one."""
+    nobody, variable = tf.Module(), tf.Variable([1.0], name="w")
+    nobody._state = {"w": {"momentum": tf.Variable([np.nan])}}
+    path = tf.train.Checkpoint(optimizer=nobody).write(str(tmp_path / "checkpoint"))
+    optimizer = SGD(0.5, momentum=0.9)
+    tf.train.Checkpoint(optimizer=optimizer).read(path)
+    with pytest.raises(tf_graft.CheckpointError, match="does not say whose it is"):
+        optimizer.build([variable])
+    optimizer.apply([tf.constant([1.0])], [variable])
+    assert float(variable[0]) == 0.5

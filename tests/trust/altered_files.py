@@ -36,6 +36,8 @@ NAMES = (
     ("optimizer", "optimizer/momentum", "momentum"),
     ("iteration", "learning_rate", "_state", "_identity"),
 )
+# How Keras itself saves the same elsewhere: for half precision, and on other backends.
+SHORTER = {("float32", "as float16"), ("int64", "as int32")}
 ROLES = ("optimizer", "iteration", "learning_rate", "skipped_steps", "micro_steps")
 
 
@@ -100,8 +102,8 @@ def damages(file: Path) -> Iterator[tuple[str, Damage]]:
     for turn, (key, value) in enumerate(whole.items()):
         kinds = list(values_like(key.replace("|", "/"), value, of_keras=True))
         for kind, altered in kinds[turn % 5 :: 5]:
-            if kind == "as float16" and "optimizer" not in entries:
-                continue  # as Keras has it for such weights
+            if (value.dtype.name, kind) in SHORTER and "optimizer" not in entries:
+                continue
             yield f"{key} {kind}", partial(give, VARS, key, altered)
         if value.dtype != bool and "optimizer" in entries:
             yield f"{key} with a bit flipped", partial(give, VARS, key, flipped(value, turn))

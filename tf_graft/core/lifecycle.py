@@ -94,6 +94,7 @@ class Lifecycle(Saving, Placed):
         self._check_buildable(variables, keys)
         if self.built:
             return
+        self._examine()
         made_under, self._strategy = self._strategy, replicas.strategy_of(variables)
         with tf.init_scope(), replicas.creating_under(self._strategy):
             self.settle(self.mesh or slots.mesh_of(variables), made_under is not self._strategy)
@@ -104,7 +105,6 @@ class Lifecycle(Saving, Placed):
             self.complete(built)
             self._parameters = Parameters(dict(zip(keys, built, strict=True)))
             self._state = {p.path: {**p.slots, **p.state} for p in built}
-            self._examine()
             try:
                 self._settle_awaited()
             finally:  # it is built, whether what it waited for fits or not
