@@ -364,8 +364,9 @@ DECAY = GRAFT[GRAFT.index("name: exponential_decay") : GRAFT.index("run:")]
         ("rate: 0.5", "rate: -3.0", ":18: exponential_decay(decay_rate=-3.0): decay_rate must"),
         (
             DECAY,
-            "{name: lr_policy, policy: fixed_lr, params: {learning_rate: -0.5}}\n",
-            ":14: the rate at step 0 is -0.5; it must be finite and at least 0.",
+            "{name: lr_policy, policy: piecewise_constant, params: {learning_rate: 1.0, "
+            "boundaries: [1], decay_rates: [-0.5]}}\n",
+            ":15: the rate at step 2 is -0.5; it must be finite and at least 0.",
         ),
     ],
 )

@@ -127,6 +127,7 @@ def test_the_translation_is_what_a_run_keeps():
         ({"optimizer_params": "{}"}, "7: Momentum needs 'momentum'."),
         ({"optimizer_params": "{momentum: 2}"}, "7: Momentum(momentum=2): momentum must lie"),
         ({"lr_policy": "poly"}, "8: no policy 'poly'; there are fixed_lr,"),
+        ({"lr_policy_params": "{warmup_steps: -1}"}, "9: warmup_steps is -1; it must be at least"),
         ({"lr_policy_params": "{power: 2.0}"}, "it also needs 'learning_rate'."),
         ({"lr_policy_params": "{learning_rate: 0.1, gamma: 2}"}, "it does not take 'gamma'"),
         ({"lr_polici": "x"}, "unknown key 'lr_polici' in 'openseq2seq'; did you mean 'lr_policy'?"),

@@ -116,7 +116,7 @@ PATTERNS = ("''", "'../x y'", "os.system", "__class__")
 # What makes sense all the same: (the end of a place, the text).
 MEANT = {
     *((name, "-1") for name in ("muon_a", "muon_b", "muon_c", "learning_rate_power")),
-    *((name, "-1") for name in ("beta_2_decay", "log_max", "lr_policy_params.power")),
+    *((name, "-1") for name in ("beta_2_decay", "log_max")),
     ("adam_lr_ratio", "0.5"),
     *((name, "3") for name in ("loss_scale", "learning_rate", "schedule", "decay_steps")),
     *(("exclude_from_weight_decay.0", text) for text in PATTERNS),

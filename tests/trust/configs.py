@@ -43,7 +43,7 @@ FILES = {
     "a handle": f"%TAG ! tag:x,2000:\n---\n{TEXT}".encode(),
     "cut": TEXT[: TEXT.index("optimizer")].encode(),
 }
-# Added to a section, or put in the place of its first line.
+# Added to a section, as its first line.
 LINES = (
     *("unknown: 1", "class_name: Adam", "module: os", "registered_name: x", "config: {a: 1}"),
     *("<<: {a: 1}", "? [a]\n: 1", "1: 2", "true: 1", "~: 1", "\tname: x", "a b", "*a : 1", "- 1"),

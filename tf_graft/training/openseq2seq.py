@@ -91,6 +91,10 @@ def _rate(section: OpenSeq2Seq, source: Source) -> dict[str, Any]:
         message = f"no policy '{section.lr_policy}'; there are {', '.join(POLICIES)}."
         raise source.error((SECTION, "lr_policy"), message)
     params = dict(section.lr_policy_params)
+    for name, value in params.items():
+        if isinstance(value, int | float) and value < 0:
+            message = f"{name} is {value}; it must be at least 0."
+            raise source.error((SECTION, "lr_policy_params", name), message)
     known = inspect.signature(POLICIES[section.lr_policy]).parameters
     if "decay_steps" in known and "decay_steps" not in params:
         if "begin_decay_at" in known and "warmup_steps" in known:

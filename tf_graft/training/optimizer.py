@@ -15,6 +15,7 @@ from tf_graft.training.errors import ConfigError, Key, Source
 from tf_graft.training.schema import RunConfig
 
 LOOKS = 32  # at a schedule's rates, from the first step to the last
+REFUSALS = (ValueError, TypeError, ArithmeticError, LookupError, tf.errors.OpError)
 Change = Callable[[Key, Any], Any]
 
 
@@ -38,7 +39,7 @@ def build(config: RunConfig, steps_per_epoch: int, source: Source) -> keras.opti
         values = _changed(values, ("optimizer",), _in_numbers(total, updates))
         config.optimizer = type(section)(**values)
         return tf_graft.get(_changed(values, ("optimizer",), _made(total, source)))
-    except (ValueError, TypeError, ArithmeticError, LookupError, tf.errors.OpError) as error:
+    except REFUSALS as error:
         raise located(error, config, source) from None
 
 
@@ -86,17 +87,23 @@ def _made(total: int, source: Source) -> Change:
     def change(place: Key, value: Any) -> Any:
         if place[-1] != "learning_rate" or not isinstance(value, dict):
             return value
-        schedule = tf_graft.schedules.get(value)
-        numbers = [n for n in value.values() if isinstance(n, int) and 0 < n < total]
-        steps = {0, 1, *numbers, *map(int, np.linspace(0, max(total - 1, 0), LOOKS))}
-        for step in sorted(steps):
-            rate = float(schedule(step))
-            if not (math.isfinite(rate) and rate >= 0):
-                message = f"the rate at step {step} is {rate}; it must be finite and at least 0."
-                raise source.error(place, message)
+        try:
+            schedule = tf_graft.schedules.get(value)
+            _look_at(schedule, value, total)
+        except REFUSALS as error:
+            raise _located(error, value, place, source) from None
         return schedule
 
     return change
+
+
+def _look_at(schedule: Any, section: dict[str, Any], total: int) -> None:
+    numbers = [n for n in section.values() if isinstance(n, int) and 0 < n < total]
+    steps = {0, 1, *numbers, *map(int, np.linspace(0, max(total - 1, 0), LOOKS))}
+    for step in sorted(steps):
+        rate = float(schedule(step))
+        if not (math.isfinite(rate) and rate >= 0):
+            raise ValueError(f"the rate at step {step} is {rate}; it must be finite and at least 0")
 
 
 def _resolve(schedule: dict[str, Any], total: int, epoch: int) -> dict[str, Any]:
@@ -114,20 +121,24 @@ def _resolve(schedule: dict[str, Any], total: int, epoch: int) -> dict[str, Any]
 
 def located(error: Exception, config: RunConfig, source: Source) -> Exception:
     """The error with the place of the argument it names."""
+    return _located(error, config.optimizer.model_dump(), ("optimizer",), source)
+
+
+def _located(error: Exception, section: dict[str, Any], key: Key, source: Source) -> Exception:
     if isinstance(error, ConfigError):
         return error
     message = re.sub(r"\{\{.*?\}\} ", "", str(error).strip().partition("\n")[0])  # of TensorFlow's
     message = message if message.endswith((".", "?")) else f"{message}."
     named = re.findall(r"get\('([^']*)'\)", message)
     words = [*re.findall(r"(\w+)=", message), *re.findall(r"\w+", message)]
-    places = list(_places(config.optimizer.model_dump(), ("optimizer",)))
-    found = [key for name in named for key, value in places if key[-1] == "name" and value == name]
+    places = list(_places(section, key))
+    found = [at for name in named for at, value in places if at[-1] == "name" and value == name]
     for word in words:
-        known = [(key, value) for key, value in places if key[-1] == word]
+        known = [(at, value) for at, value in places if at[-1] == word]
         # of several arguments of one name, the one that was quoted
-        found += [key for key, value in known if f"{word}={value!r}" in message]
-        found += [key for key, _ in known]
-    return source.error(found[0] if found else ("optimizer", "name"), message)
+        found += [at for at, value in known if f"{word}={value!r}" in message]
+        found += [at for at, _ in known]
+    return source.error(found[0] if found else (*key, "name"), message)
 
 
 def _places(section: dict[str, Any], key: Key) -> Iterator[tuple[Key, Any]]:
