@@ -40,7 +40,9 @@ class Checked:
         if value is before or (type(value) is type(before) and value == before):
             return
         remembered, kept[self.name] = _remembered(optimizer), value
-        if remembered != _remembered(optimizer) or optimizer.lacks_state():
+        now = _remembered(optimizer)
+        fits = now == remembered if optimizer.built else now.keys() <= remembered.keys()
+        if not fits or optimizer.lacks_state():
             kept[self.name] = before
             raise ValueError(
                 f"{owner}.{self.name} = {shown(value)}: {self.name} decides what is remembered, "

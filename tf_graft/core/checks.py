@@ -1,4 +1,4 @@
-"""Arguments checked once, on construction, with errors that name them.
+"""Checks of arguments, with errors that name them.
 
 Every function takes the owner (a class name, as the caller typed it) and the argument's name, and
 returns the value as a plain Python object, so that configs hold nothing but plain values.

@@ -76,8 +76,6 @@ class RMSprop(Optimizer):
         self.epsilon = epsilon
         self.centered = centered
         self.initial_velocity = initial_velocity
-        if not self.momentum:  # the kernel would want a slot for it
-            self.kernel = None
 
     def slots(self) -> dict[str, Slot]:
         roles = {"momentum": self.momentum, "average_gradient": self.centered}
@@ -97,7 +95,12 @@ class RMSprop(Optimizer):
             x = new["momentum"] = self.momentum * s["momentum"] + x
         return -x, new
 
-    def kernel(self, g: tf.Tensor, w: Any, s: dict[str, Any], lr: Any, t: Any) -> None:
+    @property
+    def kernel(self) -> Any:
+        """None without momentum, for which TensorFlow's would want a slot."""
+        return self._kernel if self.momentum else None
+
+    def _kernel(self, g: tf.Tensor, w: Any, s: dict[str, Any], lr: Any, t: Any) -> None:
         apply = (
             tf.raw_ops.ResourceApplyCenteredRMSProp
             if self.centered

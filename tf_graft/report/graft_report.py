@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from tf_graft.report import fits, records
 from tf_graft.report.errors import ReportError
-from tf_graft.report.rates import KINDS, LayerwiseRates
+from tf_graft.report.rate_checks import KINDS
+from tf_graft.report.rates import LayerwiseRates
 from tf_graft.report.variance import Shares, decomposed
 
 # A norm so far below the median layer's is rounding: the true gradient is zero.

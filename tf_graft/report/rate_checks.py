@@ -1,0 +1,109 @@
+"""What a description of layerwise rates must be."""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tf_graft.core.checks import fault, shown
+
+FORMAT = "tf_graft layerwise rates 1"
+KINDS = ("constant", "piecewise", "power_law", "global")
+LARGEST = 1e30  # a float32, with room for products
+STEEPEST = 100.0
+LAST = 2**31  # steps, which is more than anyone takes
+
+# The keys of a rates file beside `format` and `kind`.
+KEYS = {
+    "constant": {"rates"},
+    "piecewise": {"rates", "steps", "curve"},
+    "power_law": {"rates", "reference_step", "exponent"},
+    "global": {"rate"},
+}
+
+
+def checked(values: Any) -> dict[str, Any]:
+    """The arguments that a description stands for."""
+    if not isinstance(values, Mapping) or values.get("format") != FORMAT:
+        raise ValueError(f"rates have a 'format', which is {FORMAT!r}.")
+    kind = values.get("kind")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ValueError(f"kind is {str(kind)[:60]!r}; it must be one of {', '.join(KINDS)}.")
+    given, wanted = set(values) - {"format", "kind"}, KEYS[kind]
+    if given != wanted:
+        wrong, problem = min(
+            [(str(key), "is unknown") for key in given - wanted]
+            + [(key, "is missing") for key in wanted - given]
+        )
+        raise ValueError(f"{wrong[:60]!r} {problem} for kind {kind!r}.")
+    arguments: dict[str, Any] = {key: CHECKS[key](key, values[key]) for key in wanted}
+    steps, curve = arguments.get("steps", ()), arguments.get("curve", ())
+    if len(steps) != len(curve) or any(a >= b for a, b in itertools.pairwise(steps)):
+        raise ValueError("steps must rise, and the curve must have a value for each.")
+    if _highest(**arguments) > math.log(LARGEST):
+        raise ValueError(f"within {LAST} steps a rate would be above {LARGEST:g}.")
+    return {"kind": kind, **arguments}
+
+
+def _highest(
+    rates: Mapping[str, float] | None = None,
+    rate: float = 1.0,
+    steps: Sequence[float] = (),
+    curve: Sequence[float] = (1.0,),
+    reference_step: float = 1.0,
+    exponent: float = 0.0,
+) -> float:
+    """The logarithm of the highest rate at any step."""
+    course = max(exponent * math.log(step / reference_step) for step in (1, LAST))
+    factor = max(rates.values()) if rates else rate
+    return math.log(factor * max(curve)) + course if factor else -math.inf
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{name} is {shown(value)[:60]}; it must be a number.")
+    if not abs(value) <= LARGEST:  # NaN too
+        raise ValueError(f"{name} is {shown(value)[:60]}; it must be finite.")
+    return float(value)
+
+
+def _rate(name: str, value: Any) -> float:
+    if _number(name, value) < 0:
+        raise ValueError(f"{name} is {value}; it must be at least 0.")
+    if must := fault(value):
+        raise ValueError(f"{name} is {value}; it must {must}.")
+    return float(value)
+
+
+def _positive(name: str, value: Any) -> float:
+    if _number(name, value) < 1e-30:
+        raise ValueError(f"{name} is {value}; it must be above 0.")
+    return float(value)
+
+
+def _exponent(name: str, value: Any) -> float:
+    if abs(_number(name, value)) > STEEPEST:
+        raise ValueError(f"{name} is {value}; it must lie in [-{STEEPEST:g}, {STEEPEST:g}].")
+    return float(value)
+
+
+def _rates(name: str, values: Any) -> dict[str, float]:
+    if not isinstance(values, Mapping) or not values:
+        raise ValueError(f"{name} must be a number for each variable.")
+    return {str(path): _rate(f"the rate of '{path}'", value) for path, value in values.items()}
+
+
+def _numbers(name: str, values: Any) -> tuple[float, ...]:
+    if not isinstance(values, list | tuple) or not values:
+        raise ValueError(f"{name} must be a list of numbers.")
+    return tuple(_positive(f"an entry of {name}", value) for value in values)
+
+
+CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "rates": _rates,
+    "rate": _rate,
+    "steps": _numbers,
+    "curve": _numbers,
+    "reference_step": _positive,
+    "exponent": _exponent,
+}
