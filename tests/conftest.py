@@ -14,7 +14,7 @@ YOUNG = 300_000  # objects of tests that ended, some 200 MB: collected in half a
 # pytest runs others, and not two of them side by side at the end. What is left then is short.
 CLUSTERS = (
     *("test_strategies", "test_agn_servers", "test_multi_worker", "test_launch"),
-    *("test_dtensor", "test_mesh", "test_bench", "test_trust"),
+    *("test_dtensor", "test_mesh", "test_trust"),
 )
 
 

@@ -933,8 +933,8 @@ def test_each_replica_has_a_loss_scale_of_its_own(bad):
     ("policy", "options"),
     [
         ("mixed_float16", {}),
-        ("float16", {"run_eagerly": True}),
-        ("float16", {"steps_per_execution": 3}),
+        pytest.param("float16", {"run_eagerly": True}, marks=pytest.mark.slow),
+        pytest.param("float16", {"steps_per_execution": 3}, marks=pytest.mark.slow),
     ],
     ids=str,
 )
@@ -985,7 +985,7 @@ def test_keras_scales_for_what_is_around_no_mixed_precision():
     assert type(model.optimizer) is keras.optimizers.LossScaleOptimizer
 
 
-@pytest.mark.parametrize("scale", ["backoff", "logmax"])
+@pytest.mark.parametrize("scale", ["backoff", pytest.param("logmax", marks=pytest.mark.slow)])
 def test_the_scalers_state_is_saved_and_goes_on(scale, tmp_path):
     """In the middle of a round and after an overflow, bit for bit, in all three forms."""
     x, y = data()

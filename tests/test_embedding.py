@@ -62,7 +62,13 @@ MADE = {
 }
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("adam_all_on", "agn") else pytest.param(name, marks=pytest.mark.slow)
+        for name in MADE
+    ],
+)
 def test_a_compiled_model_copies_no_table(name):
     model = embedding_model()
     model.compile(MADE[name](), "mse")

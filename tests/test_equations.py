@@ -102,8 +102,7 @@ def assert_follows_equations(sample, option):
     assert_follows_oracle(sample.make(**OPTIONS[option]), oracle, "float64", sample.rtol)
 
 
-@each(having("oracle"))
-@pytest.mark.parametrize("option", ["plain", "together"])  # each option: above
+@each_in_turn("option", ["plain", "together"], having("oracle"))  # each option: above
 def test_follows_the_papers_equations_in_float32(sample, option):
     oracle = sample.make_oracle(float32_weights(), STORED_RATE, **OPTIONS[option])
     assert_follows_oracle(sample.make(**OPTIONS[option]), oracle, "float32", sample.rtol)

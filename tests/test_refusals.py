@@ -350,8 +350,7 @@ def test_refuses_misuse(case):
     assert_refuses_call(tf_graft.Adam(RATE, **OPTIONS["together"]), call, error, message)
 
 
-@each()
-@pytest.mark.parametrize(
+@each_in_turn(
     "case", ["wrong shape of the last", "unknown variable", "a variable twice", "fewer gradients"]
 )
 def test_refuses_misuse_of_any_optimizer(sample, case):

@@ -420,7 +420,13 @@ def alone(tmp_path_factory):
     return records.read(file)
 
 
-@pytest.mark.parametrize("case", AROUND)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=[pytest.mark.slow] * (number % 2))
+        for number, case in enumerate(AROUND)
+    ],
+)
 def test_a_graft_is_found_in_what_is_around_it(case, alone, tmp_path):
     fit(AROUND[case](graft()), report.GraftRecorder(tmp_path / "r"))
     within = records.read(tmp_path / "r")

@@ -185,8 +185,7 @@ RESUMED = {
 }
 
 
-QUICK = ("in a later epoch", "at the last step of an epoch")
-QUICK += ("momentum, decay, averages, accumulation",)
+QUICK = ("in a later epoch", "momentum, decay, averages, accumulation")
 
 
 @pytest.mark.parametrize(
