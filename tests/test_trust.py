@@ -5,7 +5,7 @@ import importlib
 import pytest
 import trust
 
-EVERY = {"kills": 80}  # of an area, one attack in so many
+EVERY = {"kills": 100}  # of an area, one attack in so many
 
 
 @pytest.mark.slow
