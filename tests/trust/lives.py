@@ -82,7 +82,8 @@ class Runs:
         first, longer = ("run.epochs=2",), ("run.epochs=3",)
         end = self.end_of(None, first)
         end_of_longer = self.end_of(None, longer)
-        old = self.end_of(None, ("run.seed=1",)) | {"tensorboard": None, "tensorboard/old": b"1"}
+        other = 'data.train="train[32:128]"'
+        old = self.end_of(None, (other,)) | {"tensorboard": None, "tensorboard/old": b"1"}
         half = {}
 
         def keep(operation, path):
@@ -124,7 +125,7 @@ class Runs:
         return self._ended[key]
 
     def _compiled(self, config, data, source, place):
-        key = config.model_dump_json(exclude={"run": {"epochs", "fresh", "dir"}})
+        key = config.model_dump_json(include={"model", "optimizer"})
         if key not in self._made:
             model = self._compile(config, data, source, place)
             variables = [*model.variables, *model.optimizer.variables, *model.metrics_variables]

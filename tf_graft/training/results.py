@@ -34,7 +34,8 @@ def read(path: Path) -> dict[str, Any]:
     tests = [value for name, value in numbers.items() if name.startswith("test_")]
     if not tests or not all(isinstance(value, float) for value in tests):
         raise ValueError
-    if results.get(CHECKSUM, _checksum(numbers)) != _checksum(numbers):
+    last = next(reversed(results))  # of those without a checksum, it is TensorFlow's version
+    if last != "tensorflow" and results.get(CHECKSUM) != _checksum(numbers):
         raise ValueError
     return results
 
