@@ -20,7 +20,8 @@ from tf_graft.training import data as data_sets
 from tf_graft.training import loop, models, plots, run
 from tf_graft.training.config import ConfigError, load
 from tf_graft.training.errors import Source
-from tf_graft.training.folder import Log, RunFolder, read
+from tf_graft.training.folder import RunFolder
+from tf_graft.training.log import Log, read
 from tf_graft.training.schema import Application, Data, Transformer
 
 # Keras 3.15's convert_to_numpy on NumPy 2, met wherever a model is saved.

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tf_graft import dtensor
 from tf_graft.scaling import MixedPrecision
 from tf_graft.training.checkpoints import Checkpoints
-from tf_graft.training.folder import Log
+from tf_graft.training.log import Log
 from tf_graft.training.stop import Stopped, StopRequest
 
 STEP_COLUMNS = ("step", "epoch", "loss", "learning_rate")

@@ -7,7 +7,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from tf_graft.training.folder import RunFolder, read
+from tf_graft.training.folder import RunFolder
+from tf_graft.training.log import read
 
 TRAIN, TEST, RATE = "#4269d0", "#e8743b", "#3ca951"
 

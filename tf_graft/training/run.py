@@ -19,7 +19,8 @@ from tf_graft.training import cluster, models, optimizer, plots, progress, serve
 from tf_graft.training import data as data_sets
 from tf_graft.training.checkpoints import Checkpoints
 from tf_graft.training.errors import Source
-from tf_graft.training.folder import Log, RunFolder, read, write
+from tf_graft.training.folder import RunFolder, write
+from tf_graft.training.log import Log, read
 from tf_graft.training.loop import (
     STEP_COLUMNS,
     Bookkeeping,
