@@ -1,20 +1,28 @@
 """The state of a run on disk: every variable that the next step depends on, and its number."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import keras
 import tensorflow as tf
+from google.protobuf.message import DecodeError
+from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
 from tf_graft.core.checks import CheckpointError
+from tf_graft.training.origin import OfLog, Origin
+
+# Keys in a file: of a variable's value, after its name; of its run; and of what TensorFlow adds.
+VALUE, ORIGIN = "/.ATTRIBUTES/VARIABLE_VALUE", "origin/.ATTRIBUTES/py_state"
+GRAPH, COUNTER = "_CHECKPOINTABLE_OBJECT_GRAPH", f"save_counter{VALUE}"
 
 # What TensorFlow raises on files that are truncated, altered or of another program.
 UNREADABLE = (
     tf.errors.OpError,
+    DecodeError,
     AssertionError,
-    IndexError,
+    LookupError,
     RuntimeError,
     TypeError,
     ValueError,
@@ -28,8 +36,8 @@ class Checkpoints:
     state, and the running metrics of an epoch under way.
     """
 
-    def __init__(self, folder: Path, model: keras.Model, keep: int) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, model: keras.Model, keep: int, origin: Origin) -> None:
+        self._folder, self._origin = folder, origin
         self._step = tf.Variable(0, dtype=tf.int64)
         groups = {
             "model": model.variables,
@@ -43,13 +51,15 @@ class Checkpoints:
             for number, variable in enumerate(variables)
         }
         tensors = {key: variable.value for key, variable in self._variables.items()}
-        self._checkpoint = tf.train.Checkpoint(step=self._step, **tensors)
+        self._state = tf.train.Checkpoint(step=self._step, **tensors)
+        self._checkpoint = tf.train.Checkpoint(origin=origin, step=self._step, **tensors)
         self._keep = keep
         self._manager: Any = None
 
-    def save(self, step: int) -> None:
-        """Writes the state after `step`."""
+    def save(self, step: int, logs: Mapping[str, int]) -> None:
+        """Writes the state after `step`; `logs` are the logs' checksums, by name."""
         self._step.assign(step)
+        self._origin.checksums = logs
         if self._manager is None:
             self._manager = tf.train.CheckpointManager(
                 self._checkpoint, str(self._folder), max_to_keep=self._keep
@@ -68,25 +78,60 @@ class Checkpoints:
         problems = []
         for path in found:
             try:
-                self._load(path)
+                notices = self._load(path, int(path.name[5:]))
             except UNREADABLE as error:
-                reason = str(error).strip().partition("\n")[0]
-                problems.append(f"{path} cannot be read: {reason.rstrip('.')}.")
+                problems.append((f"{path} {_clause(error)}.", isinstance(error, OfLog)))
                 continue
-            for problem in problems:
+            for problem, _ in problems:
                 say(f"{problem} Going on from {path.name} instead.")
+            for notice in notices:
+                say(notice)
             return int(self._step)
-        if problems:
-            raise CheckpointError(f"{problems[0]} Start afresh with run.fresh=true.")
-        return 0
+        if not problems:
+            return 0
+        problem, of_log = problems[0]
+        remove = "Put back a copy of that log, or remove it to go on without its rows; or start"
+        raise CheckpointError(f"{problem} {remove if of_log else 'Start'} afresh: run.fresh=true.")
 
-    def _load(self, path: Path) -> None:
-        # Checked before a byte is allocated: a file says what it likes about its sizes.
+    def _load(self, path: Path, step: int) -> list[str]:
+        """Loads a state if it is whole and of this run; returns what the user should know."""
         reader = tf.train.load_checkpoint(str(path))
+        self._check_variables(reader)
+        _check_graph(reader, [*self._variables, "step"])
+        if (said := reader.get_tensor(f"step{VALUE}")) != step:
+            raise CheckpointError(f"cannot be read: it says that it is of step {said}")
+        saved = reader.get_tensor(ORIGIN) if reader.has_tensor(ORIGIN) else None
+        notices = self._origin.check(saved, step)
+        status = self._state.read(str(path))
+        status.assert_existing_objects_matched()
+        status.expect_partial()  # as to what is no variable
+        return notices
+
+    def _check_variables(self, reader: Any) -> None:
+        """Refuses other variables before a byte is allocated: a file says what it likes."""
         shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
         for name, variable in self._variables.items():
-            key = f"{name}/.ATTRIBUTES/VARIABLE_VALUE"
-            if shapes.get(key) != variable.shape or dtypes.get(key) != variable.value.dtype:
+            key = f"{name}{VALUE}"
+            if shapes.pop(key, None) != variable.shape or dtypes[key] != variable.value.dtype:
                 message = f"it holds no {variable.path} of shape {tuple(variable.shape)}"
-                raise CheckpointError(message)
-        self._checkpoint.restore(str(path)).assert_consumed()
+                raise CheckpointError(f"cannot be read: {message}")
+        if shapes.pop(f"step{VALUE}", None) != [] or dtypes[f"step{VALUE}"] != tf.int64:
+            raise CheckpointError("cannot be read: it holds no step")
+        if more := sorted(set(shapes) - {ORIGIN, GRAPH, COUNTER}):
+            raise CheckpointError(f"cannot be read: its {more[0]} is no variable of this run")
+
+
+def _check_graph(reader: Any, names: Iterable[str]) -> None:
+    """Refuses a file that would have another's value restored into a variable."""
+    nodes = TrackableObjectGraph.FromString(reader.get_tensor(GRAPH)).nodes
+    children = {child.local_name: nodes[child.node_id] for child in nodes[0].children}
+    for name in names:
+        found = [each.checkpoint_key for each in children[name].attributes]
+        if found != [f"{name}{VALUE}"] or children[name].HasField("registered_saver"):
+            raise CheckpointError(f"cannot be read: it would restore {found} into {name}")
+
+
+def _clause(error: Exception) -> str:
+    """What is wrong with a state."""
+    reason = str(error).strip().partition("\n")[0].rstrip(".")
+    return reason if isinstance(error, CheckpointError) else f"cannot be read: {reason}"
