@@ -5,7 +5,7 @@ import importlib
 import pytest
 import trust
 
-EVERY = {}  # of an area, one attack in so many
+EVERY = {"files": 25}  # of an area, one attack in so many
 
 
 @pytest.mark.slow

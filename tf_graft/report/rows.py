@@ -57,14 +57,17 @@ class Rows(NamedTuple):
         return not traces and (self.first is None or expected not in (None, self.first))
 
     def misfit(self, step: int, expected: int | None) -> str:
-        """What is wrong with the rows up to `step`; empty where nothing is. Arguments as `lost`."""
+        """What is wrong with the rows up to a state; empty where nothing is.
+
+        Arguments are those of `lost`.
+        """
         if expected is not None and self.checksum(step) == expected and self._reach(step):
             return ""
         if self.damage and self.until(step) == len(self.steps):
             return self.damage
         if not self._reach(step):
             return f"rows end at step {self.steps[self.until(step) - 1]}"
-        return "" if expected is None else "rows are those of another run"
+        return "" if expected is None else "rows are not those it was saved with"
 
     def _reach(self, step: int) -> bool:
         """Whether no row is missing before `step`, as far as distances tell."""

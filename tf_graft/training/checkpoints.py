@@ -1,20 +1,24 @@
 """The state of a run on disk: every variable that the next step depends on, and its number."""
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
 from tf_graft.core.checks import CheckpointError
-from tf_graft.training.origin import OfLog, Origin
+from tf_graft.report import ReportError, records
+from tf_graft.training.origin import OfLog, Origin, parsed
 
 # Keys in a file: of a variable's value, after its name; of its run; and of what TensorFlow adds.
 VALUE, ORIGIN = "/.ATTRIBUTES/VARIABLE_VALUE", "origin/.ATTRIBUTES/py_state"
+UNBOUNDED = (-math.inf, math.inf)
 GRAPH, COUNTER = "_CHECKPOINTABLE_OBJECT_GRAPH", f"save_counter{VALUE}"
 
 # What TensorFlow raises on files that are truncated, altered or of another program.
@@ -72,13 +76,10 @@ class Checkpoints:
         Raises:
             CheckpointError: there are states, and none of them can be read.
         """
-        found = [path.with_suffix("") for path in self._folder.glob("ckpt-*.index")]
-        found = [path for path in found if re.fullmatch(r"ckpt-\d+", path.name)]
-        found.sort(key=lambda path: int(path.name[5:]), reverse=True)
         problems = []
-        for path in found:
+        for path in _states(self._folder):
             try:
-                notices = self._load(path, int(path.name[5:]))
+                notices = self._load(path, _number(path))
             except UNREADABLE as error:
                 problems.append((f"{path} {_clause(error)}.", isinstance(error, OfLog)))
                 continue
@@ -100,8 +101,8 @@ class Checkpoints:
         _check_graph(reader, [*self._variables, "step"])
         if (said := reader.get_tensor(f"step{VALUE}")) != step:
             raise CheckpointError(f"cannot be read: it says that it is of step {said}")
-        saved = reader.get_tensor(ORIGIN) if reader.has_tensor(ORIGIN) else None
-        notices = self._origin.check(saved, step)
+        notices = self._origin.check(_origin_in(reader), step)
+        self._check_values(reader)
         status = self._state.read(str(path))
         status.assert_existing_objects_matched()
         status.expect_partial()  # as to what is no variable
@@ -119,6 +120,56 @@ class Checkpoints:
             raise CheckpointError("cannot be read: it holds no step")
         if more := sorted(set(shapes) - {ORIGIN, GRAPH, COUNTER}):
             raise CheckpointError(f"cannot be read: its {more[0]} is no variable of this run")
+
+    def _check_values(self, reader: Any) -> None:
+        """Refuses what an optimizer's variable cannot hold, where it says what it can."""
+        for name, variable in self._variables.items():
+            low, high = getattr(variable, "within", UNBOUNDED)
+            if (low, high) != UNBOUNDED:
+                value = reader.get_tensor(f"{name}{VALUE}")
+                if np.any((value < low) | (value > high)):
+                    message = f"{variable.path} must lie in [{low:g}, {high:g}]"
+                    raise CheckpointError(f"cannot be read: {message}")
+
+
+def check_records(folder: Path) -> None:
+    """Refuses the records in a run's folder that are not those its newest state was saved with.
+
+    What is damaged in the file itself, it tells by itself.
+
+    Raises:
+        ReportError: rows are missing, or are another run's.
+    """
+    path = folder / records.FILE
+    for state in _states(folder / "checkpoints"):
+        try:
+            saved = _origin_in(tf.train.load_checkpoint(str(state)))
+            expected = None if saved is None else parsed(saved)[1].get(path.name)
+        except UNREADABLE:
+            continue
+        found = records.rows(path)
+        wrong = found.misfit(_number(state), expected)
+        if wrong and path.exists() and not found.damage:
+            raise ReportError(
+                f"{state} does not go with {path}, whose {wrong}; put back a copy, or report on "
+                f"the file alone: tf-graft report {path}"
+            )
+        return
+
+
+def _origin_in(reader: Any) -> bytes | None:
+    return reader.get_tensor(ORIGIN) if reader.has_tensor(ORIGIN) else None
+
+
+def _states(folder: Path) -> list[Path]:
+    """The states in a folder, the newest first."""
+    found = [path.with_suffix("") for path in folder.glob("ckpt-*.index")]
+    found = [path for path in found if re.fullmatch(r"ckpt-\d+", path.name)]
+    return sorted(found, key=_number, reverse=True)
+
+
+def _number(path: Path) -> int:
+    return int(path.name[5:])
 
 
 def _check_graph(reader: Any, names: Iterable[str]) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import tensorflow as tf
-from pydantic import ValidationError
 
 from tf_graft.core.checks import CheckpointError
 from tf_graft.report import records
@@ -59,7 +58,7 @@ class Origin(tf.train.experimental.PythonState):
         Raises:
             CheckpointError: the state is refused; the message is a clause about it.
         """
-        checksums = None if saved is None else self._checksums_in(saved)
+        checksums = None if saved is None else self._checksums_of_same(saved)
         notices = []
         for path, read in self._logs.items():
             if checksums is None and path.name == records.FILE and not path.exists():
@@ -80,12 +79,21 @@ class Origin(tf.train.experimental.PythonState):
             )
         return notices
 
-    def _checksums_in(self, saved: bytes) -> dict[str, int]:
-        try:
-            fields = json.loads(saved)
-            config, checksums = RunConfig.model_validate(fields["config"]), dict(fields["logs"])
-        except (ValueError, TypeError, KeyError, RecursionError, ValidationError):
-            raise CheckpointError("cannot be read: it does not say of which run it is") from None
+    def _checksums_of_same(self, saved: bytes) -> dict[str, int]:
+        config, checksums = parsed(saved)
         if changes := configs.differences(config, self._config, FREE):
             raise CheckpointError(f"is of another run: {changes[0]}")
         return checksums
+
+
+def parsed(saved: bytes) -> tuple[RunConfig, dict[str, int]]:
+    """The config of a run, and the checksums of its logs by name, in what `serialize` returned.
+
+    Raises:
+        CheckpointError: it is something else; the message is a clause about it.
+    """
+    try:
+        fields = json.loads(saved)
+        return RunConfig.model_validate(fields["config"]), dict(fields["logs"])
+    except (ValueError, TypeError, KeyError, RecursionError):  # pydantic's is a ValueError
+        raise CheckpointError("cannot be read: it does not say of which run it is") from None
