@@ -1,11 +1,13 @@
 """States that no run has saved, though every checksum in their files fits."""
 
+import json
+
 import numpy as np
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
-from tf_graft.training.checkpoints import GRAPH, ORIGIN, VALUE
+from tf_graft.training.checkpoints import GRAPH, ORIGIN, STEP, VALUE
 
-STEP, KERNEL = (f"{name}{VALUE}" for name in ("step", "model_00000"))
+KERNEL = f"model_00000{VALUE}"
 FAR = 10**15
 
 
@@ -17,10 +19,8 @@ def changes(optimizer):
     }
     first, second = _alike(optimizer.variables)
     return {
-        **{f"step {given}": _set(STEP, np.int64(given)) for given in (-5, 0, 16, FAR)},
-        "step NaN": _set(STEP, np.float64("nan")),
-        "two steps": _set(STEP, np.array([17, 17])),
-        "no step": _without(STEP),
+        **{f"step {given}": _step(given) for given in (-5, 0, 16, FAR, np.nan, [17, 17], "17")},
+        "no step": _without_step,
         **{f"{n} iterations": _set(keys["iteration"], np.int64(n)) for n in (-5, FAR)},
         "a negative square": _filled(keys["velocity"], -1),
         "a kernel too few": _without(KERNEL),
@@ -35,7 +35,8 @@ def changes(optimizer):
         "no graph": _without(GRAPH),
         "a graph of noise": _set(GRAPH, b"\xff\x00noise"),
         "an origin of noise": _set(ORIGIN, b"\xff\x00noise"),
-        "an origin without logs": _set(ORIGIN, b'{"config": {}}'),
+        "an origin without a config": _in_origin(lambda origin: origin.pop("config")),
+        "an origin without checksums": _in_origin(lambda origin: origin.pop("checksums")),
         "an origin of lists": _set(ORIGIN, b"[" * 100_000),
     }
 
@@ -45,6 +46,34 @@ DTYPES = ("float64", "float16", "int32", "bool", "complex64")
 
 def _set(key, value):
     return lambda values: values.update({key: value})
+
+
+def _step(value):
+    """In the origin; version 0.1 had a variable."""
+
+    def changed(values):
+        if ORIGIN in values:
+            _in_origin(lambda origin: origin.update(step=value))(values)
+        else:
+            values[STEP] = np.array(value)
+
+    return changed
+
+
+def _without_step(values):
+    if ORIGIN in values:
+        _in_origin(lambda origin: origin.pop("step"))(values)
+    else:
+        del values[STEP]
+
+
+def _in_origin(change):
+    def changed(values):
+        origin = json.loads(values[ORIGIN])
+        change(origin)
+        values[ORIGIN] = json.dumps(origin).encode()
+
+    return changed
 
 
 def _without(key):

@@ -168,7 +168,8 @@ def as_0_1(folder):
     (folder / records.FILE).write_bytes(head + b"".join(row[:-4] for row in rows))
 
     def without_origin(values):
-        del values[checkpoints.ORIGIN]
+        origin = json.loads(values.pop(checkpoints.ORIGIN))
+        values[checkpoints.STEP] = np.int64(origin["step"])
         values[checkpoints.COUNTER] = np.int64(9)
 
     for path in (folder / "checkpoints").glob("*.index"):

@@ -14,12 +14,19 @@ from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectG
 
 from tf_graft.core.checks import CheckpointError
 from tf_graft.report import ReportError, records
-from tf_graft.training.origin import OfLog, Origin, parsed
+from tf_graft.training.origin import Now, OfLog, Origin, parsed
+from tf_graft.training.whole import remove, whole, write
 
-# Keys in a file: of a variable's value, after its name; of its run; and of what TensorFlow adds.
+# Keys in a file: what follows the name of a variable; its origin, or the step of version 0.1,
+# which had none and counted its states; TensorFlow's names of all.
 VALUE, ORIGIN = "/.ATTRIBUTES/VARIABLE_VALUE", "origin/.ATTRIBUTES/py_state"
+STEP, COUNTER = f"step{VALUE}", f"save_counter{VALUE}"
+GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+
+# What a kill leaves of a state that was being written; the last two by versions before 0.2.
+LEFT = re.compile(r"(ckpt-\d+|checkpoint)\.part|ckpt-\d+_temp|checkpoint\.tmp\w+")
+
 UNBOUNDED = (-math.inf, math.inf)
-GRAPH, COUNTER = "_CHECKPOINTABLE_OBJECT_GRAPH", f"save_counter{VALUE}"
 
 # What TensorFlow raises on files that are truncated, altered or of another program.
 UNREADABLE = (
@@ -41,8 +48,7 @@ class Checkpoints:
     """
 
     def __init__(self, folder: Path, model: keras.Model, keep: int, origin: Origin) -> None:
-        self._folder, self._origin = folder, origin
-        self._step = tf.Variable(0, dtype=tf.int64)
+        self._folder, self._origin, self._keep = folder, origin, keep
         groups = {
             "model": model.variables,
             "optimizer": model.optimizer.variables,
@@ -55,20 +61,32 @@ class Checkpoints:
             for number, variable in enumerate(variables)
         }
         tensors = {key: variable.value for key, variable in self._variables.items()}
-        self._state = tf.train.Checkpoint(step=self._step, **tensors)
-        self._checkpoint = tf.train.Checkpoint(origin=origin, step=self._step, **tensors)
-        self._keep = keep
-        self._manager: Any = None
+        self._state = tf.train.Checkpoint(**tensors)
+        self._checkpoint = tf.train.Checkpoint(origin=origin, **tensors)
 
     def save(self, step: int, logs: Mapping[str, int]) -> None:
-        """Writes the state after `step`; `logs` are the logs' checksums, by name."""
-        self._step.assign(step)
-        self._origin.checksums = logs
-        if self._manager is None:
-            self._manager = tf.train.CheckpointManager(
-                self._checkpoint, str(self._folder), max_to_keep=self._keep
-            )
-        self._manager.save(checkpoint_number=step)
+        """Writes the state after `step`, whole or not at all; `logs` gives checksums by name."""
+        self._origin.now = Now(step, logs)
+        path = self._folder / f"ckpt-{step}"
+        with whole(path) as part:
+            self._checkpoint.write(str(part))
+        for path in _states(self._folder):
+            if _number(path) > step:  # of steps that are being taken again
+                _index(path).unlink()
+        self.settle(step)
+
+    def settle(self, step: int) -> None:
+        """Has the folder say that the state after `step` is the latest, and hold those to keep."""
+        states = [path for path in _states(self._folder) if _number(path) <= step]
+        if states:  # for `tf.train.latest_checkpoint`; a run looks at the states themselves
+            write(self._folder / "checkpoint", f'model_checkpoint_path: "{states[0].name}"\n')
+        for path in states[self._keep :]:
+            _index(path).unlink()
+        names = {path.name for path in _states(self._folder)}
+        for path in list(self._folder.glob("c*")):
+            data = re.fullmatch(r"(ckpt-\d+)\.data-.*", path.name)
+            if LEFT.fullmatch(path.name) or (data and data[1] not in names):
+                remove(path)
 
     def restore(self, say: Callable[[str], None]) -> int:
         """Loads the newest state that can be read, and returns its step; 0 where there is none.
@@ -87,7 +105,7 @@ class Checkpoints:
                 say(f"{problem} Going on from {path.name} instead.")
             for notice in notices:
                 say(notice)
-            return int(self._step)
+            return _number(path)
         if not problems:
             return 0
         problem, of_log = problems[0]
@@ -98,10 +116,11 @@ class Checkpoints:
         """Loads a state if it is whole and of this run; returns what the user should know."""
         reader = tf.train.load_checkpoint(str(path))
         self._check_variables(reader)
-        _check_graph(reader, [*self._variables, "step"])
-        if (said := reader.get_tensor(f"step{VALUE}")) != step:
+        _check_graph(reader, self._variables)
+        saved = _origin_in(reader)
+        if saved is None and not np.array_equal(said := reader.get_tensor(STEP), step):
             raise CheckpointError(f"cannot be read: it says that it is of step {said}")
-        notices = self._origin.check(_origin_in(reader), step)
+        notices = self._origin.check(saved, step)
         self._check_values(reader)
         status = self._state.read(str(path))
         status.assert_existing_objects_matched()
@@ -116,20 +135,20 @@ class Checkpoints:
             if shapes.pop(key, None) != variable.shape or dtypes[key] != variable.value.dtype:
                 message = f"it holds no {variable.path} of shape {tuple(variable.shape)}"
                 raise CheckpointError(f"cannot be read: {message}")
-        if shapes.pop(f"step{VALUE}", None) != [] or dtypes[f"step{VALUE}"] != tf.int64:
-            raise CheckpointError("cannot be read: it holds no step")
-        if more := sorted(set(shapes) - {ORIGIN, GRAPH, COUNTER}):
+        if more := sorted(set(shapes) - {ORIGIN, GRAPH, STEP, COUNTER}):
             raise CheckpointError(f"cannot be read: its {more[0]} is no variable of this run")
 
     def _check_values(self, reader: Any) -> None:
         """Refuses what an optimizer's variable cannot hold, where it says what it can."""
         for name, variable in self._variables.items():
             low, high = getattr(variable, "within", UNBOUNDED)
-            if (low, high) != UNBOUNDED:
-                value = reader.get_tensor(f"{name}{VALUE}")
-                if np.any((value < low) | (value > high)):
-                    message = f"{variable.path} must lie in [{low:g}, {high:g}]"
-                    raise CheckpointError(f"cannot be read: {message}")
+            if (low, high) == UNBOUNDED:
+                continue
+            value = reader.get_tensor(f"{name}{VALUE}")
+            diverged = ~np.isfinite(value) if math.isinf(high) else False
+            if not np.all((value >= low) & (value <= high) | diverged):
+                message = f"its {variable.path} does not lie in [{low:g}, {high:g}]"
+                raise CheckpointError(f"cannot be read: {message}")
 
 
 def check_records(folder: Path) -> None:
@@ -144,7 +163,7 @@ def check_records(folder: Path) -> None:
     for state in _states(folder / "checkpoints"):
         try:
             saved = _origin_in(tf.train.load_checkpoint(str(state)))
-            expected = None if saved is None else parsed(saved)[1].get(path.name)
+            expected = None if saved is None else parsed(saved)[1].checksums.get(path.name)
         except UNREADABLE:
             continue
         found = records.rows(path)
@@ -162,7 +181,7 @@ def _origin_in(reader: Any) -> bytes | None:
 
 
 def _states(folder: Path) -> list[Path]:
-    """The states in a folder, the newest first."""
+    """The states in a folder, the newest first: one is there when its index is."""
     found = [path.with_suffix("") for path in folder.glob("ckpt-*.index")]
     found = [path for path in found if re.fullmatch(r"ckpt-\d+", path.name)]
     return sorted(found, key=_number, reverse=True)
@@ -170,6 +189,10 @@ def _states(folder: Path) -> list[Path]:
 
 def _number(path: Path) -> int:
     return int(path.name[5:])
+
+
+def _index(path: Path) -> Path:
+    return path.with_name(f"{path.name}.index")
 
 
 def _check_graph(reader: Any, names: Iterable[str]) -> None:

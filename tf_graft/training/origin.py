@@ -1,8 +1,9 @@
-"""What a checkpoint knows of its run: the config, and what the logs held at its step."""
+"""What a checkpoint knows of its run: the config, its step, and what the logs held then."""
 
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -17,6 +18,13 @@ from tf_graft.training.schema import RunConfig
 
 class OfLog(CheckpointError):
     """A log of the run that is not as a checkpoint left it."""
+
+
+class Now(NamedTuple):
+    """Where a run stands: after how many steps, and the checksums of its logs, by name."""
+
+    step: int
+    checksums: Mapping[str, int]
 
 
 class Origin(tf.train.experimental.PythonState):
@@ -35,12 +43,14 @@ class Origin(tf.train.experimental.PythonState):
             folder.metrics: log.rows,
             folder.records: records.rows,
         }
-        self.checksums: Mapping[str, int] = {}  # of the logs, by name
+        self.now = Now(0, {})
 
     def serialize(self) -> str:
-        """The config and the logs' checksums, as JSON."""
-        config = self._config.model_dump(mode="json")
-        return json.dumps({"config": config, "logs": dict(self.checksums)})
+        """The config, and where the run stands, as JSON.
+
+        No variable: on a mesh all that is saved together must be there.
+        """
+        return json.dumps({"config": self._config.model_dump(mode="json"), **self.now._asdict()})
 
     def deserialize(self, string_value: bytes) -> None:
         """Changes nothing: `check` has read it."""
@@ -58,7 +68,7 @@ class Origin(tf.train.experimental.PythonState):
         Raises:
             CheckpointError: the state is refused; the message is a clause about it.
         """
-        checksums = None if saved is None else self._checksums_of_same(saved)
+        checksums = None if saved is None else self._checksums_in(saved, step)
         notices = []
         for path, read in self._logs.items():
             if checksums is None and path.name == records.FILE and not path.exists():
@@ -79,21 +89,24 @@ class Origin(tf.train.experimental.PythonState):
             )
         return notices
 
-    def _checksums_of_same(self, saved: bytes) -> dict[str, int]:
-        config, checksums = parsed(saved)
+    def _checksums_in(self, saved: bytes, step: int) -> Mapping[str, int]:
+        config, then = parsed(saved)
         if changes := configs.differences(config, self._config, FREE):
             raise CheckpointError(f"is of another run: {changes[0]}")
-        return checksums
+        if then.step != step:
+            raise CheckpointError(f"cannot be read: it says that it is of step {then.step}")
+        return then.checksums
 
 
-def parsed(saved: bytes) -> tuple[RunConfig, dict[str, int]]:
-    """The config of a run, and the checksums of its logs by name, in what `serialize` returned.
+def parsed(saved: bytes) -> tuple[RunConfig, Now]:
+    """The config of a run, and where it stood, in what `serialize` returned.
 
     Raises:
         CheckpointError: it is something else; the message is a clause about it.
     """
     try:
         fields = json.loads(saved)
-        return RunConfig.model_validate(fields["config"]), dict(fields["logs"])
+        then = Now(fields["step"], dict(fields["checksums"]))
+        return RunConfig.model_validate(fields["config"]), then
     except (ValueError, TypeError, KeyError, RecursionError):  # pydantic's is a ValueError
         raise CheckpointError("cannot be read: it does not say of which run it is") from None

@@ -23,6 +23,9 @@ def whole(path: Path) -> Iterator[Path]:
             _sync(file)
         for file in files:
             os.replace(file, path.parent / file.name)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a full disk is noticed without its name
+        raise
     finally:
         remove(part)
 
