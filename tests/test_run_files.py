@@ -5,6 +5,8 @@ What else can happen to them is tried by the battery, in `trust/files.py`.
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +24,7 @@ pytestmark = [
     ),
 ]
 
+MESH = "mesh: {batch: 2, model: 2, layouts: {'dense.*kernel': [null, model]}}\n"
 GOLDEN = Path(__file__).parent / "goldens" / "run_0_1_0"  # stopped after 7 of 9 steps
 WHOLE = {name: read(GOLDEN / f"whole_{name}") for name in ("steps.csv", "metrics.csv")}
 
@@ -84,3 +87,18 @@ def test_a_run_that_has_gone_further_is_not_cut_short(folder):
     assert done.exit_code == 1
     assert "ckpt-7 is beyond the end of the run, which is step 6; raise run.epochs" in done.stderr
     assert len(read(folder / "steps.csv")["step"]) == 7
+
+
+def test_a_run_on_a_mesh_is_saved_and_goes_on(folder):
+    """In processes of their own: each needs devices of its own."""
+    config = folder / "config.yaml"
+    text = config.read_text().replace("adagraft", "adam").partition("  diagnostic")
+    config.write_text(f"{text[0]}{text[2].partition('momentum: 0.9')[2]}{MESH}")
+    for epochs, said in {1: "Training a model", 2: "after step 3 of 6"}.items():
+        command = [sys.executable, "-m", "tf_graft", "train", str(config), f"run.epochs={epochs}"]
+        done = subprocess.run(
+            [*command, f"run.dir={folder / 'mesh'}"], capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, done.stderr
+        assert said in done.stdout
+    assert read(folder / "mesh" / "steps.csv")["step"].tolist() == list(range(1, 7))

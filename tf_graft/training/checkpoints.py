@@ -23,6 +23,8 @@ VALUE, ORIGIN = "/.ATTRIBUTES/VARIABLE_VALUE", "origin/.ATTRIBUTES/py_state"
 STEP, COUNTER = f"step{VALUE}", f"save_counter{VALUE}"
 GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
+LATEST = "checkpoint"  # the file in which TensorFlow looks for the name of the newest state
+
 # What a kill leaves of a state that was being written; the last two by versions before 0.2.
 LEFT = re.compile(r"(ckpt-\d+|checkpoint)\.part|ckpt-\d+_temp|checkpoint\.tmp\w+")
 
@@ -79,7 +81,7 @@ class Checkpoints:
         """Has the folder say that the state after `step` is the latest, and hold those to keep."""
         states = [path for path in _states(self._folder) if _number(path) <= step]
         if states:  # for `tf.train.latest_checkpoint`; a run looks at the states themselves
-            write(self._folder / "checkpoint", f'model_checkpoint_path: "{states[0].name}"\n')
+            write(self._folder / LATEST, f'model_checkpoint_path: "{states[0].name}"\n')
         for path in states[self._keep :]:
             _index(path).unlink()
         names = {path.name for path in _states(self._folder)}
@@ -92,8 +94,10 @@ class Checkpoints:
         """Loads the newest state that can be read, and returns its step; 0 where there is none.
 
         Raises:
-            CheckpointError: there are states, and none of them can be read.
+            CheckpointError: there are states, and the run can go on from none of them.
         """
+        if (latest := self._folder / LATEST).is_dir():
+            raise CheckpointError(f"{latest} is a folder, which no run makes; move it away.")
         problems = []
         for path in _states(self._folder):
             try:
@@ -182,7 +186,7 @@ def _origin_in(reader: Any) -> bytes | None:
 
 def _states(folder: Path) -> list[Path]:
     """The states in a folder, the newest first: one is there when its index is."""
-    found = [path.with_suffix("") for path in folder.glob("ckpt-*.index")]
+    found = [path.with_suffix("") for path in folder.glob("ckpt-*.index") if path.is_file()]
     found = [path for path in found if re.fullmatch(r"ckpt-\d+", path.name)]
     return sorted(found, key=_number, reverse=True)
 
