@@ -139,8 +139,10 @@ class LayerwiseRates:
     def load(cls, path: str | Path) -> Self:
         """Reads a rates file: numbers and names only, whatever it holds.
 
+        One that `save` wrote has a checksum, `crc32`; delete that line after a change by hand.
+
         Raises:
-            ReportError: it cannot be read, or holds something else.
+            ReportError: it cannot be read, holds something else, or was altered.
         """
         try:
             with open(path, "rb") as file:
@@ -160,7 +162,7 @@ class LayerwiseRates:
         if sealed and values.pop(CHECKSUM) != _checksum(values):
             raise ReportError(
                 f"{path}: its checksum is not that of these rates; put back a copy, or, after a "
-                f"change of your own, delete the line '{CHECKSUM}'."
+                f"change of your own, delete its '{CHECKSUM}'."
             )
         return cls.from_dict(values, str(path))
 

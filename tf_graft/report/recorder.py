@@ -40,7 +40,8 @@ class GraftRecorder(keras.callbacks.Callback):
     Raises:
         TypeError: there is no AdaGraft.
         ValueError: it has `diagnostic=False`.
-        ReportError: the file holds other things, or the records of other variables.
+        ReportError: the file holds other things, or the records of other variables, or one that
+            is damaged.
 
     Example:
         >>> import tempfile
