@@ -126,9 +126,8 @@ class Checkpoints:
             raise CheckpointError(f"cannot be read: it says that it is of step {said}")
         notices = self._origin.check(saved, step)
         self._check_values(reader)
-        status = self._state.read(str(path))
+        status = self._state.read(str(path)).expect_partial()  # as to what is no variable
         status.assert_existing_objects_matched()
-        status.expect_partial()  # as to what is no variable
         return notices
 
     def _check_variables(self, reader: Any) -> None:
