@@ -74,7 +74,7 @@ class Checkpoints:
             self._checkpoint.write(str(part))
         for path in _states(self._folder):
             if _number(path) > step:  # of steps that are being taken again
-                _index(path).unlink()
+                remove(_index(path))
         self.settle(step)
 
     def settle(self, step: int) -> None:
@@ -83,7 +83,7 @@ class Checkpoints:
         if states:  # for `tf.train.latest_checkpoint`; a run looks at the states themselves
             write(self._folder / LATEST, f'model_checkpoint_path: "{states[0].name}"\n')
         for path in states[self._keep :]:
-            _index(path).unlink()
+            remove(_index(path))
         names = {path.name for path in _states(self._folder)}
         for path in list(self._folder.glob("c*")):
             data = re.fullmatch(r"(ckpt-\d+)\.data-.*", path.name)
@@ -185,7 +185,7 @@ def _origin_in(reader: Any) -> bytes | None:
 
 def _states(folder: Path) -> list[Path]:
     """The states in a folder, the newest first: one is there when its index is."""
-    found = [path.with_suffix("") for path in folder.glob("ckpt-*.index") if path.is_file()]
+    found = [path.with_suffix("") for path in folder.glob("ckpt-*.index")]
     found = [path for path in found if re.fullmatch(r"ckpt-\d+", path.name)]
     return sorted(found, key=_number, reverse=True)
 
