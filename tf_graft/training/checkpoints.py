@@ -113,8 +113,8 @@ class Checkpoints:
         if not problems:
             return 0
         problem, of_log = problems[0]
-        remove = "Put back a copy of that log, or remove it to go on without its rows; or start"
-        raise CheckpointError(f"{problem} {remove if of_log else 'Start'} afresh: run.fresh=true.")
+        advice = "Put back a copy of that log, or remove it to go on without its rows; or start"
+        raise CheckpointError(f"{problem} {advice if of_log else 'Start'} afresh: run.fresh=true.")
 
     def _load(self, path: Path, step: int) -> list[str]:
         """Loads a state if it is whole and of this run; returns what the user should know."""
