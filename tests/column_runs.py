@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 import tf_graft
+from tf_graft.training import log
 from tf_graft.training.processes import Cluster
 
 TESTS = pathlib.Path(__file__).parent
@@ -101,15 +102,10 @@ def run_alone(command, environment, seconds):
 
 def assert_logs_agree(path, other, rtol=1e-5):
     """Two logs of a run have the same rows, within what another order of sums makes."""
-    columns, others = (
-        list(zip(*(line.split(",") for line in file.read_text().splitlines()), strict=True))
-        for file in (path, other)
-    )
-    assert [c[0] for c in columns] == [c[0] for c in others]
-    for mine, its in zip(columns, others, strict=True):
-        np.testing.assert_allclose(
-            [float(x) for x in mine[1:]], [float(x) for x in its[1:]], rtol=rtol, err_msg=mine[0]
-        )
+    columns, others = log.read(path), log.read(other)
+    assert list(columns) == list(others)
+    for name, values in columns.items():
+        np.testing.assert_allclose(values, others[name], rtol=rtol, err_msg=name)
 
 
 def read(folder):

@@ -272,7 +272,7 @@ def test_the_records_of_another_model_are_left_alone(case, tmp_path):
         HEADER._replace(shapes=3).line(),
         HEADER._replace(paths=[1, 2, 3]).line(),
         HEADER._replace(paths=[], shapes=[]).line(),
-        HEADER.line().replace(b"records 1", b"records 2"),
+        HEADER.line().replace(b"records 2", b"records 3"),
         HEADER.line().replace(b'"magnitude":', b'"extra": 1, "magnitude":'),
     ],
 )

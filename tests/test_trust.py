@@ -4,7 +4,7 @@ import pytest
 import trust
 
 # Of an area, one attack in so many.
-EVERY = {"gradients": 61, "arguments": 8, "configs": 25, "kills": 100, "state": 16}
+EVERY = {"gradients": 61, "arguments": 8, "configs": 25, "files": 25, "kills": 100, "state": 16}
 
 
 @pytest.mark.slow

@@ -154,7 +154,9 @@ def report(
 
         start.tensorflow()
         from tf_graft.report import GraftReport, findings, page, table
+        from tf_graft.training import checkpoints
 
+        checkpoints.check_records(run)
         of_run = GraftReport.read(run)
         rates = of_run.rates(kind.value) if export else None
         output = (run if run.is_dir() else run.parent) / page.FILE

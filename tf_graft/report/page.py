@@ -3,13 +3,13 @@
 import base64
 import html
 import io
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from tf_graft.report import figures, findings
+from tf_graft.report.errors import write_whole
 from tf_graft.report.findings import times
 from tf_graft.report.graft_report import GraftReport, Layer
 
@@ -32,7 +32,11 @@ figure { margin: 0 } figcaption { font-size: 13px; overflow-wrap: anywhere }
 
 
 def write(report: GraftReport, path: Path, title: str) -> None:
-    """Writes the page, whole or not at all."""
+    """Writes the page, whole or not at all.
+
+    Raises:
+        ReportError: it cannot be written.
+    """
     header = report.records.header
     layers = report.layers()
     of_what = f"{header.magnitude}'s length along {header.direction}'s direction"
@@ -57,9 +61,8 @@ def write(report: GraftReport, path: Path, title: str) -> None:
     ]
     device = '<meta name="viewport" content="width=device-width, initial-scale=1">'
     head = f"<meta charset=utf-8>{device}<title>{html.escape(title)}</title><style>{STYLE}</style>"
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(f"<!doctype html><html lang=en>{head}\n" + "\n".join(parts) + "</html>\n")
-    os.replace(part, path)
+    text = f"<!doctype html><html lang=en>{head}\n" + "\n".join(parts) + "</html>\n"
+    write_whole(path, text.encode())
 
 
 def _bar(report: GraftReport) -> str:

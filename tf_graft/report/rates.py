@@ -1,7 +1,6 @@
 """Per-layer rates as data: what a graft measured, to be used without its second optimizer."""
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -12,10 +11,12 @@ import tensorflow as tf
 
 from tf_graft.core import numerics
 from tf_graft.core.state import renamed
-from tf_graft.report.errors import ReportError, difference
+from tf_graft.report.errors import ReportError, difference, write_whole
 from tf_graft.report.rate_checks import FORMAT, KEYS, checked
+from tf_graft.report.rows import checksum
 
 MAX_BYTES = 16 * 1024 * 1024
+CHECKSUM = "crc32"  # a key of the files that `save` writes; others may be without
 
 
 @dataclass(frozen=True)
@@ -113,17 +114,23 @@ class LayerwiseRates:
             raise ReportError(f"{where}: {error}") from None
 
     def save(self, path: str | Path) -> None:
-        """Writes a rates file (JSON), whole or not at all."""
-        part = Path(path).with_name(f"{Path(path).name}.part")
-        part.write_text(json.dumps(self.to_dict(), indent=1) + "\n")
-        os.replace(part, path)
+        """Writes a rates file (JSON), whole or not at all.
+
+        Raises:
+            ReportError: it cannot be written.
+        """
+        values = self.to_dict()
+        text = json.dumps({**values, CHECKSUM: _checksum(values)}, indent=1) + "\n"
+        write_whole(Path(path), text.encode())
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Reads a rates file: numbers and names only, whatever it holds.
 
+        One that `save` wrote has a checksum, `crc32`; delete that line after a change by hand.
+
         Raises:
-            ReportError: it cannot be read, or holds something else.
+            ReportError: it cannot be read, holds something else, or was altered.
         """
         try:
             with open(path, "rb") as file:
@@ -139,7 +146,17 @@ class LayerwiseRates:
             reason = getattr(error, "msg", None) or str(error)
             line = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
             raise ReportError(f"{path}{line}: it is not JSON: {reason}.") from None
+        sealed = isinstance(values, dict) and CHECKSUM in values
+        if sealed and values.pop(CHECKSUM) != _checksum(values):
+            raise ReportError(
+                f"{path}: its checksum is not that of these rates; put back a copy, or, after a "
+                f"change of your own, delete its '{CHECKSUM}'."
+            )
         return cls.from_dict(values, str(path))
+
+
+def _checksum(values: Mapping[str, Any]) -> int:
+    return checksum(json.dumps(values).encode())
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

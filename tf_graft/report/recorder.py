@@ -41,7 +41,8 @@ class GraftRecorder(keras.callbacks.Callback):
     Raises:
         TypeError: there is no AdaGraft.
         ValueError: it has `diagnostic=False`.
-        ReportError: the file holds other things, or the records of other variables.
+        ReportError: the file holds other things, or the records of other variables, or one that
+            is damaged.
 
     Example:
         >>> import tempfile
@@ -94,10 +95,15 @@ class GraftRecorder(keras.callbacks.Callback):
         if self._writer is not None and step % (self.every * SUMMARIES_EVERY) == 0:
             self._summarize(step, row[0], norms)
 
+    def sync(self) -> int:
+        """Returns the checksum of all records when they are on disk."""
+        assert self._file is not None
+        return self._file.sync()
+
     def _open(self, step: int) -> None:
         self._last = step
         self._names = list(self._graft.norms())
-        self._file = RecordFile(self.path, _header(self._graft), step)
+        self._file = RecordFile(self.path, _header(self._graft), step, self.every)
         self._measure = tf.function(lambda: _row(self._graft))
 
     def _summarize(self, step: int, rate: float, norms: np.ndarray) -> None:

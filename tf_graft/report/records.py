@@ -1,8 +1,9 @@
 """A graft's records on disk: one file a run, which survives a kill at any moment.
 
 A line of JSON says what was recorded; rows of one size follow, each written by a single call: the
-step (int64), the graft's learning rate (float32) and three norms for each variable (float32). What
-a killed process, or machine, left of a row is dropped.
+step (int64), the graft's learning rate (float32), three norms for each variable (float32), and the
+CRC-32 of the file up to there (uint32). What a killed process, or machine, left of a row is
+dropped; a row that was altered is an error.
 """
 
 import itertools
@@ -15,10 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tf_graft.core.state import renamed
-from tf_graft.report.errors import ReportError, difference
+from tf_graft.report.errors import ReportError, difference, write_whole
+from tf_graft.report.rows import Rows, checksum
 
 FILE = "graft.records"
-FORMAT = "tf_graft graft records 1"
+FORMAT = "tf_graft graft records 2"
+UNSEALED = "tf_graft graft records 1"  # of version 0.1: rows without checksums
+CHECKSUM, SEAL = "crc32", 4  # of a row: its last column, and the bytes of it
 COLUMNS = ("magnitude_norm", "direction_norm", "weight_norm")
 MAX_HEADER = 16 * 1024 * 1024
 
@@ -52,7 +56,7 @@ class Header(NamedTuple):
     def row(self) -> np.dtype[Any]:
         """What a row holds."""
         norms = ("norms", "<f4", (len(self.paths), len(COLUMNS)))
-        return np.dtype([("step", "<i8"), ("learning_rate", "<f4"), norms])
+        return np.dtype([("step", "<i8"), ("learning_rate", "<f4"), norms, (CHECKSUM, "<u4")])
 
 
 class Records(NamedTuple):
@@ -79,15 +83,28 @@ def read(path: str | Path) -> Records:
     """The records in a file, or in the folder of a run.
 
     Raises:
-        ReportError: there is none, or it is no file of records.
+        ReportError: there is none, it is no file of records, or it is damaged.
     """
     path = Path(path)
     path = path / FILE if path.is_dir() else path
-    header, content = _parsed(path)
-    rows = _complete(header, content)
-    norms = rows["norms"].astype(np.float64)
-    rate = rows["learning_rate"].astype(np.float64)
-    return Records(header, rows["step"].copy(), rate, *np.moveaxis(norms, 2, 0))
+    found = _parsed(path)
+    if found.damage:
+        raise _damaged(path, found)
+    norms = found.rows["norms"].astype(np.float64)
+    rate = found.rows["learning_rate"].astype(np.float64)
+    return Records(found.header, found.rows["step"].copy(), rate, *np.moveaxis(norms, 2, 0))
+
+
+def rows(path: Path) -> Rows:
+    """The rows of a file of records, as far as they are whole."""
+    if not path.exists():
+        return Rows()
+    try:
+        found = _parsed(path)
+    except ReportError:
+        return Rows(damage="first line is damaged")
+    steps, checksums = (found.rows[name].tolist() for name in ("step", CHECKSUM))
+    return Rows(steps, checksums, checksum(found.line), found.damage)
 
 
 class RecordFile:
@@ -95,50 +112,91 @@ class RecordFile:
 
     Opened at step `n`, rows of later steps are dropped, as is what a killed process left of one.
 
+    Args:
+        path: the file.
+        header: what is recorded.
+        step: what was recorded up to here is kept.
+        every: the steps that are recorded are multiples of it.
+
     Raises:
-        ReportError: the file holds other things, or the records of other variables.
+        ReportError: the file holds other things, or the records of other variables; or one of those
+            up to `step` is damaged.
     """
 
-    def __init__(self, path: str | Path, header: Header, step: int) -> None:
-        path = Path(path)
-        if path.exists():
-            kept = _kept_bytes(path, header, step)
-            os.truncate(path, kept)
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            part = path.with_name(f"{path.name}.part")
-            part.write_bytes(header.line())
-            os.replace(part, path)
-        self._path = path
-        self._row = np.zeros((), header.row)
+    def __init__(self, path: str | Path, header: Header, step: int, every: int = 1) -> None:
+        self._path = Path(path)
+        line, kept = header.line(), np.zeros(0, header.row)
+        if self._path.exists():
+            found = _parsed(self._path)
+            _check_same(self._path, found.header, header)
+            kept = found.rows[found.rows["step"] <= step]
+            line = found.line if len(kept) else line
+            next_step = (int(kept["step"][-1]) // every + 1) * every if len(kept) else every
+            if found.damage and len(kept) == len(found.rows) and next_step <= step:
+                raise _damaged(self._path, found)
+        write_whole(self._path, line + kept.tobytes())
+        self._row, self._end = np.zeros((), header.row), len(line) + kept.nbytes
+        self._checksum = int(kept[CHECKSUM][-1]) if len(kept) else checksum(line)
 
     def append(self, step: int, learning_rate: float, norms: np.ndarray) -> None:
         """Writes a row; `norms` has a row a variable, with the columns of `COLUMNS`."""
-        self._row["step"], self._row["learning_rate"], self._row["norms"] = (
-            step,
-            learning_rate,
-            norms,
-        )
-        with open(self._path, "r+b", buffering=0) as file:
-            file.seek(0, os.SEEK_END)
-            file.write(self._row.tobytes())
+        row = self._row
+        row["step"], row["learning_rate"], row["norms"] = step, learning_rate, norms
+        row[CHECKSUM] = self._checksum = checksum(row.tobytes()[:-SEAL], self._checksum)
+        with open(self._path, "r+b") as file:
+            file.seek(self._end)
+            self._end += file.write(row.tobytes())
+
+    def sync(self) -> int:
+        """Returns the checksum of all rows when they are on disk."""
+        with open(self._path, "rb") as file:
+            os.fsync(file.fileno())
+        return self._checksum
 
 
-def _parsed(path: Path) -> tuple[Header, bytes]:
+class _Parsed(NamedTuple):
+    line: bytes  # as this version writes it, as are the rows
+    header: Header
+    rows: np.ndarray  # up to the first that is damaged
+    size: int  # of what the file holds up to there
+    damage: str  # what is wrong with that one; empty where nothing is
+
+
+def _parsed(path: Path) -> _Parsed:
     try:
         with open(path, "rb") as file:
             line = file.readline(MAX_HEADER)
             content = file.read()
     except OSError as error:
-        hint = "; an AdaGraft with diagnostic: true leaves one" if path.name == FILE else ""
+        absent = isinstance(error, FileNotFoundError) and path.name == FILE
+        hint = "; an AdaGraft with diagnostic: true leaves one" if absent else ""
         raise ReportError(f"{path}: {str(error.strerror).lower()}{hint}.") from None
     try:
         fields = json.loads(line)
-        if fields.pop("format") != FORMAT:
+        form = fields.pop("format")
+        if form not in (FORMAT, UNSEALED):
             raise ValueError
-        return _checked(Header(**fields)), content
+        header = _checked(Header(**fields))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ReportError(f"{path}: it is not a file of a graft's records.") from None
+    return _whole(line, header, content, form == FORMAT)
+
+
+def _whole(line: bytes, header: Header, content: bytes, sealed: bool) -> _Parsed:
+    """The rows up to the first that is damaged; what is torn, or zeros of a lost page, is none."""
+    dtype = header.row if sealed else np.dtype(header.row.descr[:-1])
+    table = np.frombuffer(content, dtype, len(content) // dtype.itemsize)
+    new_line = line if sealed else header.line()
+    rows = _sealed(new_line, table, header.row)
+    good = np.diff(rows["step"], prepend=0) > 0
+    if sealed:
+        good &= rows[CHECKSUM] == table[CHECKSUM]
+    count = len(rows) if good.all() else int(np.argmin(good))
+    at = count * dtype.itemsize
+    what = f"record {count + 1}" if count else "first line or first record"
+    lost = len(content) - at < dtype.itemsize or not any(content[at:])
+    damage = "" if lost else f"{what} is damaged"
+    return _Parsed(new_line, header, rows[:count], len(line) + at, damage)
 
 
 def _checked(header: Header) -> Header:
@@ -157,24 +215,34 @@ def _checked(header: Header) -> Header:
     return header
 
 
-def _complete(header: Header, content: bytes) -> np.ndarray:
-    """The rows up to the first whose step is not above the one before: zeros of a lost page."""
-    count = len(content) // header.row.itemsize
-    rows = np.frombuffer(content[: count * header.row.itemsize], header.row)
-    rising = np.diff(rows["step"], prepend=0) > 0
-    return rows if rising.all() else rows[: int(np.argmin(rising))]
+def _sealed(line: bytes, table: np.ndarray, row: np.dtype[Any]) -> np.ndarray:
+    """The rows with the checksums that they should have."""
+    rows = np.zeros(len(table), row)
+    for name in table.dtype.names or ():
+        rows[name] = table[name]
+    content, size = rows.tobytes(), row.itemsize
+    seal = checksum(line)
+    for i in range(len(rows)):
+        seal = checksum(content[i * size : (i + 1) * size - SEAL], seal)
+        rows[CHECKSUM][i] = seal
+    return rows
 
 
-def _kept_bytes(path: Path, header: Header, step: int) -> int:
-    old, content = _parsed(path)
-    if old.shapes != header.shapes or not renamed(old.paths, header.paths):
-        what = (
-            "the shapes of the variables differ"
-            if renamed(old.paths, header.paths)
-            else difference(old.paths, header.paths)
-        )
-        raise ReportError(
-            f"{path}: it holds the records of another model ({what}); choose another file."
-        )
-    rows = _complete(old, content)
-    return path.stat().st_size - len(content) + int((rows["step"] <= step).sum()) * rows.itemsize
+def _damaged(path: Path, found: _Parsed) -> ReportError:
+    return ReportError(
+        f"{path}: its {found.damage}; put back a copy, or cut the file before that "
+        f"(truncate -s {found.size} {path}) to use the records up to there."
+    )
+
+
+def _check_same(path: Path, old: Header, header: Header) -> None:
+    if old.shapes == header.shapes and renamed(old.paths, header.paths):
+        return
+    what = (
+        "the shapes of the variables differ"
+        if renamed(old.paths, header.paths)
+        else difference(old.paths, header.paths)
+    )
+    raise ReportError(
+        f"{path}: it holds the records of another model ({what}); choose another file."
+    )

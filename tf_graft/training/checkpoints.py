@@ -1,27 +1,45 @@
 """The state of a run on disk: every variable that the next step depends on, and its number."""
 
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
+from google.protobuf.message import DecodeError
+from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
 from tf_graft.core.checks import CheckpointError
+from tf_graft.report import ReportError, records
+from tf_graft.training.origin import Now, OfLog, Origin, parsed
 from tf_graft.training.whole import remove, whole, write
+
+# Keys in a file: what follows the name of a variable; its origin, or the step of version 0.1,
+# which had none and counted its states; TensorFlow's names of all.
+VALUE, ORIGIN = "/.ATTRIBUTES/VARIABLE_VALUE", "origin/.ATTRIBUTES/py_state"
+STEP, COUNTER = f"step{VALUE}", f"save_counter{VALUE}"
+GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+
+LATEST = "checkpoint"  # the file in which TensorFlow looks for the name of the newest state
+
+# What a kill leaves of a state that was being written; the last two by versions before 0.2.
+LEFT = re.compile(r"(ckpt-\d+|checkpoint)\.part|ckpt-\d+_temp|checkpoint\.tmp\w+")
+
+UNBOUNDED = (-math.inf, math.inf)
 
 # What TensorFlow raises on files that are truncated, altered or of another program.
 UNREADABLE = (
     tf.errors.OpError,
+    DecodeError,
     AssertionError,
-    IndexError,
+    LookupError,
     RuntimeError,
     TypeError,
     ValueError,
 )
-
-# What a kill leaves of a state that was being written; the last two by versions before 0.2.
-LEFT = re.compile(r"(ckpt-\d+|checkpoint)\.part|ckpt-\d+_temp|checkpoint\.tmp\w+")
 
 
 class Checkpoints:
@@ -31,9 +49,8 @@ class Checkpoints:
     state, and the running metrics of an epoch under way.
     """
 
-    def __init__(self, folder: Path, model: keras.Model, keep: int) -> None:
-        self._folder = folder
-        self._step = tf.Variable(0, dtype=tf.int64)
+    def __init__(self, folder: Path, model: keras.Model, keep: int, origin: Origin) -> None:
+        self._folder, self._origin, self._keep = folder, origin, keep
         groups = {
             "model": model.variables,
             "optimizer": model.optimizer.variables,
@@ -46,28 +63,27 @@ class Checkpoints:
             for number, variable in enumerate(variables)
         }
         tensors = {key: variable.value for key, variable in self._variables.items()}
-        self._checkpoint = tf.train.Checkpoint(step=self._step, **tensors)
-        self._keep = keep
+        self._state = tf.train.Checkpoint(**tensors)
+        self._checkpoint = tf.train.Checkpoint(origin=origin, **tensors)
 
-    def save(self, step: int) -> None:
-        """Writes the state after `step`, whole or not at all."""
-        self._step.assign(step)
+    def save(self, step: int, logs: Mapping[str, int]) -> None:
+        """Writes the state after `step`, whole or not at all; `logs` gives checksums by name."""
+        self._origin.now = Now(step, logs)
         path = self._folder / f"ckpt-{step}"
-        self._checkpoint.save_counter.assign_add(1)
         with whole(path) as part:
             self._checkpoint.write(str(part))
         for path in _states(self._folder):
             if _number(path) > step:  # of steps that are being taken again
-                _index(path).unlink()
+                remove(_index(path))
         self.settle(step)
 
     def settle(self, step: int) -> None:
         """Has the folder say that the state after `step` is the latest, and hold those to keep."""
         states = [path for path in _states(self._folder) if _number(path) <= step]
         if states:  # for `tf.train.latest_checkpoint`; a run looks at the states themselves
-            write(self._folder / "checkpoint", f'model_checkpoint_path: "{states[0].name}"\n')
+            write(self._folder / LATEST, f'model_checkpoint_path: "{states[0].name}"\n')
         for path in states[self._keep :]:
-            _index(path).unlink()
+            remove(_index(path))
         names = {path.name for path in _states(self._folder)}
         for path in list(self._folder.glob("c*")):
             data = re.fullmatch(r"(ckpt-\d+)\.data-.*", path.name)
@@ -78,33 +94,93 @@ class Checkpoints:
         """Loads the newest state that can be read, and returns its step; 0 where there is none.
 
         Raises:
-            CheckpointError: there are states, and none of them can be read.
+            CheckpointError: there are states, and the run can go on from none of them.
         """
+        if (latest := self._folder / LATEST).is_dir():
+            raise CheckpointError(f"{latest} is a folder, which no run makes; move it away.")
         problems = []
         for path in _states(self._folder):
             try:
-                self._load(path)
+                notices = self._load(path, _number(path))
             except UNREADABLE as error:
-                reason = str(error).strip().partition("\n")[0]
-                problems.append(f"{path} cannot be read: {reason.rstrip('.')}.")
+                problems.append((f"{path} {_clause(error)}.", isinstance(error, OfLog)))
                 continue
-            for problem in problems:
+            for problem, _ in problems:
                 say(f"{problem} Going on from {path.name} instead.")
-            return int(self._step)
-        if problems:
-            raise CheckpointError(f"{problems[0]} Start afresh with run.fresh=true.")
-        return 0
+            for notice in notices:
+                say(notice)
+            return _number(path)
+        if not problems:
+            return 0
+        problem, of_log = problems[0]
+        advice = "Put back a copy of that log, or remove it to go on without its rows; or start"
+        raise CheckpointError(f"{problem} {advice if of_log else 'Start'} afresh: run.fresh=true.")
 
-    def _load(self, path: Path) -> None:
-        # Checked before a byte is allocated: a file says what it likes about its sizes.
+    def _load(self, path: Path, step: int) -> list[str]:
+        """Loads a state if it is whole and of this run; returns what the user should know."""
         reader = tf.train.load_checkpoint(str(path))
+        self._check_variables(reader)
+        _check_graph(reader, self._variables)
+        saved = _origin_in(reader)
+        if saved is None and not np.array_equal(said := reader.get_tensor(STEP), step):
+            raise CheckpointError(f"cannot be read: it says that it is of step {said}")
+        notices = self._origin.check(saved, step)
+        self._check_values(reader)
+        status = self._state.read(str(path)).expect_partial()  # as to what is no variable
+        status.assert_existing_objects_matched()
+        return notices
+
+    def _check_variables(self, reader: Any) -> None:
+        """Refuses other variables before a byte is allocated: a file says what it likes."""
         shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
         for name, variable in self._variables.items():
-            key = f"{name}/.ATTRIBUTES/VARIABLE_VALUE"
-            if shapes.get(key) != variable.shape or dtypes.get(key) != variable.value.dtype:
+            key = f"{name}{VALUE}"
+            if shapes.pop(key, None) != variable.shape or dtypes[key] != variable.value.dtype:
                 message = f"it holds no {variable.path} of shape {tuple(variable.shape)}"
-                raise CheckpointError(message)
-        self._checkpoint.restore(str(path)).assert_consumed()
+                raise CheckpointError(f"cannot be read: {message}")
+        if more := sorted(set(shapes) - {ORIGIN, GRAPH, STEP, COUNTER}):
+            raise CheckpointError(f"cannot be read: its {more[0]} is no variable of this run")
+
+    def _check_values(self, reader: Any) -> None:
+        """Refuses what an optimizer's variable cannot hold, where it says what it can."""
+        for name, variable in self._variables.items():
+            low, high = getattr(variable, "within", UNBOUNDED)
+            if (low, high) == UNBOUNDED:
+                continue
+            value = reader.get_tensor(f"{name}{VALUE}")
+            diverged = ~np.isfinite(value) if math.isinf(high) else False
+            if not np.all((value >= low) & (value <= high) | diverged):
+                message = f"its {variable.path} does not lie in [{low:g}, {high:g}]"
+                raise CheckpointError(f"cannot be read: {message}")
+
+
+def check_records(folder: Path) -> None:
+    """Refuses the records in a run's folder that are not those its newest state was saved with.
+
+    What is damaged in the file itself, it tells by itself.
+
+    Raises:
+        ReportError: rows are missing, or are another run's.
+    """
+    path = folder / records.FILE
+    for state in _states(folder / "checkpoints"):
+        try:
+            saved = _origin_in(tf.train.load_checkpoint(str(state)))
+            expected = None if saved is None else parsed(saved)[1].checksums.get(path.name)
+        except UNREADABLE:
+            continue
+        found = records.rows(path)
+        wrong = found.misfit(_number(state), expected)
+        if wrong and path.exists() and not found.damage:
+            raise ReportError(
+                f"{state} does not go with {path}, whose {wrong}; put back a copy, or report on "
+                f"the file alone: tf-graft report {path}"
+            )
+        return
+
+
+def _origin_in(reader: Any) -> bytes | None:
+    return reader.get_tensor(ORIGIN) if reader.has_tensor(ORIGIN) else None
 
 
 def _states(folder: Path) -> list[Path]:
@@ -120,3 +196,19 @@ def _number(path: Path) -> int:
 
 def _index(path: Path) -> Path:
     return path.with_name(f"{path.name}.index")
+
+
+def _check_graph(reader: Any, names: Iterable[str]) -> None:
+    """Refuses a file that would have another's value restored into a variable."""
+    nodes = TrackableObjectGraph.FromString(reader.get_tensor(GRAPH)).nodes
+    children = {child.local_name: nodes[child.node_id] for child in nodes[0].children}
+    for name in names:
+        found = [each.checkpoint_key for each in children[name].attributes]
+        if found != [f"{name}{VALUE}"] or children[name].HasField("registered_saver"):
+            raise CheckpointError(f"cannot be read: it would restore {found} into {name}")
+
+
+def _clause(error: Exception) -> str:
+    """What is wrong with a state."""
+    reason = str(error).strip().partition("\n")[0].rstrip(".")
+    return reason if isinstance(error, CheckpointError) else f"cannot be read: {reason}"

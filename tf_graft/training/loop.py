@@ -1,6 +1,6 @@
 """What happens around each step of Keras' `fit`: logs, checkpoints, and a clean stop."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from tf_graft import dtensor
+from tf_graft.report import GraftRecorder
 from tf_graft.scaling import MixedPrecision
 from tf_graft.training.checkpoints import Checkpoints
 from tf_graft.training.log import Log
@@ -84,13 +85,14 @@ class Bookkeeping(keras.callbacks.Callback):
     """Logs every step, saves when it is time, and stops when asked to.
 
     `step` counts the steps of the whole run. A state is saved between two epochs only after the
-    first is evaluated and logged, so a step number alone says where a run continues. `agreed` makes
-    one of what several processes were asked, so that all stop after the same step.
+    first is evaluated and logged, so a step number alone says where a run continues. `logs` are of
+    steps and of epochs; `recorders` keep more, before a state is saved. `agreed` makes one of what
+    several processes were asked, so that all stop after the same step.
     """
 
     checkpoints: Checkpoints
-    steps_log: Log
-    metrics_log: Log
+    logs: tuple[Log, Log]
+    recorders: Sequence[keras.callbacks.Callback]
     stop: StopRequest
     steps_per_epoch: int
     every: int
@@ -101,6 +103,7 @@ class Bookkeeping(keras.callbacks.Callback):
 
     def __post_init__(self) -> None:
         super().__init__()
+        self._steps, self._metrics = self.logs
         self._saved = self.step
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -119,7 +122,7 @@ class Bookkeeping(keras.callbacks.Callback):
             self.step += 1
             epoch = (self.step - 1) // self.steps_per_epoch + 1
             row = (self.step, epoch, loss, rate)
-            self.steps_log.add(dict(zip(STEP_COLUMNS, row, strict=True)))
+            self._steps.add(dict(zip(STEP_COLUMNS, row, strict=True)))
         if self.step % self.steps_per_epoch == 0:
             self.model.stop_training = True  # ends the epoch, also a resumed one, which is shorter
             return
@@ -133,17 +136,15 @@ class Bookkeeping(keras.callbacks.Callback):
         self.model.stop_training = False
         rate = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
         named = {_column(name): value for name, value in (logs or {}).items()}
-        self.metrics_log.add(
-            {"epoch": epoch + 1, "step": self.step, **named, "learning_rate": rate}
-        )
+        self._metrics.add({"epoch": epoch + 1, "step": self.step, **named, "learning_rate": rate})
         self._write_summaries({**named, "train_learning_rate": rate})
         self._save()
         self._stop_if_asked(self.agreed(self.stop.signum))
 
     def _save(self) -> None:
-        self.steps_log.sync()
-        self.metrics_log.sync()
-        self.checkpoints.save(self.step)
+        kept = [each for each in self.recorders if isinstance(each, GraftRecorder)]
+        logs: list[Any] = [*self.logs, *kept]
+        self.checkpoints.save(self.step, {log.path.name: log.sync() for log in logs})
         self._saved = self.step
 
     def _stop_if_asked(self, signum: int | None) -> None:

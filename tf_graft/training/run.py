@@ -28,6 +28,7 @@ from tf_graft.training.loop import (
     RecordedModel,
     metric_columns,
 )
+from tf_graft.training.origin import Origin
 from tf_graft.training.schema import RunConfig
 from tf_graft.training.stop import StopRequest
 from tf_graft.training.whole import whole
@@ -66,13 +67,14 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
             opened.enter_context(folder.opened(config, source, say))
         remote = servers.Remote(config, data, model, place, source) if place.servers else None
         saved, keep = remote.saved() if remote else model, config.run.keep_checkpoints
-        checkpoints = Checkpoints(folder.checkpoints, saved, keep)
+        origin = Origin(config, folder, config.run.epochs * data.steps_per_epoch)
+        checkpoints = Checkpoints(folder.checkpoints, saved, keep, origin)
         start = _start(config, place, folder, checkpoints, say)
         say(progress.announced(config, folder, model, data, start))
         if not place.chief:  # all workers must take part, and one may write
             own = opened.enter_context(tempfile.TemporaryDirectory(prefix="tf_graft_"))
             folder = RunFolder(own)
-            checkpoints = Checkpoints(folder.checkpoints, saved, keep)
+            checkpoints = Checkpoints(folder.checkpoints, saved, keep, origin)
         began = time.monotonic()
         if remote:
             servers.fit(config, data, remote, folder, checkpoints, start, stop)
@@ -133,8 +135,8 @@ def _fit(
     start: int,
     stop: StopRequest,
 ) -> None:
-    epoch, used = divmod(start, data.steps_per_epoch)
     writers = _writers(config, folder)
+    recorders = _recorders(model, folder, config.run.epochs * data.steps_per_epoch, writers)
     with (
         contextlib.closing(Log(folder.steps, STEP_COLUMNS, start)) as steps,
         contextlib.closing(Log(folder.metrics, metric_columns(model), start)) as metrics,
@@ -142,17 +144,17 @@ def _fit(
         model.fit(
             data.stream(config.run.seed, start),
             epochs=config.run.epochs,
-            initial_epoch=epoch,
+            initial_epoch=start // data.steps_per_epoch,
             steps_per_epoch=data.steps_per_epoch,
             shuffle=False,  # the stream is shuffled
             validation_data=data.test,
             verbose=progress.verbosity(config.run.progress),
             callbacks=[
-                *_recorders(model, folder, config.run.epochs * data.steps_per_epoch, writers),
+                *recorders,
                 Bookkeeping(
                     checkpoints=checkpoints,
-                    steps_log=steps,
-                    metrics_log=metrics,
+                    logs=(steps, metrics),
+                    recorders=recorders,
                     stop=stop,
                     steps_per_epoch=data.steps_per_epoch,
                     every=config.run.checkpoint_every,
@@ -160,7 +162,7 @@ def _fit(
                     writers=writers,
                     agreed=place.agreed(),
                 ),
-                EpochBar(epoch, used),
+                EpochBar(*divmod(start, data.steps_per_epoch)),
             ],
         )
 
@@ -180,11 +182,13 @@ def _finish(
     plain.compile(model.optimizer, model.loss, metrics=models.metrics(data))
     with whole(folder.model) as part:
         plain.save(part)
-    plots.draw_run(folder, f"{folder.path.name}: {config.model.name}, {config.optimizer.name}")
-    log = read(folder.metrics)
+    log = {name: values for name, values in read(folder.metrics).items() if len(values)}
+    if log:  # it may have been lost
+        title = f"{folder.path.name}: {config.model.name}, {config.optimizer.name}"
+        plots.draw_run(folder, title)
     numbers = {
-        "epochs": int(log["epoch"][-1]),
-        "steps": int(log["step"][-1]),
+        "epochs": config.run.epochs,
+        "steps": config.run.epochs * data.steps_per_epoch,
         **{name: float(log[name][-1]) for name in log if name.startswith("train_")},
         **{f"test_{name}": float(value) for name, value in tests.items()},
         "parameters": model.count_params(),

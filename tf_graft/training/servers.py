@@ -139,9 +139,7 @@ def fit(
                 line = _evaluated(remote, data, taken)
                 metrics.add({"epoch": epoch + 1, "step": start, **line})
                 _show(config, epoch, line)
-            steps.sync()
-            metrics.sync()
-            checkpoints.save(start)
+            checkpoints.save(start, {log.path.name: log.sync() for log in (steps, metrics)})
             if stop.signum is not None:
                 raise Stopped(stop.signum, start)
     remote.bring_home()
