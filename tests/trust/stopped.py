@@ -13,6 +13,7 @@ import tf_graft
 from tf_graft.report import ReportError, records
 from tf_graft.training import checkpoints, config, loop, plots, run
 from tf_graft.training.errors import ConfigError
+from tf_graft.training.folder import FolderError
 from trust import damage
 
 CONFIG = """
@@ -27,7 +28,7 @@ run: {epochs: 3, checkpoint_every: 2, progress: none, tensorboard: false}
 """
 STOP = 17  # of 21 steps, 7 an epoch; the states of 14, 16 and 17 are there
 LOGS = ("steps.csv", "metrics.csv", records.FILE)
-SENTENCES = (ConfigError, tf_graft.CheckpointError, ReportError)
+SENTENCES = (ConfigError, FolderError, tf_graft.CheckpointError, ReportError)
 
 
 class Stopped:
