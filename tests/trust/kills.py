@@ -65,13 +65,14 @@ def _kills(runs, name, life, chosen):
             if not chosen():
                 continue
             attack = f"{name}: killed {place}; {' '.join(overrides)}"
-            if overrides != life.overrides and _config(found) == _config(life.found):
-                wrong = lives.difference(
-                    {**found, "run.lock": b""}, {**life.found, "run.lock": b""}
-                )
-            else:
-                wrong = runs.wrong(found, overrides, life.end)
-            yield Result(attack, wrong)
+            yield Result(attack, _after(runs, life, found, overrides))
+
+
+def _after(runs, life, found, overrides):
+    """What is wrong after the next command: an old run, where it is still there, is untouched."""
+    if overrides != life.overrides and _config(found) == _config(life.found):
+        return lives.difference({**found, "run.lock": b""}, {**life.found, "run.lock": b""})
+    return runs.wrong(found, overrides, life.end)
 
 
 def _config(found):
@@ -155,7 +156,7 @@ def _disturbed(runs, life, called):
     if wrong:
         return wrong
     left = operations.content(runs.folder) if runs.folder.exists() else None
-    return next(filter(None, (runs.wrong(left, each, life.end) for each in life.again)), None)
+    return next(filter(None, (_after(runs, life, left, each) for each in life.again)), None)
 
 
 def _ends_in_a_sentence(runs, life):

@@ -120,7 +120,8 @@ class Runs:
                 said = self(overrides)
                 left = operations.content(self.folder)
                 if " is finished. " in said[-1]:
-                    left.pop("run.lock", None)  # which locks nothing
+                    for name in ("run.lock", "summary.json.part"):  # which count for nothing
+                        left.pop(name, None)
                 self._ended[key] = difference(left, end)
             except Exception as error:
                 self._ended[key] = f"{overrides} raises {type(error).__name__}: {error}"
