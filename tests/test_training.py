@@ -401,7 +401,7 @@ def test_a_transformer_does_not_see_the_future():
     ],
 )
 def test_data_sets_of_tensorflow_datasets(name, model, tmp_path, monkeypatch):
-    monkeypatch.setattr(data_sets, "_reach", lambda url: None)  # mock data come from no network
+    monkeypatch.setattr(prepared, "_reach", lambda url: None)  # mock data come from no network
     path = tmp_path / "c.yaml"
     path.write_text(
         f"data: {{name: {name}, batch_size: 8, dir: {tmp_path}/data, sequence_length: 20}}\n"
@@ -415,7 +415,7 @@ def test_data_sets_of_tensorflow_datasets(name, model, tmp_path, monkeypatch):
 
 
 def test_networks_of_keras_applications(tmp_path, monkeypatch):
-    monkeypatch.setattr(data_sets, "_reach", lambda url: None)
+    monkeypatch.setattr(prepared, "_reach", lambda url: None)
     with tfds.testing.mock_data(num_examples=20):
         data = Data(name="cifar10", batch_size=8, dir=str(tmp_path))
         batches = data_sets.load(data, 1, Source("x"))
