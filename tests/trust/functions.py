@@ -53,7 +53,7 @@ def of_functions(place: Any) -> Iterator[Any]:
     )
     for name in ("get", "wrap"):
         yield place(name, ("get", "SGD", "sgd"), OPTIMIZER, getattr(tf_graft, name))
-    words = ("schedules.get", "FixedLR")
+    words = ("schedules.get", "FixedLR", "ExponentialDecay")
     rates = {k: v for k, v in RATE.items() if not isinstance(v, Odd) and "Keras'" not in k}
     yield place(
         "schedules.get", words, rates | {"a name": "no_such", "None": None}, tf_graft.schedules.get
