@@ -6,6 +6,7 @@ Each area runs in a process of its own; the exit code is 1 where an attack was n
 """
 
 import argparse
+import gc
 import pathlib
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import time
 TESTS = pathlib.Path(__file__).parents[1]
 sys.path[:0] = [str(TESTS), str(TESTS.parent)]
 
+import conftest  # noqa: E402
 import trust  # noqa: E402
 
 
@@ -35,8 +37,8 @@ def main() -> int:
 
 def run(area: str, every: int) -> int:
     """Makes the attacks of one area; prints those that were not held off, then the counts."""
-    import conftest  # noqa: F401  (four logical devices, before anything else)
-
+    conftest.prepare()  # four logical devices, before anything else
+    gc.enable()
     began, tried, wrong = time.monotonic(), 0, 0
     for tried, result in enumerate(trust.made(area, every), 1):  # noqa: B007
         if result.wrong is not None:
