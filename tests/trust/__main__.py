@@ -16,6 +16,7 @@ TESTS = pathlib.Path(__file__).parents[1]
 sys.path[:0] = [str(TESTS), str(TESTS.parent)]
 
 import conftest  # noqa: E402
+
 import trust  # noqa: E402
 
 
