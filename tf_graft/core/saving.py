@@ -74,7 +74,10 @@ class Saving(Loading):
         """
         owner, given = f"{type(self).__name__}.set_weights", list(weights)
         if not self.built:
-            raise ValueError(f"{owner}: the optimizer is not built; call build(variables) first.")
+            raise ValueError(
+                f"{owner}: You are calling it before the optimizer is built; call build(variables) "
+                "first."
+            )
         count = len(self.variables)
         if len(given) != count:
             raise ValueError(f"{owner}: {len(given)} values were given for {count} variables.")
