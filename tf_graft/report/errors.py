@@ -11,6 +11,10 @@ class ReportError(ValueError):
     """A file of records or rates that cannot be used. Nothing has been changed."""
 
 
+class Unwritable(ReportError):
+    """A file cannot be written; the message says which, and why."""
+
+
 def difference(saved: Sequence[str], present: Sequence[str]) -> str:
     """In a clause, how the paths in a file differ from a model's."""
     absent = [path for path in present if path not in saved]
@@ -25,7 +29,7 @@ def write_whole(path: Path, content: bytes) -> None:
     """Writes a file, and the folders it is in; a reader sees the old content or the new one.
 
     Raises:
-        ReportError: it cannot be written; it is as before.
+        Unwritable: it cannot be written; it is as before.
     """
     part = path.with_name(f"{path.name}.part")
     try:
@@ -35,4 +39,4 @@ def write_whole(path: Path, content: bytes) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             part.unlink()
-        raise ReportError(f"{path} cannot be written: {str(error.strerror).lower()}.") from None
+        raise Unwritable(f"{path} cannot be written: {str(error.strerror).lower()}.") from None

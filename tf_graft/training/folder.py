@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_graft.report import records
+from tf_graft.report.errors import Unwritable
 from tf_graft.training import config as configs
 from tf_graft.training import results
 from tf_graft.training.errors import ConfigError, Source, reason
@@ -211,7 +212,7 @@ class RunFolder:
         """Says what to do where a file of the run cannot be written."""
         try:
             yield
-        except (OSError, tf.errors.OpError) as error:
+        except (OSError, tf.errors.OpError, Unwritable) as error:
             said = self._said(error)
             if said is None:
                 raise
@@ -225,6 +226,8 @@ class RunFolder:
         if isinstance(error, OSError):
             closed = isinstance(error, ConnectionError)  # by who reads our output
             return None if closed else f"{error.filename or self.path}: {reason(error)}"
+        if isinstance(error, Unwritable):
+            return str(error).removesuffix(".")
         pattern = rf"({re.escape(str(self.path))}\S*); ([^\n\[]*)"  # as TensorFlow says it
         found = re.search(pattern, str(error))
         return found and f"{found[1]}: {found[2].strip().lower()}"
