@@ -75,7 +75,8 @@ def _altered(rows, i):
     """Another digit, or byte, in the middle of the row."""
     row, middle = rows[i], len(rows[i]) // 2
     digits = [k for k, byte in enumerate(row) if chr(byte).isdigit()]
-    at = min(digits, key=lambda k: abs(k - middle)) if row.endswith(b"\n") else middle
+    text = row.endswith(b"\n")  # as a binary row may, too
+    at = min(digits, key=lambda k: abs(k - middle), default=middle) if text else middle
     return [*rows[:i], row[:at] + bytes([row[at] ^ 1]) + row[at + 1 :], *rows[i + 1 :]]
 
 
