@@ -143,7 +143,7 @@ def saved(run):
 
     def read():
         model = keras.models.load_model(path)
-        return [np.asarray(v).tobytes() for v in (*model.variables, *model.optimizer.variables)]
+        return [np.asarray(v).tobytes() for v in (*model.weights, *model.optimizer.variables)]
 
     put(run.folder, run.whole)
     expected = read()
