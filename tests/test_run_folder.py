@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tf_graft.training import whole
+from tf_graft.core import whole_files
 from tf_graft.training.lock import InUse, locked
 
 CONFIG = str(Path(__file__).parents[1] / "configs" / "digits_adagrad.yaml")
@@ -54,14 +54,14 @@ def test_what_takes_a_files_place_is_whole(tmp_path):
     (tmp_path / "ckpt-1.index.part" / "left by a kill").touch()
 
     def fail():
-        with whole.whole(path) as part:
+        with whole_files.whole(path) as part:
             part.write_text("half")
             raise OSError(28, "no room")
 
     with pytest.raises(OSError, match=r"^\[Errno 28\] no room: '.*ckpt-1\.index'$"):
         fail()
     assert {each.name: each.read_text() for each in tmp_path.iterdir()} == {path.name: "old"}
-    with whole.whole(path) as part:
+    with whole_files.whole(path) as part:
         part.write_text("new")
         part.with_name("ckpt-1.data").write_text("its data")
         assert path.read_text() == "old"

@@ -1,10 +1,10 @@
 """What is wrong with a file of a graft's records or rates, and how one is written."""
 
-import contextlib
 import difflib
-import os
 from collections.abc import Sequence
 from pathlib import Path
+
+from tf_graft.core.whole_files import write
 
 
 class ReportError(ValueError):
@@ -25,18 +25,13 @@ def difference(saved: Sequence[str], present: Sequence[str]) -> str:
     return f"its '{next(path for path in saved if path not in present)}' is no variable here"
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: str | bytes) -> None:
     """Writes a file, and the folders it is in; a reader sees the old content or the new one.
 
     Raises:
         Unwritable: it cannot be written; it is as before.
     """
-    part = path.with_name(f"{path.name}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(content)
-        os.replace(part, path)
+        write(path, content)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink()
         raise Unwritable(f"{path} cannot be written: {str(error.strerror).lower()}.") from None

@@ -62,7 +62,7 @@ def write(report: GraftReport, path: Path, title: str) -> None:
     device = '<meta name="viewport" content="width=device-width, initial-scale=1">'
     head = f"<meta charset=utf-8>{device}<title>{html.escape(title)}</title><style>{STYLE}</style>"
     text = f"<!doctype html><html lang=en>{head}\n" + "\n".join(parts) + "</html>\n"
-    write_whole(path, text.encode())
+    write_whole(path, text)
 
 
 def _bar(report: GraftReport) -> str:

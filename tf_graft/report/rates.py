@@ -121,7 +121,7 @@ class LayerwiseRates:
         """
         values = self.to_dict()
         text = json.dumps({**values, CHECKSUM: _checksum(values)}, indent=1) + "\n"
-        write_whole(Path(path), text.encode())
+        write_whole(Path(path), text)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

@@ -13,9 +13,9 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
 from tf_graft.core.checks import CheckpointError
+from tf_graft.core.whole_files import remove, whole, write
 from tf_graft.report import ReportError, records
 from tf_graft.training.origin import Now, OfLog, Origin, parsed
-from tf_graft.training.whole import remove, whole, write
 
 # Keys in a file: what follows the name of a variable; its origin, or the step of version 0.1,
 # which had none and counted its states; TensorFlow's names of all.

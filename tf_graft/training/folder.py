@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_graft.core.whole_files import part_of, remove, write
 from tf_graft.report import records
 from tf_graft.report.errors import Unwritable
 from tf_graft.training import config as configs
@@ -17,7 +18,6 @@ from tf_graft.training import results
 from tf_graft.training.errors import ConfigError, Source, reason
 from tf_graft.training.lock import InUse, locked
 from tf_graft.training.schema import RunConfig
-from tf_graft.training.whole import part_of, remove, write
 
 # These may change between two sessions of a run: they do not change what is computed.
 FREE = (

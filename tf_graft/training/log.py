@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tf_graft.core.checks import CheckpointError
+from tf_graft.core.whole_files import write
 from tf_graft.report.rows import Rows, checksum, unreadable
-from tf_graft.training.whole import write
 
 CHECKSUM = "crc32"  # the last column; logs of earlier versions have none
 STEP = re.compile(r"\d{1,18}", re.ASCII)

@@ -7,9 +7,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from tf_graft.core.whole_files import whole
 from tf_graft.training.folder import RunFolder
 from tf_graft.training.log import read
-from tf_graft.training.whole import whole
 
 TRAIN, TEST, RATE = "#4269d0", "#e8743b", "#3ca951"
 

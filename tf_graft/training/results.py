@@ -5,7 +5,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from tf_graft.training.whole import write as write_text
+from tf_graft.core.whole_files import write as write_text
 
 CHECKSUM = "checksum"
 

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tf_graft import dtensor
 from tf_graft.core.nesting import nested
+from tf_graft.core.whole_files import whole
 from tf_graft.report import GraftRecorder
 from tf_graft.scaling import LossScaleLogger, MixedPrecision
 from tf_graft.training import cluster, models, optimizer, plots, progress, results, servers
@@ -31,7 +32,6 @@ from tf_graft.training.loop import (
 from tf_graft.training.origin import Origin
 from tf_graft.training.schema import RunConfig
 from tf_graft.training.stop import StopRequest
-from tf_graft.training.whole import whole
 from tf_graft.wrappers import AGN, CenterWeights
 
 RECORDS = 200  # of a graft in a run, at most: a small model must not wait for them

@@ -30,10 +30,10 @@ def whole(path: Path) -> Iterator[Path]:
         remove(part)
 
 
-def write(path: Path, text: str) -> None:
-    """Replaces a file whole: a reader sees the old text or the new one."""
+def write(path: Path, content: str | bytes) -> None:
+    """Replaces a file whole: a reader sees the old content or the new one."""
     with whole(path) as part:
-        part.write_text(text)
+        part.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def part_of(path: Path) -> Path:
