@@ -14,16 +14,8 @@ from tf_graft import report
 from tf_graft.report import records
 from tf_graft.training import checkpoints
 from trust import Result, damage, states
-from trust.stopped import (
-    LOGS,
-    SENTENCES,
-    STOP,
-    Stopped,
-    content,
-    put,
-    rewritten,
-    unlike_a_sentence,
-)
+from trust.operations import content, put
+from trust.stopped import LOGS, SENTENCES, STOP, Stopped, rewritten, unlike_a_sentence
 
 STATE = f"checkpoints/ckpt-{STOP}"
 PARTS = (f"{STATE}.index", f"{STATE}.data-00000-of-00001")

@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import h5py
-import keras
 import numpy as np
-import pytest
 
 from tf_graft.report import records
-from tf_graft.training import config, plots, run
-from trust import operations
+from tf_graft.training import config, run
+from trust import made_once, operations
 
 CONFIG = """
 data: {name: digits, batch_size: 32, train: "train[:96]", test: "test[:32]"}
@@ -26,7 +24,6 @@ optimizer:
   direction_optimizer: {name: sgd, learning_rate: 1.0, momentum: 0.9}
 run: {epochs: 2, checkpoint_every: 2, keep_checkpoints: 2, progress: none, tensorboard: false}
 """
-PICTURE = b"\x89PNG, drawn"
 
 
 class Life(NamedTuple):
@@ -46,27 +43,20 @@ class Life(NamedTuple):
 
 
 class Runs:
-    """Runs a command in a folder, again and again, with models made and traced once.
-
-    Drawing takes longer than these runs and is left out.
-    """
+    """Runs a command in a folder, again and again, with models made and traced once."""
 
     def __init__(self, folder):
         self.folder = Path(folder) / "run"
         self._config = Path(folder) / "tiny.yaml"
         self._config.write_text(CONFIG)
-        self._made, self._ended = {}, {}
-        self._compile = run._compile
+        self._ended, self._models = {}, made_once.models()
 
     def __enter__(self):
-        self._patch = pytest.MonkeyPatch()
-        self._patch.setattr(run, "_compile", self._compiled)
-        self._patch.setattr(plots.Figure, "savefig", lambda _, to, **__: to.write_bytes(PICTURE))
+        self._models.__enter__()
         return self
 
-    def __exit__(self, *_):
-        self._patch.undo()
-        keras.backend.clear_session()
+    def __exit__(self, *error):
+        self._models.__exit__(*error)
 
     def arguments(self, overrides=()):
         """What the terminal is given."""
@@ -126,18 +116,6 @@ class Runs:
             except Exception as error:
                 self._ended[key] = f"{overrides} raises {type(error).__name__}: {error}"
         return self._ended[key]
-
-    def _compiled(self, config, data, source, place):
-        key = config.model_dump_json(include={"model", "optimizer"})
-        if key not in self._made:
-            model = self._compile(config, data, source, place)
-            variables = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
-            self._made[key] = model, [(v, v.numpy()) for v in variables]
-        keras.utils.set_random_seed(config.run.seed + 1)  # as is done where a model is made
-        model, values = self._made[key]
-        for variable, value in values:
-            variable.assign(value)
-        return model
 
 
 def difference(found, end):

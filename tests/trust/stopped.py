@@ -1,9 +1,7 @@
 """A run that was stopped in the middle, whose folder is changed before it goes on."""
 
 import json
-import shutil
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -11,10 +9,11 @@ from test_training import stopping_at
 
 import tf_graft
 from tf_graft.report import ReportError, records
-from tf_graft.training import checkpoints, config, loop, plots, run
+from tf_graft.training import checkpoints, config, loop, run
 from tf_graft.training.errors import ConfigError
 from tf_graft.training.folder import FolderError
-from trust import damage
+from trust import damage, made_once
+from trust.operations import content, put
 
 CONFIG = """
 data: {name: digits, batch_size: 32, train: "train[:224]", test: "test[:50]"}
@@ -44,21 +43,24 @@ class Stopped:
     def __init__(self, folder):
         self.folder, self._config = folder / "run", folder / "tiny.yaml"
         self._config.write_text(CONFIG)
-        self.model, self._compile = None, run._compile
+        self._models = made_once.models()
 
     def __enter__(self):
-        self._patch = pytest.MonkeyPatch()
-        self._patch.setattr(run, "_compile", self._compiled)
-        self._patch.setattr(plots.Figure, "savefig", lambda *_, **__: None)
+        self._made = self._models.__enter__()
         self._train()
         self.whole, self._end = content(self.folder), self._state()
         self.other, self.now = self._until_stop("run.seed=1"), self._until_stop()
         self.old = as_0_1(self.folder)
         return self
 
-    def __exit__(self, *_):
-        self._patch.undo()
-        keras.backend.clear_session()
+    def __exit__(self, *error):
+        self._models.__exit__(*error)
+
+    @property
+    def model(self):
+        """The model of all runs."""
+        ((model, _),) = self._made.values()
+        return model
 
     def wrong(self, found, *names):
         """What is wrong with how a run goes on; None where nothing is.
@@ -103,45 +105,14 @@ class Stopped:
         return content(self.folder)
 
     def _state(self):
-        return [np.asarray(v).tobytes() for v in self._variables()]
-
-    def _variables(self):
-        model = self.model
-        return [*model.variables, *model.optimizer.variables]
-
-    def _compiled(self, config, data, source, place):
-        keras.utils.set_random_seed(config.run.seed + 1)
-        if self.model is None:
-            self.model = self._compile(config, data, source, place)
-            self._first = [v.numpy() for v in self._variables()]
-        for variable, value in zip(self._variables(), self._first, strict=True):
-            variable.assign(value)
-        self.model.reset_metrics()
-        return self.model
+        variables = (*self.model.variables, *self.model.optimizer.variables)
+        return [np.asarray(v).tobytes() for v in variables]
 
 
 def unlike_a_sentence(error):
     """What is wrong with the message of an error; None where nothing is."""
     said = str(error)
     return None if "\n" not in said and len(said) > 20 else f"says {said!r}"
-
-
-def content(folder):
-    """The bytes of each file in a folder, by name; None for a folder."""
-    return {
-        str(path.relative_to(folder)): None if path.is_dir() else path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-    }
-
-
-def put(folder, found):
-    """Makes a folder hold what `content` has returned of one."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    for name, value in found.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.mkdir() if value is None else path.write_bytes(value)
 
 
 def rewritten(prefix, change=lambda values: None):
