@@ -14,6 +14,7 @@ from tf_graft.core import (
     arguments,
     averaging,
     checks,
+    contract,
     matching,
     numerics,
     rates,
@@ -101,6 +102,7 @@ class Lifecycle(Saving, Placed):
         with replicas.ahead_of(variables), replicas.creating_under(self._strategy):
             by_path = dict(zip(paths(variables), variables, strict=True))
             self.prepare(by_path)
+            contract.check(self, by_path)
             built = self._make_state(by_path)
             self.complete(built)
             self._parameters = Parameters(dict(zip(keys, built, strict=True)))
@@ -216,8 +218,8 @@ class Lifecycle(Saving, Placed):
     @classmethod
     def _own_arguments(cls) -> list[str]:
         """The arguments a class adds to the common ones; each is an attribute of the same name."""
-        names = inspect.signature(cls.__init__).parameters
-        return [name for name in names if name not in ("self", "common")]
+        given = list(inspect.signature(cls.__init__).parameters.values())[1:]
+        return [p.name for p in given if p.kind is not p.VAR_KEYWORD]
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:

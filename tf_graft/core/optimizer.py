@@ -11,11 +11,13 @@ from tf_graft.core import (
     arguments,
     averaging,
     checks,
+    contract,
     description,
     keras_contract,
     matching,
     rates,
     replicas,
+    signatures,
 )
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.pipeline import Pipeline, in_precision
@@ -33,6 +35,7 @@ INTERNAL = {
 }
 
 
+@signatures.complete
 class Optimizer(Pipeline):
     """A Keras optimizer made of two pure functions, `slots` and `step`.
 
@@ -58,6 +61,11 @@ class Optimizer(Pipeline):
 
     def __init__(self, learning_rate: Any = 0.001, **common: Unpack[arguments.Common]):
         super().__init__(learning_rate, **common)
+
+    def __init_subclass__(cls, **options: Any):
+        super().__init_subclass__(**options)
+        contract.check_class(cls)
+        signatures.complete(cls)
 
     @tf.autograph.experimental.do_not_convert
     def apply(self, grads: Iterable[Any], trainable_variables: Iterable[Any] | None = None) -> None:
