@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_graft.core import keras_contract, numerics
-from tf_graft.core.numerics import MaskedGradient, UniqueRows
+from tf_graft.core.types import MaskedGradient, UniqueRows
 
 
 def once(gradient: Any, rows: int, masked: bool) -> Any:
