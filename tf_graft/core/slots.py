@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from tf_graft.core import keras_contract, mesh_storage, replicas
-from tf_graft.core.rows import Part, Whole
+from tf_graft.core.write import Part, Whole
 
 SHAPES = ("variable", "rows", "scalar")
 NOT_NEGATIVE = (0.0, math.inf)
