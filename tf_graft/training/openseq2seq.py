@@ -3,7 +3,7 @@
 import inspect
 from typing import Any
 
-from tf_graft.core.registry import snake_case
+from tf_graft.core.names import snake_case
 from tf_graft.schedules.lr_policy import POLICIES
 from tf_graft.training.errors import Key, Source
 from tf_graft.training.openseq2seq_names import NAMES
