@@ -402,9 +402,14 @@ class ScalesLoss(keras.optimizers.LossScaleOptimizer):
     from_config: Any = classmethod(keras.optimizers.Optimizer.from_config.__func__)
 
 
-def rehome(variable: keras.Variable, source: keras.Variable) -> None:
-    """Gives a variable the storage of another, newly made one: on a mesh, or under a strategy."""
-    variable._value = source._value
+def set_storage(variable: keras.Variable, storage: tf.Variable | keras.Variable) -> None:
+    """Gives a variable new storage, or that of another one: on a mesh, or under a strategy."""
+    variable._value = storage._value if isinstance(storage, keras.Variable) else storage
+
+
+def set_ordinary_storage(variable: keras.Variable, value: Any) -> None:
+    """Gives a variable an ordinary `tf.Variable` with that value as its storage."""
+    variable._initialize(value)
 
 
 # Loading a file of weights. Keras has changed the model's when it asks the optimizer, and goes on
@@ -473,16 +478,6 @@ def check_order_on_mesh() -> None:
             "or TensorFlow reads variables before they are assigned: import tf_graft first, which "
             "sets it."
         )
-
-
-def settle(variable: keras.Variable, storage: tf.Variable) -> None:
-    """Gives a variable another storage, such as one on a mesh."""
-    variable._value = storage
-
-
-def settle_at_home(variable: keras.Variable, value: Any) -> None:
-    """Gives a variable an ordinary `tf.Variable` of its own with that value."""
-    variable._initialize(value)
 
 
 class _Capture:

@@ -64,7 +64,7 @@ def _loaded(source: Source) -> Change:
             return value
         folder = Path() if source.overridden(place) else Path(source.file).parent
         try:
-            return tf_graft.report.LayerwiseRates.load(folder / value).to_dict()
+            return tf_graft.report.MeasuredRates.load(folder / value).to_dict()
         except tf_graft.report.ReportError as error:
             raise source.error(place, f"rates: {error}") from None
 
