@@ -146,11 +146,11 @@ class Algorithm(Lifecycle):
             large = math.prod(p.variable.shape) >= LARGE
             with tf.control_dependencies(written if large else []):
                 at, (d, slots) = next(points), next(steps)
-                write = p.move(part, at.w, d)
+                moved = p.move(part, at.w, d)
                 for role, value in slots.items():
                     part.write(replicas.local(p.slots[role]), value)
-            if large and write is not None:  # eagerly one comes after the other anyway
-                written = [write]
+            if large and moved is not None:  # eagerly one comes after the other anyway
+                written = [moved]
 
     @functools.cached_property
     def _compiled_proposals(self) -> Any:
