@@ -16,7 +16,7 @@ from support import column_runs, oracles, rounds
 from support.agn_replicas import RATE, SHAPES, assert_close, assert_replicas_follow, shares
 from support.replicas import mirrored, per_replica
 from support.samples import gradients, slices, state_of, variables, weights
-from tf_graft.training.processes import Cluster
+from tf_graft.processes.cluster import Cluster
 
 
 def values_of(model):

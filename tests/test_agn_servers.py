@@ -3,7 +3,7 @@
 import pytest
 
 from support import column_runs
-from tf_graft.training.processes import Cluster
+from tf_graft.processes.cluster import Cluster
 
 pytestmark = pytest.mark.slow
 KILLS = 2  # each costs a start of TensorFlow

@@ -13,7 +13,7 @@ import tf_graft
 from support import cells, model_cells, model_columns, model_rows, samples
 from support.model_rows import SOME, WRAPPERS
 from tf_graft.core import accumulation, pipeline, rows
-from tf_graft.core.numerics import UniqueRows
+from tf_graft.core.types import UniqueRows
 
 
 def cell(name, option, run_eagerly=True):

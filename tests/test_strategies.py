@@ -16,7 +16,7 @@ import tf_graft
 from support import cells, column_runs, samples
 from support.column_runs import Part
 from support.model_rows import MORE, SOME, WRAPPERS
-from tf_graft.training.processes import Cluster
+from tf_graft.processes.cluster import Cluster
 
 KINDS = [sample.name for sample in samples.SAMPLES if not sample.slow]
 SLOW = pytest.mark.slow

@@ -20,7 +20,7 @@ import tensorflow as tf
 import tf_graft as tg
 from programs.strategy_cases import parameter_servers
 from support import oracles, rounds
-from tf_graft.training.processes import end_with_launcher
+from tf_graft.processes.cluster import end_with_launcher
 
 PERIOD = 5
 ROUNDS = 1000
