@@ -3,16 +3,17 @@
 Each case is one class with one mistake; `Good` has none.
 """
 
+import copy
 import inspect
 import re
 
 import keras
 import numpy as np
 import pytest
-import samples
 import tensorflow as tf
 
 import tf_graft as tg
+from support import samples, written
 from tf_graft.core import contract, registry, signatures
 
 SHAPES = {"table": (4, 3), "kernel": (4, 3), "bias": (3,), "scale": ()}
@@ -94,6 +95,10 @@ AT_BUILD = {
     "beta": ({"__init__": keeps_no_beta}, r"Mine\.__init__: its argument 'betta' is not kept.*"),
     "list": ({"slots": lambda _: ["momentum"]}, r"Mine\.slots: it returns \['momentum'\], and"),
     "zeros": ({"slots": lambda _: {"momentum": 0.0}}, r"Mine\.slots: 'momentum' is 0\.0, and"),
+    "fill": (
+        {"slots": lambda _: {"m": tg.Slot(fill=lambda v: tf.zeros(5))}, "step": new(lambda s: {})},
+        r"'mine/table/m': its fill returns a tensor of shape \(5,\), and the slot has the shape",
+    ),
     "text": ({"slots": lambda _: {"m": tg.Slot(shape="cols")}}, r"slots: 'm' has shape='cols'; a"),
     "dtype": ({"slots": lambda _: {"m": tg.Slot(dtype="real")}}, r"slots: 'm' has dtype='real'"),
     "size": (
@@ -144,7 +149,7 @@ AT_BUILD = {
     "attribute": ({"step": sets_attribute}, r"Mine\.step: it sets self\.last, which is neither"),
     "variable": ({"step": reads_variable}, r"Mine\.step: it reads a variable; declare it in slots"),
     **{
-        role: ({"slots": lambda _, role=role: {role: tg.Slot()}}, f"the role '{role}' is one that")
+        role: ({"slots": lambda _, role=role: {role: tg.Slot()}}, f"the role '{role}' is in use by")
         for role in (
             *("average", "average_step", "master", "gradient_accumulator", "accumulated_rows"),
         )
@@ -163,7 +168,7 @@ OF_ONE_SHAPE = {
 }
 
 
-def written(body):
+def mine(body):
     return type("Mine", (Good,), body)
 
 
@@ -175,13 +180,13 @@ def variables(dtype="float32"):
 def test_refused_when_the_class_is_made(case):
     body, message = AT_CREATION[case]
     with pytest.raises(TypeError, match=message):
-        written(body)
+        mine(body)
 
 
 @pytest.mark.parametrize("case", AT_BUILD)
 def test_refused_when_it_is_built(case):
     body, message = AT_BUILD[case]
-    optimizer = written(body)()
+    optimizer = mine(body)()
     with pytest.raises((TypeError, ValueError), match=message):
         optimizer.build(variables())
     assert not optimizer.built
@@ -189,13 +194,13 @@ def test_refused_when_it_is_built(case):
 
 @pytest.mark.parametrize("name", OF_ONE_SHAPE)
 def test_each_shape_is_traced(name):
-    optimizer = written({"step": OF_ONE_SHAPE[name]})()
+    optimizer = mine({"step": OF_ONE_SHAPE[name]})()
     with pytest.raises(ValueError, match=f"Mine.step: .* for '{name}', of shape"):
         optimizer.build(variables())
 
 
 def test_a_child_is_checked():
-    child = written({"step": without("rows")})(0.1)
+    child = mine({"step": without("rows")})(0.1)
     with pytest.raises(ValueError, match=r"^Mine\.step: it returns no new value of the slot"):
         tg.AdaGraft(child, "sgd").build(variables())
 
@@ -250,12 +255,80 @@ def test_ours_keep_it(sample):
         contract.check_fully(child, model)
 
 
+# Slots shaped by a function of the variable's shape.
+
+
+def of_matrix(learning_rate):
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, name="dense")])
+    model.compile(written.Factored(learning_rate, name="optimizer"), "mse")
+    return model
+
+
+def test_shapes_and_first_values():
+    optimizer = written.Factored(0.1, name="optimizer")
+    model = variables()
+    optimizer.build(model)
+    found = {v.path.removeprefix("optimizer/"): v for v in optimizer.variables}
+    shapes = {"by_row": (4,), "by_column": (3,), "products": (4, 4)}
+    assert {role: found[f"kernel/{role}"].shape for role in shapes} == shapes
+    np.testing.assert_array_equal(found["kernel/products"], np.eye(4))
+    g = np.float32([[1, 2, 3], [0, 0, 0], [4, 0, 0], [0, 0, 6]])
+    optimizer.apply([tf.constant(g)], [model[1]])
+    np.testing.assert_allclose(found["kernel/by_row"], (g**2).mean(1))
+    np.testing.assert_allclose(found["kernel/by_column"], (g**2).mean(0))
+    np.testing.assert_allclose(found["kernel/products"], np.eye(4) + (g**2).mean(1)[:, None])
+
+
+@pytest.mark.parametrize("way", ["keras", "checkpoint"])
+def test_it_goes_on_from_a_file(way, tmp_path):
+    x, y = np.float32([[1, 2, 3], [3, 1, 0]]), np.float32([[1, 0], [0, 2]])
+    straight, first, second = (of_matrix(0.1) for _ in range(3))
+    for model in (first, second):
+        model.set_weights(straight.get_weights())
+    straight.fit(x, y, epochs=4, verbose=0)
+    first.fit(x, y, epochs=2, verbose=0)
+    if way == "keras":
+        first.save(tmp_path / "model.keras")
+        with keras.saving.custom_object_scope({"Factored": written.Factored}):
+            second = keras.models.load_model(tmp_path / "model.keras")
+    else:
+        kept = tf.train.Checkpoint(model=first, optimizer=first.optimizer)
+        path = kept.save(str(tmp_path / "checkpoint"))
+        second.optimizer.build(second.trainable_variables)
+        tf.train.Checkpoint(model=second, optimizer=second.optimizer).restore(
+            path
+        ).assert_consumed()
+    second.fit(x, y, epochs=2, verbose=0)
+    for a, b in zip(straight.get_weights(), second.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_rows_of_a_shaped_slot():
+    """Rows of what begins with the variable's rows, all of the rest."""
+    seen = {}
+
+    class Mine(tg.Optimizer):
+        def slots(self):
+            twice = tg.Slot(shape=lambda shape: (shape[0], 2))
+            return {"twice": twice, "columns": tg.Slot(shape=lambda shape: shape[1:])}
+
+        def step(self, g, w, s, lr, t):
+            seen.update({role: tuple(value.shape) for role, value in s.items()})
+            return -lr * g, s
+
+    table = tf.Variable(tf.ones((4, 3)))
+    gradient = tf.IndexedSlices(tf.ones((3, 3)), tf.constant([3, 1, 3]))
+    Mine(0.5).apply([gradient], [table])
+    assert seen == {"twice": (2, 2), "columns": (3,)}
+    np.testing.assert_array_equal(table.numpy()[:, 0], [1, 0.5, 1, 0])
+
+
 # Names.
 
 
 @pytest.fixture
 def names(monkeypatch):
-    monkeypatch.setattr(registry, "_CLASSES", dict(registry._CLASSES))
+    monkeypatch.setattr(registry, "OURS", copy.deepcopy(registry.OURS))
 
 
 @pytest.mark.usefixtures("names")

@@ -5,7 +5,7 @@ A mistake is refused with what to do about it: before the first step, not at one
 
 import contextlib
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -100,10 +100,11 @@ def check_fully(optimizer: Any, variables: Mapping[str, Any]) -> None:
     cls = type(optimizer)
     _check_attributes(optimizer)
     shared = optimizer.shared_slots()
-    _check_slots(f"{cls.__name__}.shared_slots", shared, {})
-    for path in variables:
-        method = "slots_for" if _overrides(cls, "slots_for") else "slots"
-        _check_slots(f"{cls.__name__}.{method}", optimizer.slots_for(path), {path: variables[path]})
+    _check_slots(f"{cls.__name__}.shared_slots", shared, {}, ())
+    taken = (*RESERVED, *shared)
+    method = "slots_for" if _overrides(cls, "slots_for") else "slots"
+    for path, variable in variables.items():
+        _check_slots(f"{cls.__name__}.{method}", optimizer.slots_for(path), {path: variable}, taken)
     if _overrides(cls, "step"):
         for path, variable in _distinct(optimizer, variables):
             TracedStep(optimizer, path, variable, shared).check()
@@ -129,8 +130,17 @@ def _check_attributes(optimizer: Any) -> None:
         )
 
 
-def _check_slots(where: str, given: Any, variable: Mapping[str, Any]) -> None:
-    """Refuses what is not a dict of slots; `variable` is the one they are of, if any, by path."""
+def _check_slots(
+    where: str, given: Any, variable: Mapping[str, Any], taken: Collection[str]
+) -> None:
+    """Refuses what is not a dict of slots under roles that are free.
+
+    Args:
+        where: the method that returned it.
+        given: what it returned.
+        variable: by its path, the variable that the slots are of; none for shared slots.
+        taken: the roles that are not free.
+    """
     if not isinstance(given, dict) or not all(isinstance(role, str) for role in given):
         raise TypeError(
             f"{where}: it returns {checks.shown(given)}, and must return a dict of slots by role, "
@@ -142,10 +152,10 @@ def _check_slots(where: str, given: Any, variable: Mapping[str, Any]) -> None:
                 f"{where}: '{role}' is {checks.shown(slot)}, and must be a tf_graft.Slot; "
                 "Slot() is zeros of the variable's shape."
             )
-        if role in RESERVED or not role:
+        if role in taken:
             raise ValueError(
-                f"{where}: the role '{role}' is one that the optimizer itself saves state under; "
-                "call the slot by another name."
+                f"{where}: the role '{role}' is in use by the optimizer itself, and one of the two "
+                "would be lost when it is saved; call it by another name."
             )
         _check_slot(f"{where}: '{role}'", slot, variable)
 

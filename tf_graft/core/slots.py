@@ -96,10 +96,22 @@ def create(
 
     It is placed beside the model variable. With a mesh it lives there: see `Slot`.
     """
-    scope, _, name = "/".join([*scope, name]).rpartition("/")
+    full_name = "/".join([*scope, name])
+    scope, _, name = full_name.rpartition("/")
     shape = slot.shape_for(variable)
+
+    def start(shape: tuple[int, ...], dtype: str) -> tf.Tensor:
+        """The first value; on a mesh one number for all entries, so that none is made whole."""
+        value = _filled(slot.fill, variable, shape if mesh is None else (), dtype)
+        if callable(slot.fill) and tuple(value.shape) != shape:
+            raise ValueError(
+                f"'{full_name}': its fill returns a tensor of shape {tuple(value.shape)}, and the "
+                f"slot has the shape {shape}."
+            )
+        return value
+
     arguments = {
-        "initializer": functools.partial(_filled, slot.fill, variable),
+        "initializer": start,
         "shape": tuple(map(int, shape)),
         "dtype": slot.dtype or dtype,
         "trainable": False,
@@ -111,7 +123,6 @@ def create(
         if mesh is None:
             scopes.enter_context(replicas.beside(variable))
             return keras_contract.OwnVariable(within=slot.within, **arguments)
-        arguments["initializer"] = lambda _, dtype: _filled(slot.fill, variable, (), dtype)
         return on_mesh(_layout(mesh, variable, shape), within=slot.within, **arguments)
 
 
