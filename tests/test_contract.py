@@ -3,8 +3,10 @@
 Each case is one class with one mistake; `Good` has none.
 """
 
+import ast
 import copy
 import inspect
+import pathlib
 import re
 
 import keras
@@ -16,6 +18,7 @@ import tf_graft as tg
 from support import samples, written
 from tf_graft.core import contract, registry, signatures
 
+PACKAGE = pathlib.Path(tg.__file__).parent
 SHAPES = {"table": (4, 3), "kernel": (4, 3), "bias": (3,), "scale": ()}
 
 
@@ -279,6 +282,7 @@ def test_shapes_and_first_values():
     np.testing.assert_allclose(found["kernel/products"], np.eye(4) + (g**2).mean(1)[:, None])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["keras", "checkpoint"])
 def test_it_goes_on_from_a_file(way, tmp_path):
     x, y = np.float32([[1, 2, 3], [3, 1, 0]]), np.float32([[1, 0], [0, 2]])
@@ -321,6 +325,42 @@ def test_rows_of_a_shaped_slot():
     Mine(0.5).apply([gradient], [table])
     assert seen == {"twice": (2, 2), "columns": (3,)}
     np.testing.assert_array_equal(table.numpy()[:, 0], [1, 0.5, 1, 0])
+
+
+def test_columns_are_not_mistaken_for_rows():
+    class Mine(written.Factored):
+        def whole(self, path):
+            return path != "square"
+
+    Mine(0.1).build(variables())
+    with pytest.raises(ValueError, match=r"^Mine\.slots: 'by_column' is of the columns of '"):
+        Mine(0.1).build([tf.Variable(tf.ones((3, 3)), name="square")])
+
+
+# What is public.
+
+OTHERS_CAN = ("larc", "adagraft", "layerwise_rates")
+
+
+@pytest.mark.parametrize("name", OTHERS_CAN)
+def test_wrappers_use_of_core_what_is_public(name):
+    """Optimizers import nothing of it: test_layers.py."""
+    tree = ast.parse((PACKAGE / "wrappers" / f"{name}.py").read_text("utf-8"))
+    imported = [
+        (node.module, alias.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("tf_graft.core")
+        for alias in node.names
+    ]
+    modules = {name for module, name in imported if module == "tf_graft.core"}
+    used = {name for module, name in imported if module != "tf_graft.core"}
+    used |= {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in modules
+    }
+    assert len(used) > 3
+    assert used <= set(tg.algorithm.__all__)
 
 
 # Names.

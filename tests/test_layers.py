@@ -32,6 +32,7 @@ ALLOWED = {
     "report": {"core", "optimizers", "schedules", "scaling", "report"},
     "openseq2seq": {"core", "optimizers", "schedules", "scaling", "wrappers", "openseq2seq"},
     "processes": {"core", "processes"},
+    "testing": {"core", "scaling", "wrappers", "dtensor", "testing"},
     "training": {
         *("core", "optimizers", "schedules", "scaling", "wrappers", "dtensor", "report"),
         *("openseq2seq", "processes", "training"),

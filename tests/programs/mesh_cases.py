@@ -446,3 +446,18 @@ def test_minimize_on_a_mesh(graph):
     for variable, before in zip(variables, start, strict=True):
         np.testing.assert_allclose(whole(variable), before / 2, rtol=1e-6)
     assert repr(optimizer).endswith("mesh=Mesh(x=2, y=2))")
+
+
+# `tf_graft.testing` on a mesh.
+
+
+class TwiceOnAMesh(tf_graft.SGD):
+    def step(self, g, w, s, lr, t):
+        return super().step(g if self.mesh is None else 2 * g, w, s, lr, t)
+
+
+def test_check_on_mesh():
+    (result,) = tf_graft.testing.check_on_mesh(tf_graft.Adam, learning_rate=0.1)
+    assert result.result == "kept"
+    with pytest.raises(AssertionError, match="breaks 1 of 1 guarantees:\n  mesh: one device: '"):
+        tf_graft.testing.check_on_mesh(TwiceOnAMesh)

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_graft.core import accumulation, averaging, checks
-from tf_graft.core.slots import SHAPES, Slot
+from tf_graft.core.slots import SHAPES, Dimension, Slot
 from tf_graft.core.traced_step import TracedStep
 
 # Roles of the engine's own state: a slot of that name would be taken for it in a saved file.
@@ -104,7 +104,10 @@ def check_fully(optimizer: Any, variables: Mapping[str, Any]) -> None:
     taken = (*RESERVED, *shared)
     method = "slots_for" if _overrides(cls, "slots_for") else "slots"
     for path, variable in variables.items():
-        _check_slots(f"{cls.__name__}.{method}", optimizer.slots_for(path), {path: variable}, taken)
+        slots = optimizer.slots_for(path)
+        _check_slots(f"{cls.__name__}.{method}", slots, {path: variable}, taken)
+        if not optimizer.whole(path):
+            _refuse_mistaken_rows(f"{cls.__name__}.{method}", slots, path, variable)
     if _overrides(cls, "step"):
         for path, variable in _distinct(optimizer, variables):
             TracedStep(optimizer, path, variable, shared).check()
@@ -179,6 +182,19 @@ def _check_slot(where: str, slot: Slot, variable: Mapping[str, Any]) -> None:
         tf.as_dtype(slot.dtype or "float32")
     except TypeError:
         raise TypeError(f"{where} has dtype={checks.shown(slot.dtype)}, which is none.") from None
+
+
+def _refuse_mistaken_rows(where: str, slots: dict[str, Slot], path: str, variable: Any) -> None:
+    """Refuses a slot of a square variable's columns, which would be taken for one of its rows."""
+    for role, slot in slots.items():
+        first = slot.shape_for(variable)[:1]
+        of_columns = any(isinstance(length, Dimension) and length.axis for length in first)
+        if of_columns and first == tuple(variable.shape)[:1]:
+            raise ValueError(
+                f"{where}: '{role}' is of the columns of '{path}', which are as many as its rows, "
+                "so that a row-sparse gradient would take some of it for its rows; define "
+                "whole(self, path), and return True for such a variable."
+            )
 
 
 def _distinct(optimizer: Any, variables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -8,7 +8,7 @@ import functools
 import inspect
 import re
 import textwrap
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 from tf_graft.core.arguments import Arguments, Common
 
@@ -42,7 +42,7 @@ def common_arguments() -> tuple[Argument, ...]:
     texts = {name: text for _, name, text in ENTRY.findall(documented)}
     return tuple(
         Argument(name, annotation, getattr(vars(Arguments).get(name), "default", None), text)
-        for name, annotation in Common.__annotations__.items()
+        for name, annotation in get_type_hints(Common).items()
         for text in [texts.get(name, "")]  # without docstrings (python -OO) there is none
     )
 

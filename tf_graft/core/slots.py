@@ -23,8 +23,8 @@ class Slot(NamedTuple):
     """One thing an optimizer remembers for each variable.
 
     With a row-sparse gradient, `step` gets the touched rows of a slot whose first dimension is as
-    long as the variable's, and all of any other slot. (The columns of a square variable are as long
-    as its rows: override `whole` for a slot of them.)
+    long as the variable's, and all of any other slot. (A square variable has as many columns as
+    rows: for a slot of them `whole` must be True.)
 
     On a mesh a dimension is laid out as the variable's dimension that it is taken from; a dimension
     that a function computes is not divided. So `lambda shape: shape[1:]` follows the columns, and

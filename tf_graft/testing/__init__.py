@@ -2,9 +2,8 @@
 
 ```python
 import tf_graft as tg
-from tf_graft import testing
 
-testing.check(AdaBelief, learning_rate=0.1)
+tg.testing.check(AdaBelief, learning_rate=0.1)
 ```
 """
 
