@@ -213,6 +213,13 @@ def test_a_breach_is_found(name):
     assert found.result == "BROKEN", found
 
 
+def test_replicas_are_skipped_on_one_device(monkeypatch):
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [kind])
+    found = checking.result_of(make(Right), places.replicas)
+    assert found.result == "skipped"
+    assert "tf_graft.dtensor.logical_cpus(2)" in found.detail
+
+
 @pytest.mark.slow
 def test_the_table_and_what_is_raised():
     said = io.StringIO()

@@ -8,6 +8,9 @@
   `choice` or `patterns`; `matches` searches a variable's path for patterns
 - `length`, `one_minus_power`, `quotient`: arithmetic that is the same in every execution
 - `NOT_NEGATIVE`: what a slot of squares lies `within`
+- of `Optimizer` one overrides `slots` (or `slots_for`) and `step`; less often `shared_slots` and
+  `advance`, `traits`, `whole`, `decays`, `kernel`, `propose`; `rowwise`, `idle` and `keras_slots`
+  say what is so
 - `Wrapper`, `Around`, `Point`, `under`, `within`, `Parameter`, `Parameters`: for optimizers made of
   optimizers
 """

@@ -42,12 +42,15 @@ class TracedStep:
                 concrete = traced.get_concrete_function(
                     self.weights, self.weights, everything, scalar, scalar
                 )
-        except Exception as error:
+        except tf.errors.OperatorNotAllowedInGraphError as error:
             reason = checks.shown(error, str).rstrip(".")
-            raise ValueError(
-                f"{self.where}: it cannot be traced {self.of}: {type(error).__name__}: {reason}. "
-                "It may use tensor operations only: tf.where, not if."
+            raise TypeError(
+                f"{self.where}: it cannot be traced {self.of}: {reason}. Use tensor operations only:"
+                " tf.where, not if."
             ) from error
+        except Exception as error:
+            error.add_note(f"Raised by {self.where}, traced {self.of}.")
+            raise
         self._check_pure(before, concrete)
         with concrete.graph.as_default():
             self._check_result(results[-1])
