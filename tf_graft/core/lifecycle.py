@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tf_graft.core import (
     accumulation,
-    arguments,
+    options,
     averaging,
     checks,
     matching,
@@ -36,9 +36,9 @@ RATES = (0.0, float(np.finfo(np.float32).max))
 class Lifecycle(Saving, Placed):
     """Everything of `Optimizer` that is not the step itself."""
 
-    def __init__(self, learning_rate: Any, **common: Unpack[arguments.Common]):
+    def __init__(self, learning_rate: Any, **common: Unpack[options.Common]):
         owner = type(self).__name__
-        given = arguments.checked(owner, self._own_arguments(), dict(common))
+        given = options.checked(owner, self._own_arguments(), dict(common))
         self_made = ("mesh", "jit_compile", "sparse", "nonfinite", "exclude_from_weight_decay")
         own = {name: given.pop(name) for name in self_made}  # type: ignore[misc]
         super().__init__(learning_rate=rates.rate(owner, learning_rate), **given)

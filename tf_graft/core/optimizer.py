@@ -8,7 +8,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from tf_graft.core import (
-    arguments,
+    options,
     averaging,
     checks,
     description,
@@ -49,14 +49,14 @@ class Optimizer(Pipeline):
     Args:
         learning_rate: a number, at least 0; a `LearningRateSchedule`; or a callable without
             arguments.
-        **common: see `tf_graft.core.arguments.Common`.
+        **common: see `tf_graft.core.options.Common`.
 
     Raises:
         TypeError: an argument of the wrong type.
         ValueError: an argument out of its range, named.
     """
 
-    def __init__(self, learning_rate: Any = 0.001, **common: Unpack[arguments.Common]):
+    def __init__(self, learning_rate: Any = 0.001, **common: Unpack[options.Common]):
         super().__init__(learning_rate, **common)
 
     @tf.autograph.experimental.do_not_convert
@@ -175,14 +175,14 @@ class Optimizer(Pipeline):
 
     def __repr__(self) -> str:
         usual = {
-            **arguments.checked(type(self).__name__, (), {}),
+            **options.checked(type(self).__name__, (), {}),
             "exclude_from_weight_decay": None,
         }
         return description.call(type(self), self._arguments(), usual)
 
     def _arguments(self) -> dict[str, Any]:
         """What `repr` shows where it is not the default: the constructor's arguments, as of now."""
-        common = ("learning_rate", *arguments.Common.__annotations__)
+        common = ("learning_rate", *options.Common.__annotations__)
         names = dict.fromkeys([*self._own_arguments(), *common])
         held = {name: getattr(self, name) for name in names if hasattr(self, name)}
         return held | {

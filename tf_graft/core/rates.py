@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from tf_graft.core import checks, keras_contract
-from tf_graft.core.arguments import Arguments
+from tf_graft.core.options import Arguments
 from tf_graft.core.checks import shown
 from tf_graft.core.identity import Named
 

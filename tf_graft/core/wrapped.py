@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from tf_graft.core import checks, keras_arguments, keras_contract
-from tf_graft.core.arguments import Common
+from tf_graft.core.options import Common
 from tf_graft.core.description import Written, described
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.point import Point, Step
@@ -42,7 +42,7 @@ class Wrapped(Optimizer):
     Args:
         optimizer: a Keras optimizer that has not been built, its name, or its config.
         learning_rate: instead of the optimizer's own, if not None.
-        **common: see `tf_graft.core.arguments.Common`; instead of the optimizer's own.
+        **common: see `tf_graft.core.options.Common`; instead of the optimizer's own.
 
     Raises:
         TypeError: not a Keras optimizer; or one that does more than update the variable that its

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Unpack
 import keras
 import tensorflow as tf
 
-from tf_graft.core import arguments, keras_contract, rates
+from tf_graft.core import options, keras_contract, rates
 from tf_graft.core.identity import Named
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.parameters import Parameter
@@ -128,13 +128,13 @@ class Around(Wrapper):
     Args:
         optimizer: an optimizer of tf_graft or Keras, a name or a config.
         learning_rate: instead of the optimizer's own, if not None.
-        **common: see `tf_graft.core.arguments.Common`; instead of the optimizer's own.
+        **common: see `tf_graft.core.options.Common`; instead of the optimizer's own.
     """
 
     roles: ClassVar[dict[str, str]] = {"optimizer": "optimizer"}
 
     def __init__(
-        self, optimizer: Any, learning_rate: Any = None, **common: Unpack[arguments.Common]
+        self, optimizer: Any, learning_rate: Any = None, **common: Unpack[options.Common]
     ):
         child = child_of(type(self).__name__, "optimizer", optimizer)
         if learning_rate is not None:

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tf_graft.core import checks
 from tf_graft.core.algorithm import Step
-from tf_graft.core.arguments import Common
+from tf_graft.core.options import Common
 from tf_graft.core.checked import Checked
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.registry import register
@@ -30,7 +30,7 @@ class Adadelta(Optimizer):
         learning_rate: number, at least 0, or schedule. Default 0.001.
         rho: decay of both averages, in [0, 1]. Default 0.95.
         epsilon: above 0. Default 1e-7.
-        **common: see `tf_graft.core.arguments.Common`.
+        **common: see `tf_graft.core.options.Common`.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type or out of range, named.

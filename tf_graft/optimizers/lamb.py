@@ -6,7 +6,7 @@ from typing import Any, Unpack
 import tensorflow as tf
 
 from tf_graft.core import checks, numerics
-from tf_graft.core.arguments import Common
+from tf_graft.core.options import Common
 from tf_graft.core.checked import Checked
 from tf_graft.core.point import Step
 from tf_graft.core.registry import register
@@ -40,7 +40,7 @@ class LAMB(Layerwise):
             in neither way.
         exclude_from_layer_adaptation: likewise; the variable has `r = 1`. None takes the list
             above.
-        **common: see `tf_graft.core.arguments.Common`.
+        **common: see `tf_graft.core.options.Common`.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type or out of range, named.

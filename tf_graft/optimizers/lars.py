@@ -6,7 +6,7 @@ from typing import Any, Unpack
 import tensorflow as tf
 
 from tf_graft.core import checks, numerics
-from tf_graft.core.arguments import Common
+from tf_graft.core.options import Common
 from tf_graft.core.checked import Checked
 from tf_graft.core.point import Step
 from tf_graft.core.registry import register
@@ -49,7 +49,7 @@ class LARS(Layerwise):
             above.
         sum_of_norms: whether the paper's sum of norms is below. Default False.
         epsilon: at least 0. Default 0.
-        **common: see `tf_graft.core.arguments.Common`.
+        **common: see `tf_graft.core.options.Common`.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type or out of range, named;

@@ -6,7 +6,7 @@ from typing import Any, Unpack
 import tensorflow as tf
 
 from tf_graft.core import checks, numerics
-from tf_graft.core.arguments import Common
+from tf_graft.core.options import Common
 from tf_graft.core.checked import Checked
 from tf_graft.core.optimizer import Optimizer
 
@@ -23,7 +23,7 @@ class Layerwise(Optimizer):
         exclude_from_weight_decay: patterns of variables without either weight decay.
         exclude_from_layer_adaptation: patterns of variables without a rate of their own; those of
             `exclude_from_weight_decay` when None.
-        **common: see `tf_graft.core.arguments.Common`.
+        **common: see `tf_graft.core.options.Common`.
     """
 
     rowwise = False

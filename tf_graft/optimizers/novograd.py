@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tf_graft.core import checks, numerics
 from tf_graft.core.algorithm import Step
-from tf_graft.core.arguments import Common
+from tf_graft.core.options import Common
 from tf_graft.core.checked import Checked
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.registry import register
@@ -37,7 +37,7 @@ class NovoGrad(Optimizer):
         epsilon: above 0, inside the root. Default 1e-8.
         weight_decay: at least 0. Default 0.
         grad_averaging: whether `m` is an average, not a sum. Default False.
-        **common: see `tf_graft.core.arguments.Common`.
+        **common: see `tf_graft.core.options.Common`.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type or out of range, named.

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tf_graft.core import checks, numerics
 from tf_graft.core.algorithm import Step
-from tf_graft.core.arguments import Common
+from tf_graft.core.options import Common
 from tf_graft.core.checked import Checked
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.registry import register
@@ -34,7 +34,7 @@ class RMSprop(Optimizer):
         centered: whether to divide by the variance in place of the mean square. Default False.
         initial_velocity: what `v` starts at, at least 0. Default 0, as in Keras; TensorFlow 1
             started it at 1.
-        **common: see `tf_graft.core.arguments.Common`.
+        **common: see `tf_graft.core.options.Common`.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type or out of range, named.

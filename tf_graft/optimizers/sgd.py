@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tf_graft.core import checks
 from tf_graft.core.algorithm import Step
-from tf_graft.core.arguments import Common
+from tf_graft.core.options import Common
 from tf_graft.core.checked import Checked
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.registry import register
@@ -30,7 +30,7 @@ class SGD(Optimizer):
         learning_rate: number, at least 0, or schedule. Default 0.01.
         momentum: in [0, 1]. Default 0.
         nesterov: whether to look ahead. Default False.
-        **common: see `tf_graft.core.arguments.Common`.
+        **common: see `tf_graft.core.options.Common`.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type or out of range, named.

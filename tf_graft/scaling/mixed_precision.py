@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from tf_graft.core import keras_contract, numerics, replicas, write
-from tf_graft.core.arguments import Common
+from tf_graft.core.options import Common
 from tf_graft.core.checks import shown
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.registry import register
@@ -44,7 +44,7 @@ class MixedPrecision(Around, keras_contract.ScalesLoss):
         loss_scale: a number for a fixed scale, `"backoff"`, `"logmax"`, a scaler of
             `tf_graft.scaling` or its config; None for 1.
         learning_rate: instead of the optimizer's own, if not None.
-        **common: see `tf_graft.core.arguments.Common`; instead of the optimizer's own.
+        **common: see `tf_graft.core.options.Common`; instead of the optimizer's own.
 
     Raises:
         TypeError: an argument of the wrong type; an optimizer that cannot be wrapped.

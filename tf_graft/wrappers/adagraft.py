@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple, Unpack
 import tensorflow as tf
 
 from tf_graft.core import checks, numerics
-from tf_graft.core.arguments import Common
+from tf_graft.core.options import Common
 from tf_graft.core.checked import Checked
 from tf_graft.core.parameters import Parameter, Parameters
 from tf_graft.core.point import Point, Step, under
@@ -58,7 +58,7 @@ class AdaGraft(Wrapper):
             variables are in memory then. Default False.
         diagnostic: whether to keep the two norms of each variable's last step, in the slots
             `magnitude_norm` and `direction_norm`. Default False.
-        **common: see `tf_graft.core.arguments.Common`.
+        **common: see `tf_graft.core.options.Common`.
 
     Raises:
         TypeError: an argument of the wrong type; an optimizer that cannot be wrapped.

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tf_graft.core import (
     accumulation,
-    arguments,
+    options,
     checks,
     collectives,
     numerics,
@@ -84,7 +84,7 @@ class AGN(WorkerRounds):
         reset_local_state: whether `optimizer` starts anew after each communication. Default False,
             as in contrib.
         learning_rate: sets the rate of `optimizer`, if not None.
-        **common: see `tf_graft.core.arguments.Common`; what `optimizer` was given of them is taken
+        **common: see `tf_graft.core.options.Common`; what `optimizer` was given of them is taken
             over. Not `weight_decay` and `use_ema`, which belong to the two optimizers.
 
     Raises:
@@ -126,7 +126,7 @@ class AGN(WorkerRounds):
         mode: str = "gradients",
         reset_local_state: bool = False,
         learning_rate: Any = None,
-        **common: Unpack[arguments.Common],
+        **common: Unpack[options.Common],
     ):
         optimizer, given = resolve(optimizer), dict[str, Any](common)
         if type(optimizer) is MixedPrecision and type(self) in (AGN, ScaledAGN):
