@@ -40,8 +40,8 @@ class Algorithm:
 
     rowwise = True
     idle = False
-    weight_decay: float | None = None
-    decay_exclusions: Sequence[str] = ()
+    weight_decay: Any = None
+    decay_exclusions: Any = ()
 
     # `step` as one in-place TensorFlow kernel, where there is one: a function of (g, w, s, lr, t)
     # like it, but of variables; it adds to `w` and makes no other use of it. For dense gradients;

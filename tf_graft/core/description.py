@@ -4,6 +4,8 @@ import inspect
 from collections.abc import Container, Mapping
 from typing import Any
 
+from tensorflow.experimental import dtensor
+
 
 class Written(str):
     """A description in the place of the thing itself."""
@@ -44,3 +46,10 @@ def call(cls: type, arguments: Mapping[str, Any], defaults: Mapping[str, Any]) -
     given = {name: described(value) for name, value in arguments.items()}
     shown = [f"{name}={x}" for name, x in given.items() if x != usual.get(name)]
     return f"{cls.__name__}({', '.join(shown)})"
+
+
+def mesh(given: dtensor.Mesh | None) -> Written | None:
+    """A mesh by its dimensions: `Mesh(batch=2, model=2)`."""
+    if given is None:
+        return None
+    return Written(f"Mesh({', '.join(f'{n}={given.dim_size(n)}' for n in given.dim_names)})")

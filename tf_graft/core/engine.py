@@ -26,7 +26,7 @@ from tf_graft.core.options import Options
 from tf_graft.core.parameters import Parameter, Parameters
 from tf_graft.core.scale import Scaling
 from tf_graft.core.steps import Writer
-from tf_graft.core.types import Gradient, Scalar
+from tf_graft.core.types import Gradient, MaskedGradient, Scalar
 from tf_graft.core.update import Update
 from tf_graft.core.write import Part, Whole
 
@@ -48,6 +48,13 @@ class State:
     counters: Mapping[str, keras.Variable]
     done: str = "iteration"
     mesh: dtensor.Mesh | None = None
+
+    compiles = True  # whether steps can be compiled by XLA on their own
+
+    @property
+    def takes_kernels(self) -> bool:
+        """Whether in-place kernels can update the variables: they know no meshes."""
+        return self.mesh is None
 
     def count(self, role: str) -> tf.Tensor:
         """A counter, as the calling replica sees it."""
@@ -207,9 +214,9 @@ class Engine:
         self._count("iteration")
 
     def _write(self, update: Update) -> None:
-        Writer(self.algorithm, self.options.jit_compile, self.state.mesh).write(
-            update, self.state.updates() + 1, self.state.shared
-        )
+        jit = self.options.jit_compile is True
+        writer = Writer(self.algorithm, jit, self.state.takes_kernels, self.state.compiles)
+        writer.write(update, self.state.updates() + 1, self.state.shared)
 
     def _count(self, role: str) -> None:
         write.add(self.state.counters[role], 1)
@@ -229,15 +236,16 @@ class Engine:
             due = tf.equal(step % frequency, 0)
             self.state.either(due, lambda: self.overwrite(everything, step), nothing)
 
-    def overwrite(self, parameters: list[Parameter], step: tf.Tensor) -> None:
-        """Gives variables their averages as of that update."""
+    def overwrite(self, parameters: list[Parameter], step: tf.Tensor | None = None) -> None:
+        """Gives variables their averages as of an update: the last one when None."""
         self.synchronize(parameters, step)
         for parameter in parameters:
             average = replicas.local(parameter.state["average"])
             parameter.replace(tf.convert_to_tensor(average))
 
-    def synchronize(self, parameters: list[Parameter], step: tf.Tensor) -> None:
-        """Brings the averages of variables up to that update."""
+    def synchronize(self, parameters: list[Parameter], step: tf.Tensor | None = None) -> None:
+        """Brings the averages of variables up to an update: the last one when None."""
+        step = self.state.updates() if step is None else step
         whole: list[Part] = [Whole()] * len(parameters)
         averaging.catch_up(parameters, whole, step, self.options.ema_momentum)
 
@@ -249,6 +257,6 @@ def in_precision(gradients: list[Any], parameters: list[Parameter]) -> list[Any]
 
 def _averaged_part(gradient: Gradient, parameter: Parameter) -> Part:
     """A masked gradient's average is taken of the whole variable: a mask would save nothing."""
-    if isinstance(gradient, numerics.MaskedGradient):
+    if isinstance(gradient, MaskedGradient):
         return Whole()
     return write.part_of(gradient, parameter.rows)

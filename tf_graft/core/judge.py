@@ -14,7 +14,7 @@ from tf_graft.core.update import Update
 def judged(
     update: Update, nonfinite: str, clips: Sequence[float | None], where: str
 ) -> tuple[Update, list[tf.Operation]]:
-    """The update with its verdict, if it is to be skipped on it, or assertions, if they are to raise.
+    """The update with its verdict, which may have it skipped; or assertions, which may raise.
 
     Args:
         update: as received.

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_graft.core import options, checks
+from tf_graft.core import checks, options
 
 Check = Callable[[str, str, Any], Any]
 

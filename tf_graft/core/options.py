@@ -78,8 +78,8 @@ def _mesh(owner: str, name: str, given: Any) -> dtensor.Mesh | None:
 class Common(TypedDict, total=False):
     """Arguments common to all optimizers; the first ten are Keras' own.
 
-    Each is an attribute, too (`exclude_from_weight_decay`: `decay_exclusions`), and is checked again
-    when that is set. What decides which state is kept (`use_ema`, `gradient_accumulation_steps`,
+    Each is an attribute, too (`exclude_from_weight_decay`: `decay_exclusions`), checked again when
+    that is set. What decides which state is kept (`use_ema`, `gradient_accumulation_steps`,
     and of an optimizer's own arguments `momentum` or `amsgrad`) is fixed once the state exists.
     Numbers must hold in float32, which updates are computed in: 1e39 is infinite there, and 1e-300
     is zero.
@@ -146,7 +146,7 @@ for _argument, _hint in get_type_hints(Common, include_extras=True).items():
     OPTIONS[_argument] = _hint.__metadata__[0]
     OPTIONS[_argument].__set_name__(Common, _argument)
 
-OF_KERAS = [n for n in inspect.signature(keras.optimizers.Optimizer).parameters if n in OPTIONS]
+OF_KERAS = [n for n in inspect.signature(keras.optimizers.SGD).parameters if n in OPTIONS]
 
 
 class Options(types.SimpleNamespace):
@@ -158,6 +158,11 @@ class Options(types.SimpleNamespace):
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"Options.{name}: set it on the optimizer.")
+
+    def config(self) -> dict[str, Any]:
+        """Those that a config holds, as plain values."""
+        kept = {name: vars(self)[name] for name, option in OPTIONS.items() if option.in_config}
+        return {n: list(x) if isinstance(x, list) else x for n, x in kept.items()}
 
     @property
     def clips(self) -> tuple[float | None, float | None, float | None]:

@@ -98,7 +98,9 @@ class SavedState:
             )
         variables = self._owner.variables
         if len(given) != len(variables):
-            raise ValueError(f"{where}: {len(given)} values were given for {len(variables)} variables.")
+            raise ValueError(
+                f"{where}: {len(given)} values were given for {len(variables)} variables."
+            )
         named = {f"{i}: {variable.path}": variable for i, variable in enumerate(variables)}
         both = zip(named.items(), map(np.asarray, given), strict=True)
         values = {n: state.checked(where, n, v, value, self._loose) for (n, v), value in both}

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import tensorflow as tf
+
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.types import Gradient, Scalar
 from tf_graft.core.update import Update
@@ -20,6 +22,10 @@ class Scaling:
     def scale(self) -> Scalar | None:
         """What `scale_loss` multiplies by; None for nothing."""
         return self.factor
+
+    def scaled(self, loss: tf.Tensor) -> tf.Tensor:
+        """The loss times the scale."""
+        return loss if self.factor is None else loss * self.factor
 
     def divisor(self) -> Scalar | None:
         """What gradients are divided by; None for nothing."""

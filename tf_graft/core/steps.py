@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
-from tensorflow.experimental import dtensor
 
 from tf_graft.core import keras_contract, numerics, replicas, write
 from tf_graft.core.algorithm import Algorithm
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.point import Point
-from tf_graft.core.types import Gradient, Rates, Scalar, Slots
+from tf_graft.core.types import Gradient, Rates, Slots
 from tf_graft.core.update import Update
 from tf_graft.core.write import Part, Rows, Whole
 
@@ -40,13 +39,15 @@ class Writer:
 
     Args:
         algorithm: proposes the steps.
-        jit_compile: see `tf_graft.core.options.Common`.
-        mesh: where the variables live, if that is on a mesh.
+        jit_compile: whether the steps of dense variables are to be compiled by XLA.
+        takes_kernels: whether in-place kernels can update the variables.
+        compiles: whether steps can be compiled on their own.
     """
 
     algorithm: Algorithm
-    jit_compile: bool | str
-    mesh: dtensor.Mesh | None
+    jit_compile: bool
+    takes_kernels: bool
+    compiles: bool
 
     def write(self, update: Update, t: tf.Tensor, shared: Mapping[str, keras.Variable]) -> None:
         """Adds the steps of an update to its variables, and applies their constraints.
@@ -57,7 +58,9 @@ class Writer:
             shared: the slots that are not of one variable, by role.
         """
         scalars = {
-            dtype: Scalars({r: tf.cast(x, dtype) for r, x in update.rates.items()}, tf.cast(t, dtype))
+            dtype: Scalars(
+                {r: tf.cast(x, dtype) for r, x in update.rates.items()}, tf.cast(t, dtype)
+            )
             for dtype in dict.fromkeys(p.dtype for p in update.parameters)
         }
         advanced = self._advanced(shared, update.rates, t)
@@ -97,9 +100,9 @@ class Writer:
         return True
 
     def _kernels_serve(self, parameter: Parameter) -> bool:
-        """Kernels know no masters and no meshes, and XLA does as well with `step`."""
-        compiled = self.jit_compile is True or keras_contract.in_xla()
-        return not (compiled or self.mesh is not None or "master" in parameter.state)
+        """Kernels know no masters, and XLA does as well with `step`."""
+        compiled = self.jit_compile or keras_contract.in_xla()
+        return self.takes_kernels and not (compiled or "master" in parameter.state)
 
     def _write_steps(
         self,
@@ -122,7 +125,7 @@ class Writer:
             point(g, p, part) for (g, p), part in zip(stepping, parts, strict=True)
         )
         dense = not any(isinstance(part, Rows) for part in parts)
-        compiled = self.jit_compile is True and dense
+        compiled = self.jit_compile and self.compiles and dense
         algorithm = self.algorithm
         steps = iter(
             algorithm.compiled_proposals(list(given)) if compiled else algorithm.proposals(given)

@@ -7,9 +7,9 @@ import tensorflow as tf
 
 from tf_graft.core import checks, numerics
 from tf_graft.core.algorithm import Step
-from tf_graft.core.options import Common
 from tf_graft.core.checked import Checked
 from tf_graft.core.optimizer import Optimizer
+from tf_graft.core.options import Common
 from tf_graft.core.registry import register
 from tf_graft.core.slots import NOT_NEGATIVE, Slot
 

@@ -3,8 +3,8 @@
 from typing import Any, Unpack
 
 from tf_graft.core import checks
-from tf_graft.core.options import Common
 from tf_graft.core.checked import Checked
+from tf_graft.core.options import Common
 from tf_graft.core.registry import register
 from tf_graft.optimizers.adam import Adam
 

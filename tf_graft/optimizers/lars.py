@@ -6,8 +6,8 @@ from typing import Any, Unpack
 import tensorflow as tf
 
 from tf_graft.core import checks, numerics
-from tf_graft.core.options import Common
 from tf_graft.core.checked import Checked
+from tf_graft.core.options import Common
 from tf_graft.core.point import Step
 from tf_graft.core.registry import register
 from tf_graft.core.slots import Slot

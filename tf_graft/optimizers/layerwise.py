@@ -6,9 +6,9 @@ from typing import Any, Unpack
 import tensorflow as tf
 
 from tf_graft.core import checks, numerics
-from tf_graft.core.options import Common
 from tf_graft.core.checked import Checked
 from tf_graft.core.optimizer import Optimizer
+from tf_graft.core.options import Common
 
 
 class Layerwise(Optimizer):
@@ -46,7 +46,7 @@ class Layerwise(Optimizer):
         self.exclude_from_layer_adaptation = exclude_from_layer_adaptation
 
     def traits(self, path: str) -> dict[str, Any]:
-        undecayed, layers = self._decay_exclusions, self.exclude_from_layer_adaptation
+        undecayed, layers = self.decay_exclusions, self.exclude_from_layer_adaptation
         return {
             "decay": 0.0 if checks.matches(path, undecayed) else self.weight_decay_rate,
             "adapts": not checks.matches(path, undecayed if layers is None else layers),

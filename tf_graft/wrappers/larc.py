@@ -5,7 +5,7 @@ from typing import Any, Unpack
 
 import tensorflow as tf
 
-from tf_graft.core import options, checks, numerics
+from tf_graft.core import checks, numerics, options
 from tf_graft.core.checked import Checked
 from tf_graft.core.point import Point
 from tf_graft.core.registry import register
@@ -98,9 +98,9 @@ class LARC(Around):
         # in a graph, a plain product with a scalar would be regrouped with the optimizer's own
         return inner._replace(g=tf.math.multiply_no_nan(p.g, self.ratio(p.g, p.w, p.lr)))
 
-    def _arguments(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         patterns = self.exclude_from_layer_adaptation or None
-        return super()._arguments() | {"exclude_from_layer_adaptation": patterns}
+        return super().arguments() | {"exclude_from_layer_adaptation": patterns}
 
     def adapts(self, path: str) -> bool:
         """Whether the variable of that path is not excluded."""

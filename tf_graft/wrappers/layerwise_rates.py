@@ -58,7 +58,7 @@ class LayerwiseRates(Wrapper):
     ):
         super().__init__(learning_rate, **common)
         self._rates = _read(rates)
-        self._adopt(optimizer=optimizer)
+        self.adopt(optimizer=optimizer)
         self.rowwise = self.optimizer.rowwise
 
     def prepare(self, variables: dict[str, Any]) -> None:
@@ -88,8 +88,8 @@ class LayerwiseRates(Wrapper):
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "rates": self._rates.to_dict()}
 
-    def _arguments(self) -> dict[str, Any]:
-        return super()._arguments() | {"rates": self._rates}
+    def arguments(self) -> dict[str, Any]:
+        return super().arguments() | {"rates": self._rates}
 
 
 def _read(given: Any) -> report.MeasuredRates:
