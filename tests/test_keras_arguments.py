@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tf_graft as tg
-from tf_graft.core import options, keras_arguments, keras_contract
+from tf_graft.core import keras_arguments, keras_contract, options
 
 COMMON = {*options.Common.__annotations__, "learning_rate", "name", "kwargs"}
 OPTIMIZERS = [

@@ -1,6 +1,6 @@
 """Creates an optimizer's variables beside the model's, under names that are checkpoint keys."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -134,3 +134,10 @@ def counters(options: Options) -> tuple[str, ...]:
     """The roles of the engine's counters, beside that of the updates."""
     spoiled = options.gradient_accumulation_steps and judge.skips(options.nonfinite)
     return ("skipped_steps", "micro_steps", *(["spoiled_micro_steps"] if spoiled else []))
+
+
+def lacks(options: Options, early: Named, parameters: Iterable[Parameter]) -> bool:
+    """Whether there is less state than the options ask for."""
+    return any(role not in early for role in counters(options)) or any(
+        engine_slots(options, p.variable).keys() - p.state.keys() for p in parameters
+    )

@@ -9,10 +9,10 @@ import keras
 import tensorflow as tf
 
 from tf_graft.core.algorithm import Algorithm
-from tf_graft.core.engine import State
 from tf_graft.core.nesting import nested
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.types import Scalar
+from tf_graft.core.variables import State
 
 
 class Cell:

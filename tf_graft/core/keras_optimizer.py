@@ -26,7 +26,7 @@ from tf_graft.core.identity import Named
 from tf_graft.core.options import Common, Options
 from tf_graft.core.parameters import Parameters, paths
 from tf_graft.core.saving import SavedState
-from tf_graft.core.types import Config, Gradient, Key, RateLike, Store, VariableLike
+from tf_graft.core.types import Config, Gradient, RateLike, Store, VariableLike
 
 
 @options.as_attributes
@@ -96,44 +96,8 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         self.apply(*matching.gradients_and_variables(owner, grads_and_vars))
         return self.iterations
 
-    def minimize(
-        self, loss: Any, var_list: Any, tape: tf.GradientTape | None = None
-    ) -> keras.Variable:
-        """`apply_gradients` of `compute_gradients`; returns `iterations`.
-
-        Example:
-            >>> from tf_graft.optimizers import SGD
-            >>> w = tf.Variable(2.0)
-            >>> int(SGD(0.25).minimize(lambda: w * w, [w])), float(w)
-            (1, 1.0)
-        """
-        return self.apply_gradients(self.compute_gradients(loss, var_list, tape))
-
-    def compute_gradients(
-        self, loss: Any, var_list: Any, tape: tf.GradientTape | None = None
-    ) -> list[tuple[Gradient | None, VariableLike]]:
-        """Pairs of gradient and variable, as `apply_gradients` takes them.
-
-        They are those of `scale_loss(loss)`: with a loss scale, times the scale, which
-        `apply_gradients` divides them by.
-
-        Args:
-            loss: a function without arguments that returns the loss; or the loss, a tensor, with
-                the tape that recorded it.
-            var_list: the variables; or a function that returns them, for variables that are made
-                when `loss` is called for the first time.
-            tape: records a `loss` that is a function; a new one when None.
-
-        Raises:
-            TypeError: `var_list` is no list of variables; the loss is not floating point.
-            ValueError: a loss that is a tensor, without its tape.
-        """
-        owner = f"{type(self).__name__}.compute_gradients"
-        return taped.gradients(owner, self.scale_loss, loss, var_list, tape)
-
-    def key(self, variable: VariableLike) -> Key:
-        """The key of a model variable, the same for its `tf.Variable` and a replica's copy."""
-        return keras_contract.key_of(self, variable)
+    minimize = taped.minimize
+    compute_gradients = taped.compute_gradients
 
     @property
     def builder(self) -> Builder:

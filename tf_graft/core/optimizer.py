@@ -7,9 +7,18 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_graft.core import building, checks, keras_contract, matching, rates, replicas, slots
+from tf_graft.core import (
+    building,
+    checks,
+    description,
+    keras_contract,
+    matching,
+    rates,
+    replicas,
+    slots,
+)
 from tf_graft.core.algorithm import Algorithm, Watcher
-from tf_graft.core.engine import Engine, State
+from tf_graft.core.engine import Engine
 from tf_graft.core.exchange import Exchange
 from tf_graft.core.identity import Named
 from tf_graft.core.keras_optimizer import KerasOptimizer
@@ -17,6 +26,7 @@ from tf_graft.core.options import Common
 from tf_graft.core.parameters import Parameter, Parameters, paths
 from tf_graft.core.scale import Scaling
 from tf_graft.core.types import Gradient, RateLike, Scalar, VariableLike
+from tf_graft.core.variables import State
 
 
 class Optimizer(KerasOptimizer, Algorithm):
@@ -151,7 +161,8 @@ class Optimizer(KerasOptimizer, Algorithm):
             return list(self.parameters)
         if not self.built:
             self.build(variables)
-        return matching.parameters_for(owner, self.parameters, self.key, variables)
+        keys = [keras_contract.key_of(self, variable) for variable in variables]
+        return matching.parameters_for(owner, self.parameters, keys, variables)
 
     def finalize_variable_values(self, var_list: Iterable[VariableLike]) -> None:
         """With `use_ema`, gives the variables their averages; `fit` calls it when it ends."""
@@ -181,7 +192,7 @@ class Optimizer(KerasOptimizer, Algorithm):
         """
         owner = f"{type(self).__name__}.build"
         variables = matching.variables(owner, variables)
-        keys = [self.key(variable) for variable in variables]
+        keys = [keras_contract.key_of(self, variable) for variable in variables]
         replicas.refuse_divided(owner, variables)
         matching.refuse_untrainable(owner, variables, keys)
         if self.built:
@@ -207,11 +218,7 @@ class Optimizer(KerasOptimizer, Algorithm):
 
     def lacks_state(self) -> bool:
         """Whether the engine keeps less than the arguments ask for by now."""
-        roles = building.counters(self.options)
-        return any(role not in self.early_variables() for role in roles) or any(
-            building.engine_slots(self.options, p.variable).keys() - p.state.keys()
-            for p in self.parameters
-        )
+        return building.lacks(self.options, self.early_variables(), self.parameters)
 
     def signature(self) -> str:
         """Whose state this is."""
@@ -230,6 +237,9 @@ class Optimizer(KerasOptimizer, Algorithm):
         for p in self.parameters:
             named |= {f"{p.path}/{place}{r}": v for r, v in {**p.slots, **p.state}.items()}
         return named
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in description.INTERNAL]
 
     def namesake(self) -> str | None:
         """The class of the Keras optimizer that keeps the same state."""

@@ -72,10 +72,12 @@ class Wrapped(Optimizer):
     def prepare(self, variables: Mapping[str, Any]) -> None:
         if self._recorder is not None:  # by another replica
             return
-        undecayed = [v for v in variables.values() if self.key(v) in self._undecayed]
+        undecayed = [
+            v for v in variables.values() if keras_contract.key_of(self, v) in self._undecayed
+        ]
         self.exclude_from_weight_decay(var_list=undecayed)
         try:
-            self._recorder = KerasStep(self.optimizer, variables, self.key, self._keeps_decay)
+            self._recorder = KerasStep(self.optimizer, variables, key, self._keeps_decay)
         except TypeError as error:
             name = type(self.optimizer).__name__
             raise TypeError(f"wrap({name}): the optimizer cannot be wrapped: {error}.") from error

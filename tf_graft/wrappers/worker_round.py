@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tf_graft.core import accumulation, matching, numerics, rows, write
 from tf_graft.core.cells import Cell, CellState, parameter_of
-from tf_graft.core.engine import Engine, nothing
+from tf_graft.core.engine import Engine
 from tf_graft.core.exchange import Exchange
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.parameters import Parameters
@@ -17,6 +17,7 @@ from tf_graft.core.resident import Resident
 from tf_graft.core.slots import Slot, first
 from tf_graft.core.types import Structure, VariableLike
 from tf_graft.core.update import Update
+from tf_graft.core.variables import nothing
 
 # Counters of a worker: of the steps that bias corrections see, and of micro-steps.
 COUNTERS = ("worker_steps", "micro_steps", "spoiled_micro_steps")
@@ -113,8 +114,8 @@ class Round(Exchange):
         with tf.GradientTape() as tape:
             tape.watch(local)
             with keras.StatelessScope(state_mapping=stand_in) as scope:
-                self._value = loss(*batch)
-            scaled = optimizer.scale_loss(self._value)
+                self._batch_loss = loss(*batch)
+            scaled = optimizer.scale_loss(self._batch_loss)
         self._changed = [tf.convert_to_tensor(scope.get_current_value(v)) for v in self._others]
         gradients = tape.gradient(scaled, local)
         both = matching.pairs(f"{engine.owner}.round", gradients, cells)
@@ -126,10 +127,10 @@ class Round(Exchange):
         self._row_sparse |= {p.path: numerics.row_sparse(g) for g, p in of_batch}
 
         def accept() -> None:
-            self._seen.assign_add(1)
-            self._loss.assign_add(self._value)
+            write.add(self._seen, 1)
+            write.add(self._loss, self._batch_loss)
             for cell, value in zip(self._held, self._changed, strict=True):
-                cell.assign(value)
+                write.put(cell, value)
 
         if update.finite is None:
             accept()
