@@ -10,12 +10,12 @@ from tensorflow.experimental import dtensor
 INTERNAL = {
     *("acts_dense", "add_scalar", "apply_summed", "arguments", "builder", "compiled_proposals"),
     *("complete", "counted_by", "decay_exclusions", "decays", "delegate", "early_variables"),
-    *("engine", "everywhere", "examine", "exchange", "keras_slots", "lacks_state"),
-    *("named_variables", "namesake", "options", "own_arguments", "parameters", "parameters_for"),
+    *("common", "engine", "everywhere", "examine", "exchange", "keras_slots", "lacks_state"),
+    *("named_variables", "namesake", "own_arguments", "parameters", "parameters_for"),
     *("prepare", "proposals", "rate_variables", "rates", "scaling", "settle", "signature"),
     *("slot_from_keras", "slots_in_keras", "snapshot", "spoiled_micro_steps", "strategy", "watch"),
     # of wrappers
-    *("accumulated_steps", "adapts", "adopt", "centers", "check_finite", "children", "follow"),
+    *("accumulated_steps", "adapts", "adopt", "centers", "children", "follow"),
     *("leads", "local_step", "on_servers", "ratio", "reshapes", "round_length", "show_center"),
     *("start_center",),
 }

@@ -2,7 +2,8 @@
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Sequence
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self, Unpack
 
 import keras
@@ -44,6 +45,7 @@ class KerasOptimizer(keras.optimizers.Optimizer):
     """
 
     decay_exclusions: Any
+    _shared: Mapping[str, keras.Variable] = types.MappingProxyType({})
 
     def __init__(self, learning_rate: RateLike, **common: Unpack[Common]):
         owner = type(self).__name__
@@ -58,13 +60,13 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         self._everywhere = replicas.Everywhere()
         self._scalars = {self.iterations.name: self.iterations}
         keras_contract.bound(self, building.COUNTER.within, rates.WITHIN)
-        for role in building.counters(self.options):
+        for role in building.counters(self.common):
             setattr(self, role, self.add_scalar(role))
         self._saved = SavedState(self)
         self._identity = self._saved.identity  # a checkpoint of TensorFlow holds it
 
     @property
-    def options(self) -> Options:
+    def common(self) -> Options:
         """The common arguments as they are now."""
         return Options(self)
 
@@ -178,7 +180,7 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         """
         config = super().get_config()
         config |= {name: getattr(self, name) for name in self.own_arguments() if name not in config}
-        return config | self.options.config()
+        return config | self.common.config()
 
     @classmethod
     def from_config(cls, config: Config, custom_objects: Any = None) -> Self:
@@ -196,9 +198,10 @@ class KerasOptimizer(keras.optimizers.Optimizer):
 
     def arguments(self) -> Config:
         """The arguments of the constructor as they are now, which `repr` shows."""
-        common = vars(self.options)
+        common = vars(self.common)
         names = dict.fromkeys([*self.own_arguments(), "learning_rate", *common])
-        held = {n: common.get(n, getattr(self, n, None)) for n in names}
+        held = {n: getattr(self, n) for n in names if n not in common and hasattr(self, n)}
+        held = {n: held.get(n, common.get(n)) for n in names if n in held or n in common}
         return held | {
             "learning_rate": keras_contract.rate_of(self),
             "mesh": description.mesh(self.mesh),

@@ -65,7 +65,7 @@ class Optimizer(KerasOptimizer, Algorithm):
     def engine(self) -> Engine:
         """The pipeline of `apply`."""
         state = State(self.parameters, self._shared, self._scalars, self.counted_by(), self.mesh)
-        parts = (self.options, state, self.scaling(), self.exchange())
+        parts = (self.common, state, self.scaling(), self.exchange())
         return Engine(type(self).__name__, self, *parts, self._watcher)
 
     def scaling(self) -> Scaling:
@@ -206,7 +206,7 @@ class Optimizer(KerasOptimizer, Algorithm):
             by_path = dict(zip(paths(variables), variables, strict=True))
             self.prepare(by_path)
             built, self._shared = self.builder.state(
-                self, self.options, by_path, self.early_variables()
+                self, self.common, by_path, self.early_variables()
             )
             self.complete(built)
             self.parameters = Parameters(dict(zip(keys, built, strict=True)))
@@ -218,7 +218,7 @@ class Optimizer(KerasOptimizer, Algorithm):
 
     def lacks_state(self) -> bool:
         """Whether the engine keeps less than the arguments ask for by now."""
-        return building.lacks(self.options, self.early_variables(), self.parameters)
+        return building.lacks(self.common, self.early_variables(), self.parameters)
 
     def signature(self) -> str:
         """Whose state this is."""

@@ -1,5 +1,6 @@
 """Any Keras optimizer through the pipeline of this package."""
 
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Unpack
@@ -72,9 +73,8 @@ class Wrapped(Optimizer):
     def prepare(self, variables: Mapping[str, Any]) -> None:
         if self._recorder is not None:  # by another replica
             return
-        undecayed = [
-            v for v in variables.values() if keras_contract.key_of(self, v) in self._undecayed
-        ]
+        key = functools.partial(keras_contract.key_of, self)
+        undecayed = [v for v in variables.values() if key(v) in self._undecayed]
         self.exclude_from_weight_decay(var_list=undecayed)
         try:
             self._recorder = KerasStep(self.optimizer, variables, key, self._keeps_decay)

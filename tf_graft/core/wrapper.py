@@ -207,7 +207,7 @@ def refuse_built(owner: str, argument: str, child: Optimizer) -> None:
 
 def shared_options(optimizer: Optimizer) -> Config:
     """What an optimizer was given that acts on all variables at once, or says how."""
-    given = vars(optimizer.options)
+    given = vars(optimizer.common)
     return {name: given[name] for name, option in OPTIONS.items() if option.scope != "variable"}
 
 
