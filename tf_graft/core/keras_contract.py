@@ -529,7 +529,7 @@ def make_metrics(model: keras.Model, batch: Any) -> None:
     model._symbolic_build(data_batch=batch)
 
 
-# A model on several workers (`tf_graft/training/workers.py`).
+# A model on several workers (`tf_graft/processes/multi_worker.py`).
 
 MODEL_NAMES["_maybe_symbolic_build"] = (
     "averages the first batch over all replicas to make metrics of it, which workers cannot"
