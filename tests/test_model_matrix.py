@@ -16,7 +16,7 @@ import tensorflow as tf
 
 import tf_graft
 from tf_graft.core import accumulation, pipeline, rows
-from tf_graft.core.numerics import UniqueRows
+from tf_graft.core.types import UniqueRows
 
 SOME = ["adam", "adagrad", "lars", "graft_sgd_adam"]
 MORE = ["novograd", "larc_clip", "wrapped_nadam", "layerwise_rates"]

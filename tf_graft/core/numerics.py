@@ -1,39 +1,14 @@
 """Precision, finiteness and norms, for dense tensors and the values of row-sparse gradients."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from tf_graft.core.types import MaskedGradient, UniqueRows
+
 HALF = (tf.float16, tf.bfloat16)
-
-
-class UniqueRows(NamedTuple):
-    """A row-sparse gradient in which no row occurs twice.
-
-    Compiled by XLA, where sizes are static, rows outside the variable fill it up: they read as
-    zero, and what is written to them is dropped.
-
-    Args:
-        values: of shape [k, ...].
-        indices: the rows, an int64 tensor of shape [k].
-    """
-
-    values: tf.Tensor
-    indices: tf.Tensor
-
-
-class MaskedGradient(NamedTuple):
-    """A row-sparse gradient in dense form.
-
-    Args:
-        values: the gradient, zero in the rows that are not touched.
-        mask: which rows are touched, booleans of shape [rows].
-    """
-
-    values: tf.Tensor
-    mask: tf.Tensor
 
 
 def compute_dtype(dtype: tf.DType) -> tf.DType:

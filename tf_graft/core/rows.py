@@ -1,9 +1,6 @@
-"""Row-sparse gradients, and the part of a variable that a gradient touches.
+"""Row-sparse gradients: repeated rows, marked rows, rows out of range.
 
-After `once` no row occurs twice, and the type says so. `part_of` gives the engine one way
-to read and write a variable, whether the gradient touches all of it or some of its rows: this is
-what makes the cost of a step follow the touched rows. On a mesh rows cannot be scattered: there the
-whole variable is gone through under a mask.
+After `once` no row occurs twice, and the type says so.
 """
 
 from typing import Any
@@ -11,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_graft.core import keras_contract, numerics
-from tf_graft.core.numerics import MaskedGradient, UniqueRows
+from tf_graft.core.types import MaskedGradient, UniqueRows
 
 
 def once(gradient: Any, rows: int, masked: bool) -> Any:
@@ -119,125 +116,3 @@ def range_checks(
     shown = [message] if on_mesh else [message, rows_given]  # a mesh does not print what is divided
     check = tf.debugging.Assert(inside, shown, summarize=20)
     return [] if check is None else [check]  # eagerly it has been raised already
-
-
-class Whole:
-    """A dense gradient's part of a variable: all of it."""
-
-    def read(self, variable: tf.Variable) -> tf.Tensor:
-        """The variable's value."""
-        return tf.convert_to_tensor(variable)
-
-    def merged(self, value: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
-        """What a variable that holds `old` would hold after `write`."""
-        return value
-
-    def write(self, variable: tf.Variable, value: tf.Tensor) -> Any:
-        """Replaces the variable's value; returns the operation, None eagerly."""
-        return variable.assign(value, read_value=False)
-
-    def add(self, variable: tf.Variable, delta: tf.Tensor) -> Any:
-        """Adds to the variable's value; returns the operation, None eagerly."""
-        return variable.assign_add(delta, read_value=False)
-
-
-class Rows:
-    """A row-sparse gradient's part: some rows of a variable, or all of one that has no rows.
-
-    Of a tensor, too, as far as `read` and `merged` go.
-
-    Args:
-        indices: distinct rows, an int64 tensor of shape [k].
-        rows: how many rows the model variable has.
-    """
-
-    def __init__(self, indices: tf.Tensor, rows: int):
-        self.indices = indices
-        self.rows = rows
-
-    def read(self, variable: tf.Variable) -> tf.Tensor:
-        """The touched rows' values, of shape [k, ...]."""
-        rows = _has_rows(variable, self.rows)
-        if not rows:
-            return tf.convert_to_tensor(variable)
-        return self._filled_up(tf.gather(variable, self.indices))
-
-    def merged(self, value: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
-        """What a variable that holds `old` would hold after `write`."""
-        if not _has_rows(old, self.rows):
-            return value
-        return tf.tensor_scatter_nd_update(old, self.indices[:, tf.newaxis], value)
-
-    def write(self, variable: tf.Variable, value: tf.Tensor) -> None:
-        """Replaces the touched rows' values."""
-        if _has_rows(variable, self.rows):
-            variable.scatter_update(tf.IndexedSlices(value, self.indices))
-        else:
-            variable.assign(value, read_value=False)
-
-    def add(self, variable: tf.Variable, delta: tf.Tensor) -> None:
-        """Adds to the touched rows' values."""
-        variable.scatter_add(tf.IndexedSlices(delta, self.indices))
-
-    def _filled_up(self, value: tf.Tensor) -> tf.Tensor:
-        """What was read, with zeros for rows outside, which there are in XLA only."""
-        if not keras_contract.in_xla():
-            return value
-        return _where_rows(self.indices < self.rows, value, tf.zeros_like(value))
-
-
-class Masked:
-    """The rows of a masked gradient: the others read as zero and are not changed.
-
-    Args:
-        mask: which rows are touched, booleans of shape [rows].
-        rows: how many rows the model variable has.
-    """
-
-    def __init__(self, mask: tf.Tensor, rows: int):
-        self.mask = mask
-        self.rows = rows
-
-    def read(self, variable: tf.Variable) -> tf.Tensor:
-        """The variable's value, zero in the other rows."""
-        value = tf.convert_to_tensor(variable)
-        rows = _has_rows(variable, self.rows)
-        return self._touched(value, tf.zeros_like(value)) if rows else value
-
-    def merged(self, value: tf.Tensor, old: Any) -> tf.Tensor:
-        """What a variable that holds `old` would hold after `write`."""
-        if not _has_rows(old, self.rows):
-            return value
-        return self._touched(value, tf.convert_to_tensor(old))
-
-    def write(self, variable: tf.Variable, value: tf.Tensor) -> None:
-        """Replaces the touched rows' values."""
-        variable.assign(self.merged(value, variable), read_value=False)
-
-    def add(self, variable: tf.Variable, delta: tf.Tensor) -> None:
-        """Adds to the touched rows' values."""
-        variable.assign_add(self._touched(delta, tf.zeros_like(delta)), read_value=False)
-
-    def _touched(self, value: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-        return _where_rows(self.mask, value, other)
-
-
-Part = Whole | Rows | Masked
-
-
-def part_of(gradient: Any, rows: int) -> Part:
-    """The part of a variable with that many rows that a gradient touches, repeated rows summed."""
-    if isinstance(gradient, MaskedGradient):
-        return Masked(gradient.mask, rows)
-    if isinstance(gradient, UniqueRows):
-        return Rows(gradient.indices, rows)
-    return Whole()
-
-
-def _where_rows(rows: tf.Tensor, value: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-    """`value` in the rows that are true, `other` elsewhere."""
-    return tf.where(tf.reshape(rows, [-1] + [1] * (value.shape.rank - 1)), value, other)
-
-
-def _has_rows(variable: tf.Variable, rows: int) -> bool:
-    return variable.shape.rank > 0 and variable.shape[0] == rows

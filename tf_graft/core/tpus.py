@@ -9,7 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_graft.core import keras_contract, numerics, rows
+from tf_graft.core import keras_contract, rows
+from tf_graft.core.types import MaskedGradient
 
 KINDS = tf.distribute.TPUStrategy | tf.distribute.experimental.TPUStrategy
 
@@ -43,7 +44,7 @@ def _static(gradient: Any, count: int) -> Any:
 
 def _dense(gradient: Any, context: tf.distribute.ReplicaContext) -> tuple[tf.Tensor, ...]:
     """The dense tensors whose sums say what the sum of the gradients is."""
-    if isinstance(gradient, numerics.MaskedGradient):
+    if isinstance(gradient, MaskedGradient):
         return gradient.values, tf.cast(gradient.mask, tf.int32)
     if isinstance(gradient, tf.IndexedSlices):  # a TPU sums no int64
         both = gradient.values, tf.cast(gradient.indices, tf.int32)
@@ -59,8 +60,8 @@ def _in_its_place(x: tf.Tensor, context: tf.distribute.ReplicaContext) -> tf.Ten
 
 
 def _like(gradient: Any, sums: tuple[tf.Tensor, ...]) -> Any:
-    if isinstance(gradient, numerics.MaskedGradient):
-        return numerics.MaskedGradient(sums[0], sums[1] > 0)
+    if isinstance(gradient, MaskedGradient):
+        return MaskedGradient(sums[0], sums[1] > 0)
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(*(tf.reshape(x, [-1, *x.shape[2:]]) for x in sums))
     return sums[0]

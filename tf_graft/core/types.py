@@ -1,0 +1,97 @@
+"""Types of what TensorFlow, Keras and this package hand to one another.
+
+TensorFlow and Keras ship no types: `tf.Tensor`, `keras.Variable` and the like are `Any` to a type
+checker. Annotate with them all the same, they tell the reader. The protocols below are checked.
+Annotate what may be anything, such as an argument that is about to be validated, with `object`.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+Config: TypeAlias = dict[str, Any]  # arguments by name, as `get_config` returns them
+Structure: TypeAlias = Any  # tensors nested in lists, tuples and dicts, as in `tf.nest`
+Logs: TypeAlias = Mapping[str, float] | None  # what Keras passes to callbacks
+Store: TypeAlias = MutableMapping[str, np.ndarray]  # what `save_own_variables` writes into
+
+TensorLike: TypeAlias = (  # what `tf.convert_to_tensor` takes
+    tf.Tensor | tf.Variable | keras.Variable | np.ndarray | np.generic | Sequence[Any] | float
+)
+Scalar: TypeAlias = tf.Tensor | float  # a number, or a tensor of shape []
+Key: TypeAlias = Hashable  # what Keras knows a variable by
+Slots: TypeAlias = Mapping[str, tf.Tensor]  # the state of one variable, by role
+Rates: TypeAlias = Mapping[str, Scalar]  # learning rates, by role
+
+
+class UniqueRows(NamedTuple):
+    """A row-sparse gradient in which no row occurs twice.
+
+    Compiled by XLA, where sizes are static, it is padded with rows outside the variable: they read
+    as zero, and writes to them are dropped.
+
+    Args:
+        values: of shape [k, ...].
+        indices: the rows, an int64 tensor of shape [k].
+    """
+
+    values: tf.Tensor
+    indices: tf.Tensor
+
+
+class MaskedGradient(NamedTuple):
+    """A row-sparse gradient in dense form.
+
+    Args:
+        values: the gradient, zero in the rows that are not touched.
+        mask: which rows are touched, booleans of shape [rows].
+    """
+
+    values: tf.Tensor
+    mask: tf.Tensor
+
+
+Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices | UniqueRows | MaskedGradient
+
+
+class VariableLike(Protocol):
+    """What `keras.Variable` and `tf.Variable` have in common. For the `tf.Variable` of either see
+    `keras_contract.storage`; for `dtype`, a string or a `tf.DType`, see `tf.as_dtype`.
+    """
+
+    name: str
+    shape: Any  # a tuple or a `tf.TensorShape`
+    dtype: Any
+    trainable: bool
+    constraint: Callable[[tf.Tensor], tf.Tensor] | None
+
+    def assign(self, value: TensorLike) -> object: ...
+
+
+class ScheduleLike(Protocol):
+    """A learning rate as a function of the number of updates done."""
+
+    def __call__(self, step: TensorLike) -> TensorLike: ...
+
+
+RateLike: TypeAlias = float | tf.Tensor | ScheduleLike | Callable[[], TensorLike] | Config
+
+
+class OptimizerLike(Protocol):
+    """What an optimizer of this package and one of Keras have in common."""
+
+    name: str
+    built: bool
+    learning_rate: Any
+    iterations: VariableLike
+    variables: list[keras.Variable]
+
+    def build(self, variables: Sequence[Any], /) -> None: ...
+    def apply(
+        self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None
+    ) -> None: ...
+    def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]], /) -> object: ...
+    def scale_loss(self, loss: tf.Tensor) -> tf.Tensor: ...
+    def get_config(self) -> Config: ...
