@@ -5,7 +5,7 @@ import json
 import numpy as np
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
-from tf_graft.training.checkpoints import GRAPH, ORIGIN, STEP, VALUE
+from tf_graft.training.saved_state import GRAPH, ORIGIN, STEP, VALUE
 
 KERNEL = f"model_00000{VALUE}"
 FAR = 10**15

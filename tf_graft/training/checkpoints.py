@@ -1,45 +1,23 @@
 """The state of a run on disk: every variable that the next step depends on, and its number."""
 
-import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
-from google.protobuf.message import DecodeError
-from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
 from tf_graft.core.checks import CheckpointError
 from tf_graft.core.whole_files import remove, whole, write
 from tf_graft.report import ReportError, records
 from tf_graft.training.origin import Now, OfLog, Origin, parsed
-
-# Keys in a file: what follows the name of a variable; its origin, or the step of version 0.1,
-# which had none and counted its states; TensorFlow's names of all.
-VALUE, ORIGIN = "/.ATTRIBUTES/VARIABLE_VALUE", "origin/.ATTRIBUTES/py_state"
-STEP, COUNTER = f"step{VALUE}", f"save_counter{VALUE}"
-GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+from tf_graft.training.saved_state import UNREADABLE, SavedState, keyed, paths_of
 
 LATEST = "checkpoint"  # the file in which TensorFlow looks for the name of the newest state
 
 # What a kill leaves of a state that was being written; the last two by versions before 0.2.
 LEFT = re.compile(r"(ckpt-\d+|checkpoint)\.part|ckpt-\d+_temp|checkpoint\.tmp\w+")
-
-UNBOUNDED = (-math.inf, math.inf)
-
-# What TensorFlow raises on files that are truncated, altered or of another program.
-UNREADABLE = (
-    tf.errors.OpError,
-    DecodeError,
-    AssertionError,
-    LookupError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
 
 
 class Checkpoints:
@@ -51,24 +29,17 @@ class Checkpoints:
 
     def __init__(self, folder: Path, model: keras.Model, keep: int, origin: Origin) -> None:
         self._folder, self._origin, self._keep = folder, origin, keep
-        groups = {
+        self._groups = {
             "model": model.variables,
             "optimizer": model.optimizer.variables,
             "metrics": model.metrics_variables,
         }
-        # Numbered, as names of layers depend on what else the process has made before.
-        self._variables = {
-            f"{group}_{number:05d}": variable
-            for group, variables in groups.items()
-            for number, variable in enumerate(variables)
-        }
-        tensors = {key: variable.value for key, variable in self._variables.items()}
-        self._state = tf.train.Checkpoint(**tensors)
+        tensors = {name: variable.value for name, variable in keyed(self._groups).items()}
         self._checkpoint = tf.train.Checkpoint(origin=origin, **tensors)
 
     def save(self, step: int, logs: Mapping[str, int]) -> None:
         """Writes the state after `step`, whole or not at all; `logs` gives checksums by name."""
-        self._origin.now = Now(step, logs)
+        self._origin.now = Now(step, logs, paths_of(self._groups))
         path = self._folder / f"ckpt-{step}"
         with whole(path) as part:
             self._checkpoint.write(str(part))
@@ -118,40 +89,15 @@ class Checkpoints:
 
     def _load(self, path: Path, step: int) -> list[str]:
         """Loads a state if it is whole and of this run; returns what the user should know."""
-        reader = tf.train.load_checkpoint(str(path))
-        self._check_variables(reader)
-        _check_graph(reader, self._variables)
-        saved = _origin_in(reader)
-        if saved is None and not np.array_equal(said := reader.get_tensor(STEP), step):
+        state = SavedState(path)
+        origin = state.origin()
+        if origin is None and not np.array_equal(said := state.step(), step):
             raise CheckpointError(f"cannot be read: it says that it is of step {said}")
-        notices = self._origin.check(saved, step)
-        self._check_values(reader)
-        status = self._state.read(str(path)).expect_partial()  # as to what is no variable
-        status.assert_existing_objects_matched()
+        paths = None if origin is None else parsed(origin)[1].paths
+        variables = state.matched(self._groups, paths)
+        notices = self._origin.check(origin, step)
+        state.load(variables)
         return notices
-
-    def _check_variables(self, reader: Any) -> None:
-        """Refuses other variables before a byte is allocated: a file says what it likes."""
-        shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-        for name, variable in self._variables.items():
-            key = f"{name}{VALUE}"
-            if shapes.pop(key, None) != variable.shape or dtypes[key] != variable.value.dtype:
-                message = f"it holds no {variable.path} of shape {tuple(variable.shape)}"
-                raise CheckpointError(f"cannot be read: {message}")
-        if more := sorted(set(shapes) - {ORIGIN, GRAPH, STEP, COUNTER}):
-            raise CheckpointError(f"cannot be read: its {more[0]} is no variable of this run")
-
-    def _check_values(self, reader: Any) -> None:
-        """Refuses what an optimizer's variable cannot hold, where it says what it can."""
-        for name, variable in self._variables.items():
-            low, high = getattr(variable, "within", UNBOUNDED)
-            if (low, high) == UNBOUNDED:
-                continue
-            value = reader.get_tensor(f"{name}{VALUE}")
-            diverged = ~np.isfinite(value) if math.isinf(high) else False
-            if not np.all((value >= low) & (value <= high) | diverged):
-                message = f"its {variable.path} does not lie in [{low:g}, {high:g}]"
-                raise CheckpointError(f"cannot be read: {message}")
 
 
 def check_records(folder: Path) -> None:
@@ -165,7 +111,7 @@ def check_records(folder: Path) -> None:
     path = folder / records.FILE
     for state in _states(folder / "checkpoints"):
         try:
-            saved = _origin_in(tf.train.load_checkpoint(str(state)))
+            saved = SavedState(state).origin()
             expected = None if saved is None else parsed(saved)[1].checksums.get(path.name)
         except UNREADABLE:
             continue
@@ -177,10 +123,6 @@ def check_records(folder: Path) -> None:
                 f"the file alone: tf-graft report {path}"
             )
         return
-
-
-def _origin_in(reader: Any) -> bytes | None:
-    return reader.get_tensor(ORIGIN) if reader.has_tensor(ORIGIN) else None
 
 
 def _states(folder: Path) -> list[Path]:
@@ -196,16 +138,6 @@ def _number(path: Path) -> int:
 
 def _index(path: Path) -> Path:
     return path.with_name(f"{path.name}.index")
-
-
-def _check_graph(reader: Any, names: Iterable[str]) -> None:
-    """Refuses a file that would have another's value restored into a variable."""
-    nodes = TrackableObjectGraph.FromString(reader.get_tensor(GRAPH)).nodes
-    children = {child.local_name: nodes[child.node_id] for child in nodes[0].children}
-    for name in names:
-        found = [each.checkpoint_key for each in children[name].attributes]
-        if found != [f"{name}{VALUE}"] or children[name].HasField("registered_saver"):
-            raise CheckpointError(f"cannot be read: it would restore {found} into {name}")
 
 
 def _clause(error: Exception) -> str:

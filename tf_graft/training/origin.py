@@ -1,7 +1,7 @@
 """What a checkpoint knows of its run: the config, its step, and what the logs held then."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,10 +21,17 @@ class OfLog(CheckpointError):
 
 
 class Now(NamedTuple):
-    """Where a run stands: after how many steps, and the checksums of its logs, by name."""
+    """Where a run stands.
+
+    Args:
+        step: how many steps it has taken.
+        checksums: of its logs, by name.
+        paths: of its variables, by group; None in states of versions before 0.2.
+    """
 
     step: int
     checksums: Mapping[str, int]
+    paths: Mapping[str, Sequence[str]] | None = None
 
 
 class Origin(tf.train.experimental.PythonState):
@@ -106,7 +113,16 @@ def parsed(saved: bytes) -> tuple[RunConfig, Now]:
     """
     try:
         fields = json.loads(saved)
-        then = Now(fields["step"], dict(fields["checksums"]))
+        paths = fields.get("paths")
+        if paths is not None:
+            paths = {group: [str(path) for path in listed] for group, listed in paths.items()}
+        then = Now(fields["step"], dict(fields["checksums"]), paths)
         return RunConfig.model_validate(fields["config"]), then
-    except (ValueError, TypeError, KeyError, RecursionError):  # pydantic's is a ValueError
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        RecursionError,
+    ):  # pydantic's is a ValueError
         raise CheckpointError("cannot be read: it does not say of which run it is") from None
