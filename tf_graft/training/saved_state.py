@@ -19,6 +19,7 @@ from tf_graft.core.state import renamed, saved_names
 VALUE, ORIGIN = "/.ATTRIBUTES/VARIABLE_VALUE", "origin/.ATTRIBUTES/py_state"
 STEP, COUNTER = f"step{VALUE}", f"save_counter{VALUE}"
 GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+DIVIDED = "ShardedVariable"  # TensorFlow's name for every variable divided among servers
 
 UNBOUNDED = (-math.inf, math.inf)
 
@@ -133,7 +134,7 @@ class SavedState:
             name = _name(group, number)
             found = nodes[name].attributes[0].full_name if name in nodes else path
             pair = (found, path) if group == "model" else (_last(found), _last(path))
-            if not renamed(pair[:1], pair[1:]):
+            if found != DIVIDED and not renamed(pair[:1], pair[1:]):
                 raise CheckpointError(f"cannot be read: it holds {found} in place of {path}")
         return ours
 
