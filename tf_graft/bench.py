@@ -124,9 +124,7 @@ def dense(repeats: int = 30, names: Sequence[str] = ("SGD", "Adagrad", "Adam")) 
     targets = [tf.Variable(tf.random.normal(shape) * 0.01) for shape in shapes]
     size = sum(int(np.prod(shape)) for shape in shapes)
     bandwidth = _bandwidth()
-    _dense_step(
-        keras.optimizers.SGD(1e-3), weights, targets
-    )()  # the first trace costs more
+    _dense_step(keras.optimizers.SGD(1e-3), weights, targets)()  # the first trace costs more
     result = []
     for name in names:
         arguments = SIX[name]
