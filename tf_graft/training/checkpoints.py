@@ -1,4 +1,4 @@
-"""The state of a run on disk: every variable that the next step depends on, and its number."""
+"""Checkpoints of a run: every variable that the next step depends on, and the step's number."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -14,17 +14,17 @@ from tf_graft.report import ReportError, records
 from tf_graft.training.origin import Now, OfLog, Origin, parsed
 from tf_graft.training.saved_state import UNREADABLE, SavedState, keyed, paths_of
 
-LATEST = "checkpoint"  # the file in which TensorFlow looks for the name of the newest state
+LATEST = "checkpoint"  # the file in which TensorFlow finds the name of the newest state
 
-# What a kill leaves of a state that was being written; the last two by versions before 0.2.
+# The files of a state that a kill interrupted; the last two are from versions before 0.2.
 LEFT = re.compile(r"(ckpt-\d+|checkpoint)\.part|ckpt-\d+_temp|checkpoint\.tmp\w+")
 
 
 class Checkpoints:
-    """Saves and restores a run in `folder`, of which the newest `keep` states are kept.
+    """Saves and restores the states of a run in `folder`, and keeps the newest `keep` of them.
 
-    Saved are the weights, the state of dropout and other random generators, the optimizer's
-    state, and the running metrics of an epoch under way.
+    A state consists of the weights, the state of dropout and other random generators, the
+    optimizer's state, and the running metrics of the current epoch.
     """
 
     def __init__(self, folder: Path, model: keras.Model, keep: int, origin: Origin) -> None:
@@ -38,20 +38,20 @@ class Checkpoints:
         self._checkpoint = tf.train.Checkpoint(origin=origin, **tensors)
 
     def save(self, step: int, logs: Mapping[str, int]) -> None:
-        """Writes the state after `step`, whole or not at all; `logs` gives checksums by name."""
+        """Writes the state after `step`, whole or not at all; `logs` are checksums by name."""
         self._origin.now = Now(step, logs, paths_of(self._groups))
         path = self._folder / f"ckpt-{step}"
         with whole(path) as part:
             self._checkpoint.write(str(part))
         for path in _states(self._folder):
-            if _number(path) > step:  # of steps that are being taken again
+            if _number(path) > step:  # of steps that will be taken again
                 remove(_index(path))
         self.settle(step)
 
     def settle(self, step: int) -> None:
-        """Has the folder say that the state after `step` is the latest, and hold those to keep."""
+        """Makes the state after `step` the latest, and removes states and files not to keep."""
         states = [path for path in _states(self._folder) if _number(path) <= step]
-        if states:  # for `tf.train.latest_checkpoint`; a run looks at the states themselves
+        if states:  # for `tf.train.latest_checkpoint`; a run does not read it
             write(self._folder / LATEST, f'model_checkpoint_path: "{states[0].name}"\n')
         for path in states[self._keep :]:
             remove(_index(path))
@@ -62,10 +62,10 @@ class Checkpoints:
                 remove(path)
 
     def restore(self, say: Callable[[str], None]) -> int:
-        """Loads the newest state that can be read, and returns its step; 0 where there is none.
+        """Loads the newest readable state, and returns its step; 0 if there are no states.
 
         Raises:
-            CheckpointError: there are states, and the run can go on from none of them.
+            CheckpointError: there are states, but the run can continue from none of them.
         """
         if (latest := self._folder / LATEST).is_dir():
             raise CheckpointError(f"{latest} is a folder, which no run makes; move it away.")
@@ -88,7 +88,7 @@ class Checkpoints:
         raise CheckpointError(f"{problem} {advice if of_log else 'Start'} afresh: run.fresh=true.")
 
     def _load(self, path: Path, step: int) -> list[str]:
-        """Loads a state if it is whole and of this run; returns what the user should know."""
+        """Loads a state if it is whole and of this run; returns notices for the user."""
         state = SavedState(path)
         origin = state.origin()
         if origin is None and not np.array_equal(said := state.step(), step):
@@ -101,12 +101,12 @@ class Checkpoints:
 
 
 def check_records(folder: Path) -> None:
-    """Refuses the records in a run's folder that are not those its newest state was saved with.
+    """Refuses records in a run's folder that differ from those its newest state was saved with.
 
-    What is damaged in the file itself, it tells by itself.
+    Damage that shows in the file alone is left to its reader.
 
     Raises:
-        ReportError: rows are missing, or are another run's.
+        ReportError: rows are missing, or belong to another run.
     """
     path = folder / records.FILE
     for state in _states(folder / "checkpoints"):
@@ -126,7 +126,7 @@ def check_records(folder: Path) -> None:
 
 
 def _states(folder: Path) -> list[Path]:
-    """The states in a folder, the newest first: one is there when its index is."""
+    """Lists the states in a folder, the newest first; a state exists if its index does."""
     found = [path.with_suffix("") for path in folder.glob("ckpt-*.index")]
     found = [path for path in found if re.fullmatch(r"ckpt-\d+", path.name)]
     return sorted(found, key=_number, reverse=True)
@@ -141,6 +141,6 @@ def _index(path: Path) -> Path:
 
 
 def _clause(error: Exception) -> str:
-    """What is wrong with a state."""
+    """Describes an error of a state as a clause."""
     reason = str(error).strip().partition("\n")[0].rstrip(".")
     return reason if isinstance(error, CheckpointError) else f"cannot be read: {reason}"

@@ -1,4 +1,4 @@
-"""What a checkpoint knows of its run: the config, its step, and what the logs held then."""
+"""The origin of a checkpoint: its run's config, its step, and the checksums of the logs then."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -17,11 +17,11 @@ from tf_graft.training.schema import RunConfig
 
 
 class OfLog(CheckpointError):
-    """A log of the run that is not as a checkpoint left it."""
+    """A log of the run differs from the one that a checkpoint was saved with."""
 
 
 class Now(NamedTuple):
-    """Where a run stands.
+    """The state of a run's progress.
 
     Args:
         step: how many steps it has taken.
@@ -35,11 +35,11 @@ class Now(NamedTuple):
 
 
 class Origin(tf.train.experimental.PythonState):
-    """Is saved in a checkpoint; tells whether one is of this run, and goes with its logs.
+    """Saved in each checkpoint; checks that a checkpoint belongs to this run and its logs.
 
     Args:
-        config: of the run.
-        folder: of the run.
+        config: the run's config.
+        folder: the run's folder.
         last: the step at which the run ends.
     """
 
@@ -53,24 +53,24 @@ class Origin(tf.train.experimental.PythonState):
         self.now = Now(0, {})
 
     def serialize(self) -> str:
-        """The config, and where the run stands, as JSON.
+        """Returns the config and the progress of the run as JSON.
 
-        No variable: on a mesh all that is saved together must be there.
+        Not as a variable: on a mesh, all variables that are saved together must be on the mesh.
         """
         return json.dumps({"config": self._config.model_dump(mode="json"), **self.now._asdict()})
 
     def deserialize(self, string_value: bytes) -> None:
-        """Changes nothing: `check` has read it."""
+        """Does nothing: `check` has read the value."""
 
     def check(self, saved: bytes | None, step: int) -> list[str]:
-        """Refuses a state of another run, or one that the logs do not lead up to.
+        """Refuses a state of another run, or one that does not match the logs.
 
         Args:
-            saved: what the checkpoint holds; None in those of version 0.1, which know no run.
-            step: of the state.
+            saved: the value in the checkpoint; None in version 0.1, which saved none.
+            step: the step of the state.
 
         Returns:
-            What the user should know, a line each.
+            Notices for the user, one per line.
 
         Raises:
             CheckpointError: the state is refused; the message is a clause about it.
@@ -79,7 +79,7 @@ class Origin(tf.train.experimental.PythonState):
         notices = []
         for path, read in self._logs.items():
             if checksums is None and path.name == records.FILE and not path.exists():
-                continue  # that version did not say whether there is one
+                continue  # version 0.1 does not say whether there is one
             if checksums is not None and path.name not in checksums:
                 continue
             expected, rows = (checksums or {}).get(path.name), read(path)
@@ -106,10 +106,10 @@ class Origin(tf.train.experimental.PythonState):
 
 
 def parsed(saved: bytes) -> tuple[RunConfig, Now]:
-    """The config of a run, and where it stood, in what `serialize` returned.
+    """Parses what `serialize` returned: the config of a run, and its progress.
 
     Raises:
-        CheckpointError: it is something else; the message is a clause about it.
+        CheckpointError: the value is invalid; the message is a clause about the state.
     """
     try:
         fields = json.loads(saved)
