@@ -1,15 +1,21 @@
 """A run's checkpoints match variables by path, or refuse them with a sentence."""
 
+import shutil
+from pathlib import Path
+
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
 import tf_graft as tg
-from tf_graft.training import checkpoints, config
+from tf_graft.training import checkpoints, config, run
 from tf_graft.training.checkpoints import Checkpoints
 from tf_graft.training.folder import RunFolder
+from tf_graft.training.log import read
 from tf_graft.training.origin import Origin
 
+GOLDEN = Path(__file__).parent / "goldens" / "run_without_paths"  # stopped after 7 of 9 steps
 CONFIG = "model: {name: mlp}\noptimizer: {name: larc, optimizer: adam}\nrun: {epochs: 1}\n"
 
 
@@ -94,3 +100,19 @@ def test_a_state_that_lists_no_paths_is_restored_by_position(before_0_2, saved, 
 def test_a_state_that_lists_no_paths_is_refused(names, path, before_0_2, saved, tmp_path):
     with pytest.raises(tg.CheckpointError, match=r"it holds \w/kernel in place of " + path):
         states(tmp_path, model(*names)).restore(print)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(
+    "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
+)
+def test_a_run_whose_state_lists_no_paths_goes_on(tmp_path):
+    folder = shutil.copytree(GOLDEN, tmp_path / "run")
+    said = []
+    run.train(*config.load(folder / "config.yaml", [f"run.dir={folder}"]), say=said.append)
+    assert said == [f"Resuming {folder} after step 7 of 9."]
+    for name in ("steps.csv", "metrics.csv"):
+        found, whole = read(folder / name), read(GOLDEN / f"whole_{name}")
+        assert list(found) == list(whole)
+        for column in whole:
+            np.testing.assert_allclose(found[column], whole[column], rtol=1e-4)
