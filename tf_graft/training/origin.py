@@ -118,11 +118,5 @@ def parsed(saved: bytes) -> tuple[RunConfig, Now]:
             paths = {group: [str(path) for path in listed] for group, listed in paths.items()}
         then = Now(fields["step"], dict(fields["checksums"]), paths)
         return RunConfig.model_validate(fields["config"]), then
-    except (
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-        RecursionError,
-    ):  # pydantic's is a ValueError
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
         raise CheckpointError("cannot be read: it does not say of which run it is") from None

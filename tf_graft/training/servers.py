@@ -48,7 +48,7 @@ class Remote:
     ) -> None:
         assert place.strategy is not None
         self.here, self._strategy = here, place.strategy
-        keras.backend.clear_session(free_memory=False)  # so that layers get the names of those here
+        keras.backend.clear_session(free_memory=False)  # layers get the same names again
         with self._strategy.scope():
             self.model = models.build(config.model, data, source)
             self.optimizer = optimizer.build(config, data.steps_per_epoch, source)
