@@ -14,8 +14,8 @@ from tf_graft.core.checks import CheckpointError
 from tf_graft.core.parameters import paths
 from tf_graft.core.state import renamed, saved_names
 
-# Keys in a file: what follows the name of a variable; its origin, or the step of version 0.1,
-# which had none and counted its states; TensorFlow's names of all.
+# Keys in a file: the ending of a variable's; the origin's, or that of the step in version 0.1, which
+# had none and counted its states; that of TensorFlow's graph of all.
 VALUE, ORIGIN = "/.ATTRIBUTES/VARIABLE_VALUE", "origin/.ATTRIBUTES/py_state"
 STEP, COUNTER = f"step{VALUE}", f"save_counter{VALUE}"
 GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
@@ -23,7 +23,7 @@ DIVIDED = "ShardedVariable"  # TensorFlow's name for every variable divided amon
 
 UNBOUNDED = (-math.inf, math.inf)
 
-# What TensorFlow raises on files that are truncated, altered or of another program.
+# The errors that TensorFlow raises on files that are truncated, altered or of another program.
 UNREADABLE = (
     tf.errors.OpError,
     DecodeError,
@@ -38,7 +38,7 @@ Groups = Mapping[str, Sequence[keras.Variable]]  # of the model, the optimizer a
 
 
 def keyed(groups: Groups) -> dict[str, keras.Variable]:
-    """The variables by the names they are saved under: their group and number."""
+    """Returns the variables by the names they are saved under: their group and number."""
     return {
         _name(group, number): variable
         for group, variables in groups.items()
@@ -47,7 +47,7 @@ def keyed(groups: Groups) -> dict[str, keras.Variable]:
 
 
 def paths_of(groups: Groups) -> dict[str, list[str]]:
-    """The paths of the variables of each group, in order."""
+    """Returns the paths of the variables of each group, in order."""
     return {group: paths(variables) for group, variables in groups.items()}
 
 
@@ -66,19 +66,19 @@ class SavedState:
         self._reader = tf.train.load_checkpoint(str(path))
 
     def origin(self) -> bytes | None:
-        """What `Origin` wrote; None in states of version 0.1."""
+        """Reads what `Origin` wrote; None in states of version 0.1."""
         return self._reader.get_tensor(ORIGIN) if self._reader.has_tensor(ORIGIN) else None
 
     def step(self) -> np.ndarray:
-        """The step that a state of version 0.1 holds."""
+        """Reads the step of a state of version 0.1."""
         return np.asarray(self._reader.get_tensor(STEP))
 
     def matched(
         self, groups: Groups, saved: Mapping[str, Sequence[str]] | None
     ) -> dict[str, keras.Variable]:
-        """The variables by the names under which the state holds their values, matched by path.
+        """Returns the variables by the names of their saved values, matched by path.
 
-        Nothing is allocated before shapes and dtypes are checked: a file says what it likes.
+        It allocates nothing: a damaged file may claim any shape.
 
         Args:
             groups: the variables.
@@ -124,7 +124,7 @@ class SavedState:
         status.assert_existing_objects_matched()
 
     def _in_order(self, group: str, ours: list[str]) -> list[str]:
-        """The paths of a state that does not list them: ours, by position.
+        """Returns the paths of a state that does not list them: ours, by position.
 
         TensorFlow's graph names each variable. The names of the model's variables must agree, and
         the last parts of others: version 0.1 named the rates of wrapped optimizers differently.
@@ -139,7 +139,7 @@ class SavedState:
         return ours
 
     def _nodes(self) -> dict[str, TrackableObjectGraph.TrackableObject]:
-        """What the state holds by name, as TensorFlow's graph describes it."""
+        """Reads the nodes of TensorFlow's graph, by the names that values are saved under."""
         nodes = TrackableObjectGraph.FromString(self._reader.get_tensor(GRAPH)).nodes
         return {child.local_name: nodes[child.node_id] for child in nodes[0].children}
 
