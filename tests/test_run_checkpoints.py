@@ -14,6 +14,7 @@ from tf_graft.training.checkpoints import Checkpoints
 from tf_graft.training.folder import RunFolder
 from tf_graft.training.log import read
 from tf_graft.training.origin import Origin
+from tf_graft.training.saved_state import groups_of
 
 GOLDEN = Path(__file__).parent / "goldens" / "run_without_paths"  # stopped after 7 of 9 steps
 CONFIG = "model: {name: mlp}\noptimizer: {name: larc, optimizer: adam}\nrun: {epochs: 1}\n"
@@ -37,7 +38,8 @@ def variables(model):
 
 def states(folder, model):
     """What saves and restores the model as the state of a run."""
-    return Checkpoints(folder, model, 1, Origin(config.parse(CONFIG)[0], RunFolder("none"), 9))
+    origin = Origin(config.parse(CONFIG)[0], RunFolder("none"), 9)
+    return Checkpoints(folder, groups_of(model), 1, origin)
 
 
 @pytest.fixture

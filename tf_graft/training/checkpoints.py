@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -12,7 +11,7 @@ from tf_graft.core.checks import CheckpointError
 from tf_graft.core.whole_files import remove, whole, write
 from tf_graft.report import ReportError, records
 from tf_graft.training.origin import Now, OfLog, Origin, parsed
-from tf_graft.training.saved_state import UNREADABLE, SavedState, keyed, paths_of
+from tf_graft.training.saved_state import UNREADABLE, Groups, SavedState, keyed, paths_of
 
 LATEST = "checkpoint"  # the file in which TensorFlow finds the name of the newest state
 
@@ -27,13 +26,9 @@ class Checkpoints:
     optimizer's state, and the running metrics of the current epoch.
     """
 
-    def __init__(self, folder: Path, model: keras.Model, keep: int, origin: Origin) -> None:
+    def __init__(self, folder: Path, groups: Groups, keep: int, origin: Origin) -> None:
         self._folder, self._origin, self._keep = folder, origin, keep
-        self._groups = {
-            "model": model.variables,
-            "optimizer": model.optimizer.variables,
-            "metrics": model.metrics_variables,
-        }
+        self._groups = groups
         tensors = {name: variable.value for name, variable in keyed(self._groups).items()}
         self._checkpoint = tf.train.Checkpoint(origin=origin, **tensors)
 

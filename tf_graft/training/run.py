@@ -32,6 +32,7 @@ from tf_graft.training.loop import (
 from tf_graft.training.origin import Origin
 from tf_graft.training.place import Place, enter
 from tf_graft.training.results import Numbers
+from tf_graft.training.saved_state import groups_of
 from tf_graft.training.schema import RunConfig
 from tf_graft.training.stop import StopRequest
 from tf_graft.wrappers import AGN, CenterWeights
@@ -68,7 +69,7 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
         if place.chief:
             opened.enter_context(folder.opened(config, source, say))
         remote = servers.Remote(config, data, model, place, source) if place.servers else None
-        saved, keep = remote.saved() if remote else model, config.run.keep_checkpoints
+        saved, keep = remote.saved() if remote else groups_of(model), config.run.keep_checkpoints
         origin = Origin(config, folder, config.run.epochs * data.steps_per_epoch)
         checkpoints = Checkpoints(folder.checkpoints, saved, keep, origin)
         start = _start(config, place, folder, checkpoints, say)

@@ -14,8 +14,8 @@ from tf_graft.core.checks import CheckpointError
 from tf_graft.core.parameters import paths
 from tf_graft.core.state import renamed, saved_names
 
-# Keys in a file: the ending of a variable's; the origin's, or that of the step in version 0.1, which
-# had none and counted its states; that of TensorFlow's graph of all.
+# Keys in a file: the ending of a variable's; the origin's, or those of the step and of the number
+# of states in version 0.1, which had no origin; that of TensorFlow's graph.
 VALUE, ORIGIN = "/.ATTRIBUTES/VARIABLE_VALUE", "origin/.ATTRIBUTES/py_state"
 STEP, COUNTER = f"step{VALUE}", f"save_counter{VALUE}"
 GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
@@ -35,6 +35,15 @@ UNREADABLE = (
 )
 
 Groups = Mapping[str, Sequence[keras.Variable]]  # of the model, the optimizer and the metrics
+
+
+def groups_of(model: keras.Model) -> Groups:
+    """Returns the variables of a compiled model on which its next step depends."""
+    return {
+        "model": model.variables,
+        "optimizer": model.optimizer.variables,
+        "metrics": model.metrics_variables,
+    }
 
 
 def keyed(groups: Groups) -> dict[str, keras.Variable]:

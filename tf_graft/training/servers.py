@@ -8,7 +8,6 @@ another one repeats its step.
 import contextlib
 import math
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import TypeAlias
 
 import keras
@@ -24,6 +23,7 @@ from tf_graft.training.folder import RunFolder
 from tf_graft.training.log import Log
 from tf_graft.training.loop import STEP_COLUMNS, metric_columns
 from tf_graft.training.place import Place
+from tf_graft.training.saved_state import Groups
 from tf_graft.training.schema import RunConfig
 from tf_graft.training.stop import Stopped, StopRequest
 from tf_graft.wrappers import AGN
@@ -60,11 +60,9 @@ class Remote:
         self._step = tf.function(self._round if rounds else self._on_worker)
         self.period = self.optimizer.round_length if rounds else 1
 
-    def saved(self) -> keras.Model:
-        """Returns what `Checkpoints` saves, in the form of a model."""
-        return SimpleNamespace(
-            variables=self.model.variables, optimizer=self.optimizer, metrics_variables=[]
-        )
+    def saved(self) -> Groups:
+        """Returns the variables to save."""
+        return {"model": self.model.variables, "optimizer": self.optimizer.variables}
 
     def schedule(self, batches: list[Batch]) -> tf.distribute.experimental.coordinator.RemoteValue:
         """Assigns a step to a worker, or a round of `AGN` with one step per batch.
