@@ -147,15 +147,14 @@ def _refuse_no_functions(loss: object, aggregate: object) -> None:
     for name, given in (("loss", loss), ("aggregate", aggregate)):
         if not callable(given) and (name == "loss" or given is not None):
             raise TypeError(
-                f"optimize_loss({name}={checks.shown(given)}): a function that computes it is "
-                "wanted."
+                f"optimize_loss({name}={checks.shown(given)}): {name} must be a function."
             )
 
 
 def _refuse_no_dicts(**params: object) -> None:
     for name, given in params.items():
         if not isinstance(given, Mapping | None):
-            raise TypeError(f"optimize_loss({name}={checks.shown(given)}): a dict is wanted.")
+            raise TypeError(f"optimize_loss({name}={checks.shown(given)}): {name} must be a dict.")
 
 
 def _mixed(dtype: str | tf.DType | type) -> bool:

@@ -89,8 +89,8 @@ def rate_of(decay: object) -> RateLike:
         return decay
     if not callable(decay):
         raise TypeError(
-            f"optimize_loss(learning_rate_decay_fn={decay!r}): a function of the step, a schedule "
-            "or a number is wanted."
+            f"optimize_loss(learning_rate_decay_fn={decay!r}): learning_rate_decay_fn must be "
+            "a function of the step, a schedule or a number."
         )
     return OfStep(decay)
 
@@ -123,7 +123,8 @@ def build(
         optimizer = named.make
     if not inspect.isclass(optimizer) or not issubclass(optimizer, keras.optimizers.Optimizer):
         raise TypeError(
-            f"optimize_loss(optimizer={optimizer!r}): a name, a class or an optimizer is wanted."
+            f"optimize_loss(optimizer={optimizer!r}): optimizer must be a name, a class or an "
+            "optimizer."
         )
     cls: type[keras.optimizers.Optimizer] = optimizer
     return wrap(cls(learning_rate=rate_of(decay), **given, **common))

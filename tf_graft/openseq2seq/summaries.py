@@ -32,7 +32,7 @@ def checked(names: Sequence[str] | None) -> tuple[str, ...]:
     """
     if names is None:
         return DEFAULT
-    listed = "optimize_loss(summaries={}): a list of names is wanted."
+    listed = "optimize_loss(summaries={}): summaries must be a list of names."
     names = [names] if isinstance(names, str) else checks.listed(listed, names)
     for name in names:
         if name not in NAMES:

@@ -72,14 +72,14 @@ class Checkpoints:
                 problems.append((f"{path} {_clause(error)}.", isinstance(error, OfLog)))
                 continue
             for problem, _ in problems:
-                say(f"{problem} Going on from {path.name} instead.")
+                say(f"{problem} Continuing from {path.name} instead.")
             for notice in notices:
                 say(notice)
             return _number(path)
         if not problems:
             return 0
         problem, of_log = problems[0]
-        advice = "Put back a copy of that log, or remove it to go on without its rows; or start"
+        advice = "Put back a copy of that log, or remove it to continue without its rows; or start"
         raise CheckpointError(f"{problem} {advice if of_log else 'Start'} afresh: run.fresh=true.")
 
     def _load(self, path: Path, step: int) -> list[str]:

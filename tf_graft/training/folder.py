@@ -201,7 +201,7 @@ class RunFolder:
         except InUse as holder:
             message = f"{self.path} is in use by {holder}; wait for it to end"
         except OSError as error:
-            message = f"{self.path} cannot be used ({reason(error)}); mend that"
+            message = f"{self.path} cannot be used ({reason(error)}); fix that"
         else:
             return
         raise source.error(("run", "dir"), f"{message}, or choose another run.dir.") from None
@@ -216,8 +216,8 @@ class RunFolder:
             if said is None:
                 raise
             raise FolderError(
-                f"{said}; nothing that was saved is lost: once that is mended, the same command "
-                "goes on."
+                f"{said}; nothing that was saved is lost: after that is fixed, the same command "
+                "continues."
             ) from error
 
     def _said(self, error: Exception) -> str | None:

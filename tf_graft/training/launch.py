@@ -81,7 +81,7 @@ def _watched(cluster: Cluster, serves: bool, stop: StopRequest, say: Callable[[s
                     break
                 raise LaunchError(_failure(cluster, task, code))
             restarts += 1
-            say(f"The {_name(task)} {_ending(code)}; it is started again, and the run goes on.")
+            say(f"The {_name(task)} {_ending(code)}; it is restarted, and the run continues.")
             cluster.start(task)
         time.sleep(0.05)
     return _collected(cluster, serves)
@@ -103,7 +103,7 @@ def _collected(cluster: Cluster, serves: bool) -> int:
 def _failure(cluster: Cluster, task: Task, code: int) -> str:
     said = cluster.output(task)
     return f"the {_name(task)} {_ending(code)}; all others were ended." + (
-        f" Its last words:\n{said}" if said else ""
+        f" Its last output:\n{said}" if said else ""
     )
 
 

@@ -30,8 +30,8 @@ class Log:
         kept = found.texts[: found.rows.until(step)]
         if kept and found.columns != list(columns):
             raise CheckpointError(
-                f"{path} has the columns {','.join(found.columns)}, and {','.join(columns)} are "
-                "wanted; remove it to go on without its rows."
+                f"{path} has the columns {','.join(found.columns)} in place of "
+                f"{','.join(columns)}; remove it to continue without its rows."
             )
         self.path = path
         self._columns, self._checksum = columns, _of_header(columns)

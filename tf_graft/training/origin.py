@@ -86,7 +86,7 @@ class Origin(tf.train.experimental.PythonState):
             if rows.lost(step, expected):
                 notices.append(
                     f"{path} is gone or empty: the rows up to step {step} are lost, and the run "
-                    "goes on without them."
+                    "continues without them."
                 )
             elif wrong := rows.misfit(step, expected):
                 raise OfLog(f"does not go with {path}, whose {wrong}")

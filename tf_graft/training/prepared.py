@@ -77,7 +77,9 @@ def _usable(folder: str, config: Data, source: Source) -> Iterator[None]:
         raise source.error(("data", "dir"), message) from None
     except ParseError as error:
         reason = str(error).partition("\n")[0].rstrip(".")
-        message = f"'{config.name}' in {folder} is damaged ({reason}); remove it, to have it anew."
+        message = (
+            f"'{config.name}' in {folder} is damaged ({reason}); remove it to prepare it again."
+        )
         raise source.error(("data", "dir"), message) from None
 
 

@@ -20,12 +20,12 @@ def finished(
     try:
         summary = folder.finished()
     except (OSError, ValueError):
-        say(f"{folder.summary} cannot be read; it is made anew.")
+        say(f"{folder.summary} cannot be read; it is written again.")
         return None
     if not summary or int(summary["steps"]) < config.run.epochs * steps_per_epoch:
         return None
     say(
-        f"{folder.path} is finished. More epochs go on from its end (run.epochs=...); "
+        f"{folder.path} is finished. More epochs continue from its end (run.epochs=...); "
         "run.fresh=true starts afresh."
     )
     return summary

@@ -11,8 +11,8 @@ class Stopped(Exception):
     def __init__(self, signum: int, step: int) -> None:
         name = "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name
         super().__init__(
-            f"Stopped by {name} after step {step:,}, which is saved: the same command goes on from "
-            "there."
+            f"Stopped by {name} after step {step:,}, which is saved: the same command continues "
+            "from there."
         )
         self.signum, self.step = signum, step
 
