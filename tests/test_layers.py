@@ -5,6 +5,7 @@ to fail on a made-up file.
 """
 
 import ast
+import graphlib
 import re
 from pathlib import Path
 
@@ -139,10 +140,14 @@ def private_names(place, text):
 
 
 def foreign_private_names(place, text):
-    """`thing._name`, where the thing is neither oneself nor a class of the package."""
+    """`thing._name`, and `from thing import _name`, where the thing is not oneself."""
     if place.startswith(CONTRACT):
         return
-    for node in ast.walk(ast.parse(text)):
+    tree = ast.parse(text)
+    for module in imports(tree):
+        if re.match(r"_[^_]", module.rpartition(".")[2]):
+            yield f"{place} imports {module}"
+    for node in ast.walk(tree):
         private = isinstance(node, ast.Attribute) and re.match(r"_[^_]", node.attr)
         public = private and node.attr in PUBLIC
         own = private and ast.unparse(node.value) in {"self", "cls", "super()"}
@@ -211,6 +216,7 @@ RULES = {
     foreign_private_names: [
         ("training/a.py", "def f(o):\n    return o._strategy"),
         ("optimizers/a.py", "def f(self):\n    return self.child._parameters"),
+        ("training/a.py", "from tf_graft.training.run import _fit"),
     ],
     yaml_reads: [
         ("training/run.py", "import yaml"),
@@ -300,6 +306,28 @@ def test_rule_lets_good_files_pass(rule):
         ("core/b.py", "def f():\n" + docstring + "    x = 1\n" * 30),
     ):
         assert not list(rule(place, text))
+
+
+def imported_files(place, text):
+    """The package's files that a file imports, wherever in it: a name's is its module's."""
+    for module in imports(ast.parse(text)):
+        found, _, path = module.replace(".", "/").partition("/")
+        while found == "tf_graft" and path:
+            files = [p for p in (f"{path}.py", f"{path}/__init__.py") if (PACKAGE / p).exists()]
+            yield from files
+            path = "" if files else path.rpartition("/")[0]
+
+
+def test_no_file_imports_itself_through_others():
+    texts = {file.relative_to(PACKAGE).as_posix(): file.read_text("utf-8") for file in FILES}
+    graph = {place: set(imported_files(place, text)) - {place} for place, text in texts.items()}
+    assert "exits.py" in graph["cli.py"]
+    graphlib.TopologicalSorter(graph).prepare()
+
+
+def test_parts_are_in_one_order():
+    above = {part: allowed - {part} for part, allowed in ALLOWED.items()}
+    graphlib.TopologicalSorter(above).prepare()
 
 
 def test_exceptions_are_still_needed():
