@@ -14,10 +14,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_replicas import mirrored
 from typer.testing import CliRunner
 
 import tf_graft
+from support.replicas import mirrored
+from support.stopping import stopping_at
 from tf_graft import cli, report
 from tf_graft.report import figures, findings, fits, rates, recorder, records, variance
 
@@ -289,9 +290,8 @@ def test_other_files_are_no_records_and_left_alone(content, tmp_path):
 def test_a_killed_process_loses_nothing_that_was_recorded(tmp_path):
     script = f"""
 import sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-import test_report
-file = test_report.records.RecordFile({str(tmp_path / "r")!r}, test_report.HEADER, 0)
+from tf_graft.report import records
+file = records.RecordFile({str(tmp_path / "r")!r}, records.Header(*{tuple(HEADER)!r}), 0)
 for step in range(1, 10**9):
     file.append(step, 0.5, 1.0)
     print(step, flush=True)
@@ -858,9 +858,7 @@ def test_report_refuses_in_one_sentence(workshop):
 
 
 def test_a_stopped_and_resumed_run_has_the_same_records(workshop):
-    import test_training
-
-    with test_training.stopping_at(10):
+    with stopping_at(10):
         assert workshop("train", "graft.yaml", "run.dir=parts").exit_code == 143
     path = workshop.folder / "parts" / records.FILE
     with open(path, "ab") as file:

@@ -8,12 +8,10 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import cells
 import numpy as np
-import oracles
-import samples
 
 import tf_graft as tg
+from support import cells, oracles, samples
 
 RATE = cells.RATE
 
@@ -381,3 +379,8 @@ ROWS = {sample.name: of_sample(sample) for sample in samples.SAMPLES} | {
     "agn_updates": Row(agn_updates, agn_updates_oracle),
     "agn_mixed": Row(agn_mixed, agn_mixed_oracle),
 }
+
+# Those of which tests fill some cells.
+SOME = ["adam", "adagrad", "lars", "graft_sgd_adam"]
+MORE = ["novograd", "larc_clip", "wrapped_nadam", "layerwise_rates"]
+WRAPPERS = ["agn_adam", "agn_updates", "agn_mixed", "mixed_backoff"]
