@@ -545,7 +545,7 @@ BAD = {
     "no rates": (edited(rates={}), "a number for each variable"),
     "rates of no names": (edited(rates=[1.0]), "a number for each variable"),
     "falling steps": (edited(steps=[1, 3, 3]), "steps must increase"),
-    "too few values": (edited(curve=[1, 2]), "a value for each"),
+    "too few values": (edited(curve=[1, 2]), "one value for each"),
     "a curve of zero": (edited(curve=[1, 0, 1]), "above 0"),
     "a curve of no numbers": (edited(curve="123"), "list of numbers"),
 }
