@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from tf_graft.core import keras_arguments, keras_contract
-from tf_graft.core.names import PACKAGE, Registry, refuse_missing
+from tf_graft.core.names import PACKAGE, Registry, refuse_missing, snake_case
 
 OURS: Registry[keras.optimizers.Optimizer] = Registry("optimizer")
 KERAS: Registry[keras.optimizers.Optimizer] = Registry(
