@@ -487,6 +487,8 @@ def test_what_measures_nothing_is_refused(tmp_path):
         graft().norms()
     with pytest.raises(ValueError, match=r"every=0"):
         report.GraftRecorder(tmp_path / "r", every=0)
+    with pytest.raises(RuntimeError, match=r"^GraftRecorder\.record: it has no optimizer yet"):
+        report.GraftRecorder(tmp_path / "r").record()
     assert not list(tmp_path.iterdir())
 
 
