@@ -17,7 +17,7 @@ from tensorflow.experimental import dtensor
 
 import tf_graft as tg
 from tf_graft import dtensor as meshes
-from tf_graft.training.processes import end_with_launcher
+from tf_graft.processes.cluster import end_with_launcher
 
 REPLICAS = 4
 

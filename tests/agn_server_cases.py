@@ -21,7 +21,7 @@ import tensorflow as tf
 from strategy_cases import parameter_servers
 
 import tf_graft as tg
-from tf_graft.training.processes import end_with_launcher
+from tf_graft.processes.cluster import end_with_launcher
 
 PERIOD = 5
 ROUNDS = 1000

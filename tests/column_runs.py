@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 import tf_graft
+from tf_graft.processes.cluster import Cluster
 from tf_graft.training import log
-from tf_graft.training.processes import Cluster
 
 TESTS = pathlib.Path(__file__).parent
 ROOT = pathlib.Path(tf_graft.__file__).parents[1]

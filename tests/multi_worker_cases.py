@@ -20,7 +20,7 @@ import tensorflow as tf
 from strategy_cases import workers
 
 import tf_graft as tg
-from tf_graft.training.processes import end_with_launcher
+from tf_graft.processes.cluster import end_with_launcher
 
 RANDOM = np.random.default_rng(0)
 IDS = RANDOM.integers(0, 6, (48, 5)).astype("int32")  # every batch repeats some

@@ -24,7 +24,7 @@ from column_runs import TASKS, Part
 from tensorflow.python.eager import context
 
 from tf_graft import dtensor as meshes
-from tf_graft.training.processes import end_with_launcher
+from tf_graft.processes.cluster import end_with_launcher
 
 DEVICES = 4
 HEARTBEAT = 120_000  # milliseconds; 10 s are usual

@@ -18,7 +18,7 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 from test_replicas import mirrored, per_replica
 
 import tf_graft as tg
-from tf_graft.training.processes import Cluster
+from tf_graft.processes.cluster import Cluster
 
 SHAPES = {"table": (6, 3), "kernel": (4, 3), "bias": (3,), "scale": ()}
 RATE = 0.125

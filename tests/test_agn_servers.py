@@ -5,7 +5,7 @@ import sys
 import column_runs
 import pytest
 
-from tf_graft.training.processes import Cluster
+from tf_graft.processes.cluster import Cluster
 
 pytestmark = pytest.mark.slow
 KILLS = 2  # each costs a start of TensorFlow

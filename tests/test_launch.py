@@ -14,12 +14,12 @@ from pathlib import Path
 import column_runs
 import pytest
 
-from tf_graft.training import cluster
+from tf_graft.processes.cluster import Cluster, free_ports
 from tf_graft.training import config as configs
 from tf_graft.training import launch as launcher
+from tf_graft.training import place
 from tf_graft.training.config import ConfigError
 from tf_graft.training.launch import LaunchError, launch
-from tf_graft.training.processes import Cluster, free_ports
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 TEXT = "model: {name: mlp}\noptimizer: {name: sgd}\nrun: {epochs: 1}\n"
@@ -179,12 +179,12 @@ def when_ready(path, signum):
 def test_tasks_end_when_the_launcher_is_killed(tmp_path):
     """What the tasks themselves do: they notice that their standard input has closed."""
     task = (
-        "import os, time; from tf_graft.training.processes import end_with_launcher\n"
+        "import os, time; from tf_graft.processes.cluster import end_with_launcher\n"
         f"end_with_launcher(); open({str(tmp_path)!r} + '/' + str(os.getpid()), 'w')\n"
         "time.sleep(100)"
     )
     code = (
-        "import sys, time; from tf_graft.training.processes import Cluster\n"
+        "import sys, time; from tf_graft.processes.cluster import Cluster\n"
         f"with Cluster([sys.executable, '-c', {task!r}], {{'worker': 2}}): time.sleep(100)"
     )
     environment = os.environ | {"PYTHONPATH": str(column_runs.ROOT)}
@@ -270,7 +270,7 @@ def test_places_that_are_refused(sections, overrides, task, message, monkeypatch
         monkeypatch.setenv("TF_CONFIG", task)
     config, source = configs.parse(f"{sections}\n{TEXT}", overrides=overrides)
     with pytest.raises(ConfigError, match=message):
-        cluster.enter(config, source)
+        place.enter(config, source)
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,11 @@ ALLOWED = {
     "wrappers": {"core", "optimizers", "schedules", "scaling", "report", "wrappers"},
     "dtensor": {"core", "optimizers", "schedules", "scaling", "dtensor"},
     "report": {"core", "optimizers", "schedules", "scaling", "report"},
+    "openseq2seq": {"core", "optimizers", "schedules", "scaling", "wrappers", "openseq2seq"},
+    "processes": {"core", "processes"},
     "training": {
         *("core", "optimizers", "schedules", "scaling", "wrappers", "dtensor", "report"),
-        *("training", "tf_graft"),
+        *("openseq2seq", "processes", "training"),
     },
 }
 # Algorithms do not import one another, but for these.

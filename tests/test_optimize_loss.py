@@ -12,8 +12,8 @@ from test_replicas import mirrored, per_replica
 
 import tf_graft as tg
 from tf_graft import scaling
-from tf_graft.training.openseq2seq_names import NAMES as OPTIMIZERS
-from tf_graft.training.summaries import NAMES as SUMMARIES
+from tf_graft.openseq2seq.optimizers import NAMES as OPTIMIZERS
+from tf_graft.openseq2seq.summaries import NAMES as SUMMARIES
 
 X = np.array([[1.0, 2.0], [3.0, -1.0], [0.5, 0.25], [-2.0, 1.0]], "float32")
 Y = np.array([1.0, -1.0, 0.5, 2.0], "float32")

@@ -19,7 +19,7 @@ from column_runs import Part
 from test_model_matrix import MORE, SOME, WRAPPERS
 
 import tf_graft
-from tf_graft.training.processes import Cluster
+from tf_graft.processes.cluster import Cluster
 
 KINDS = [sample.name for sample in samples.SAMPLES if not sample.slow]
 SLOW = pytest.mark.slow

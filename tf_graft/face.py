@@ -8,6 +8,7 @@ from tf_graft.core.registry import deserialize, list_optimizers, serialize
 from tf_graft.core.replicas import shards
 from tf_graft.core.slots import Slot
 from tf_graft.core.wrapped import get, wrap
+from tf_graft.openseq2seq.optimize_loss import get_regularization_loss, optimize_loss
 from tf_graft.optimizers import (
     LAMB,
     LARS,
@@ -20,9 +21,8 @@ from tf_graft.optimizers import (
     NovoGrad,
     RMSprop,
 )
+from tf_graft.processes.multi_worker import multi_worker
 from tf_graft.scaling import MixedPrecision
-from tf_graft.training.optimize_loss import get_regularization_loss, optimize_loss
-from tf_graft.training.workers import multi_worker
 from tf_graft.wrappers import AGN, LARC, AdaGraft, CenterWeights, LayerwiseRates
 
 __all__ = [

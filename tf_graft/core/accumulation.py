@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_graft.core import numerics, replicas, rows
+from tf_graft.core import numerics, replicas, rows, write
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.slots import Slot
 
@@ -20,7 +20,7 @@ SLOTS = {
 
 def add(gradient: Any, parameter: Parameter) -> None:
     """Adds a coalesced gradient to the accumulator."""
-    part = rows.part_of(gradient, parameter.rows)
+    part = write.part_of(gradient, parameter.rows)
     part.add(replicas.local(parameter.state["gradient_accumulator"]), numerics.values(gradient))
     marks = replicas.local(parameter.state["accumulated_rows"])
     part.write(marks, tf.ones_like(part.read(marks)))
@@ -31,7 +31,7 @@ def take(gradient: Any, parameter: Parameter, steps: Any) -> Any:
     accumulator = replicas.local(parameter.state["gradient_accumulator"])
     marks = replicas.local(parameter.state["accumulated_rows"])
     gradient = rows.marked(gradient, marks)
-    part = rows.part_of(gradient, parameter.rows)
+    part = write.part_of(gradient, parameter.rows)
     total = part.read(accumulator)
     part.write(accumulator, tf.zeros_like(total))
     part.write(marks, tf.zeros_like(part.read(marks)))

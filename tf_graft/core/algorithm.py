@@ -8,11 +8,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_graft.core import keras_contract, numerics, replicas, rows, scratch
+from tf_graft.core import keras_contract, numerics, replicas, scratch, write
 from tf_graft.core.lifecycle import Lifecycle
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.point import Point, Step
-from tf_graft.core.rows import Part, Rows, Whole
+from tf_graft.core.write import Part, Rows, Whole
 
 # Variables of so many entries are gone through one by one, so that few steps are in memory at once.
 LARGE = 2**18
@@ -124,7 +124,7 @@ class Algorithm(Lifecycle):
     def _write_steps(
         self, stepping: list[tuple[Any, Parameter]], scalars: Any, shared: dict[str, tf.Tensor]
     ) -> None:
-        parts = [rows.part_of(g, p.rows) for g, p in stepping]
+        parts = [write.part_of(g, p.rows) for g, p in stepping]
 
         def point(gradient: Any, parameter: Parameter, part: Part) -> Point:
             slots = {role: replicas.local(slot) for role, slot in parameter.slots.items()}
@@ -146,11 +146,11 @@ class Algorithm(Lifecycle):
             large = math.prod(p.variable.shape) >= LARGE
             with tf.control_dependencies(written if large else []):
                 at, (d, slots) = next(points), next(steps)
-                write = p.move(part, at.w, d)
+                moved = p.move(part, at.w, d)
                 for role, value in slots.items():
                     part.write(replicas.local(p.slots[role]), value)
-            if large and write is not None:  # eagerly one comes after the other anyway
-                written = [write]
+            if large and moved is not None:  # eagerly one comes after the other anyway
+                written = [moved]
 
     @functools.cached_property
     def _compiled_proposals(self) -> Any:

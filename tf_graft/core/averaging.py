@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from tf_graft.core import replicas
 from tf_graft.core.parameters import Parameter
-from tf_graft.core.rows import Part, Rows, Whole
 from tf_graft.core.slots import COUNTS, Slot
+from tf_graft.core.write import Part, Rows, Whole
 
 SLOTS = {
     "average": Slot(),

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_graft.core import replicas, state, stock
+from tf_graft.core import state, stock, write
 from tf_graft.core.checkpoint_part import readable
 from tf_graft.core.identity import Named
 from tf_graft.core.parameters import Parameters
@@ -83,7 +83,7 @@ class Loading(Rates):
         def put_back() -> None:
             self._awaited = awaited
             for variable, value in before:
-                replicas.put_everywhere(variable, value)
+                write.put_everywhere(variable, value)
 
         return put_back
 

@@ -19,7 +19,7 @@ from tf_graft.core import (
 )
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.pipeline import Pipeline, in_precision
-from tf_graft.core.rows import Part, Whole
+from tf_graft.core.write import Part, Whole
 
 # What the engine's parts ask of one another: `dir`, and with it tab completion, leaves it out.
 INTERNAL = {

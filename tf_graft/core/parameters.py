@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from tf_graft.core import numerics, replicas
-from tf_graft.core.rows import Part, Whole
+from tf_graft.core.write import Part, Whole
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,13 +15,14 @@ from tf_graft.core import (
     numerics,
     replicas,
     rows,
+    write,
 )
 from tf_graft.core.algorithm import Algorithm
 from tf_graft.core.checks import shown
 from tf_graft.core.judge import Update
 from tf_graft.core.parameters import Parameter
-from tf_graft.core.rows import Part, Whole
 from tf_graft.core.types import MaskedGradient
+from tf_graft.core.write import Part, Whole
 
 
 class Pipeline(Algorithm):
@@ -201,7 +202,7 @@ class Pipeline(Algorithm):
     def _parts(self, gradients: list[Any], parameters: list[Parameter]) -> list[Part]:
         return [
             # an average of a whole variable is as good, and a mask would save nothing
-            Whole() if isinstance(g, MaskedGradient) else rows.part_of(g, p.rows)
+            Whole() if isinstance(g, MaskedGradient) else write.part_of(g, p.rows)
             for g, p in zip(gradients, parameters, strict=True)
         ]
 

@@ -55,24 +55,12 @@ def local(variable: Any) -> tf.Variable:
     return copies[int(replica) % len(copies)]
 
 
-def put(variable: Any, value: tf.Tensor) -> None:
-    """Gives the calling replica's copy of a variable a new value."""
-    local(variable).assign(value, read_value=False)
-
-
-def put_everywhere(variable: Any, value: Any) -> None:
-    """Gives every replica's copy of a variable a new value, from inside a replica too."""
+def copies(variable: Any) -> list[Any]:
+    """The copies of a variable that one assignment each has to reach, from inside a replica too."""
     raw = variable if isinstance(variable, tf.Variable) else variable.value
-    copies = [raw]
     if _in_replica() and isinstance(raw, tf.distribute.DistributedValues):
-        copies = tf.distribute.get_strategy().experimental_local_results(raw)
-    for copy in copies:
-        copy.assign(value)
-
-
-def add(variable: Any, value: tf.Tensor) -> None:
-    """Adds to the calling replica's copy of a variable, in one atomic operation."""
-    local(variable).assign_add(value, read_value=False)
+        return list(tf.distribute.get_strategy().experimental_local_results(raw))
+    return [raw]
 
 
 class Everywhere:

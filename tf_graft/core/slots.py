@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from tf_graft.core import keras_contract, mesh_storage, replicas
-from tf_graft.core.rows import Part, Whole
+from tf_graft.core.write import Part, Whole
 
 NOT_NEGATIVE = (0.0, math.inf)
 COUNTS = (0.0, 2.0**40)  # no run goes on for so long: 35 years of a thousand steps a second

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_graft.core import replicas
+from tf_graft.core import write
 from tf_graft.core.checks import CheckpointError
 from tf_graft.core.identity import Identity, Named, Shapes, damaged, unfit
 
@@ -191,7 +191,7 @@ def assign(named: Named, values: Mapping[str, Any]) -> None:
     """Gives variables their values by name, on every replica; those without one are left alone."""
     for name, variable in named.items():
         if name in values:
-            replicas.put_everywhere(variable, np.asarray(values[name]))
+            write.put_everywhere(variable, np.asarray(values[name]))
 
 
 def numpy(named: Named) -> Saved:

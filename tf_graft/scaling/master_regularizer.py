@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tf_graft.core import numerics, rows
 from tf_graft.core.parameters import Parameter
-from tf_graft.core.rows import Whole
+from tf_graft.core.write import Whole
 
 
 @keras.saving.register_keras_serializable(package="tf_graft")

@@ -5,7 +5,7 @@ from typing import Any, Unpack
 import keras
 import tensorflow as tf
 
-from tf_graft.core import keras_contract, numerics, replicas
+from tf_graft.core import keras_contract, numerics, replicas, write
 from tf_graft.core.arguments import Common
 from tf_graft.core.checks import shown
 from tf_graft.core.parameters import Parameter
@@ -125,7 +125,7 @@ class MixedPrecision(Around, keras_contract.ScalesLoss):
             amax = numerics.divided(tf.reduce_max(tf.stack(peaks)), scale)
         finite = tf.constant(True) if finite is None else finite
         for role, value in self.scaler.update(self._present(), finite, amax).items():
-            replicas.put(self._scaler_state[role], value)
+            write.put(self._scaler_state[role], value)
 
     def handed_over(self, owner: str) -> dict[str, Any]:
         """What it does for its optimizer, as arguments for what is to do it in its place.

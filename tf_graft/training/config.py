@@ -85,9 +85,9 @@ def _translated(values: dict[str, Any], source: Source) -> dict[str, Any]:
         first["loc"] = (OPENSEQ2SEQ, *first["loc"])
         raise explain(first, values, source) from None
     start.tensorflow()  # only such a config needs it to be read
-    from tf_graft.training import openseq2seq
+    from tf_graft.training import openseq2seq_config
 
-    return openseq2seq.translate(values, section, source)
+    return openseq2seq_config.translate(values, section, source)
 
 
 def dump(config: RunConfig) -> str:

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tf_graft.processes.cluster import Cluster, Task
 from tf_graft.training.errors import ConfigError, Source
-from tf_graft.training.processes import Cluster, Task
 from tf_graft.training.schema import RunConfig
 from tf_graft.training.stop import StopRequest
 

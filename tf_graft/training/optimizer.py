@@ -10,7 +10,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-import tf_graft
+from tf_graft import optimizers, scaling, schedules, wrappers  # noqa: F401  (each registers)
+from tf_graft.core.wrapped import get
+from tf_graft.report import LayerwiseRates, ReportError
 from tf_graft.training.errors import ConfigError, Key, Source
 from tf_graft.training.schema import RunConfig
 
@@ -38,7 +40,7 @@ def build(config: RunConfig, steps_per_epoch: int, source: Source) -> keras.opti
         values = _changed(section.given(), ("optimizer",), _loaded(source))
         values = _changed(values, ("optimizer",), _in_numbers(total, updates))
         config.optimizer = type(section)(**values)
-        return tf_graft.get(_changed(values, ("optimizer",), _made(total, source)))
+        return get(_changed(values, ("optimizer",), _made(total, source)))
     except REFUSALS as error:
         raise located(error, config, source) from None
 
@@ -64,8 +66,8 @@ def _loaded(source: Source) -> Change:
             return value
         folder = Path() if source.overridden(place) else Path(source.file).parent
         try:
-            return tf_graft.report.LayerwiseRates.load(folder / value).to_dict()
-        except tf_graft.report.ReportError as error:
+            return LayerwiseRates.load(folder / value).to_dict()
+        except ReportError as error:
             raise source.error(place, f"rates: {error}") from None
 
     return change
@@ -88,7 +90,7 @@ def _made(total: int, source: Source) -> Change:
         if place[-1] != "learning_rate" or not isinstance(value, dict):
             return value
         try:
-            schedule = tf_graft.schedules.get(value)
+            schedule = schedules.get(value)
             _look_at(schedule, value, total)
         except REFUSALS as error:
             raise _located(error, value, place, source) from None

@@ -16,8 +16,8 @@ from tf_graft.core.nesting import nested
 from tf_graft.core.whole_files import whole
 from tf_graft.report import GraftRecorder
 from tf_graft.scaling import LossScaleLogger, MixedPrecision
-from tf_graft.training import cluster, models, optimizer, plots, progress, results, servers
 from tf_graft.training import data as data_sets
+from tf_graft.training import models, optimizer, plots, progress, results, servers
 from tf_graft.training.checkpoints import Checkpoints
 from tf_graft.training.errors import Source
 from tf_graft.training.folder import RunFolder
@@ -30,6 +30,7 @@ from tf_graft.training.loop import (
     metric_columns,
 )
 from tf_graft.training.origin import Origin
+from tf_graft.training.place import Place, enter
 from tf_graft.training.schema import RunConfig
 from tf_graft.training.stop import StopRequest
 from tf_graft.wrappers import AGN, CenterWeights
@@ -54,7 +55,7 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
         FolderError: the run's folder cannot be written to any more.
         Stopped: a signal ended the run, whose state is saved.
     """
-    place = cluster.enter(config, source)
+    place = enter(config, source)
     with _environment(config), StopRequest().listening() as stop, ExitStack() as opened:
         data = data_sets.load(config.data, config.run.steps_per_execution, source)
         model = _compile(config, data, source, place)
@@ -85,7 +86,7 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
 
 def _start(
     config: RunConfig,
-    place: cluster.Place,
+    place: Place,
     folder: RunFolder,
     checkpoints: Checkpoints,
     say: Callable[[str], None],
@@ -99,7 +100,7 @@ def _start(
 
 
 def _compile(
-    config: RunConfig, data: data_sets.Batches, source: Source, place: cluster.Place
+    config: RunConfig, data: data_sets.Batches, source: Source, place: Place
 ) -> RecordedModel:
     # After the data, whose preparation may draw random numbers, and not 0: beside a global seed
     # of 0, tf.data takes no seed that is a tensor.
@@ -129,7 +130,7 @@ def _fit(
     config: RunConfig,
     data: data_sets.Batches,
     model: RecordedModel,
-    place: cluster.Place,
+    place: Place,
     folder: RunFolder,
     checkpoints: Checkpoints,
     start: int,

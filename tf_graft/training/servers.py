@@ -18,11 +18,11 @@ from tf_graft.core import replicas
 from tf_graft.training import data as data_sets
 from tf_graft.training import models, optimizer
 from tf_graft.training.checkpoints import Checkpoints
-from tf_graft.training.cluster import Place
 from tf_graft.training.errors import Source
 from tf_graft.training.folder import RunFolder
 from tf_graft.training.log import Log
 from tf_graft.training.loop import STEP_COLUMNS, metric_columns
+from tf_graft.training.place import Place
 from tf_graft.training.schema import RunConfig
 from tf_graft.training.stop import Stopped, StopRequest
 from tf_graft.wrappers import AGN

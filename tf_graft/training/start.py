@@ -18,7 +18,7 @@ NOISE = re.compile(
 
 
 def tensorflow() -> None:
-    """Imports TensorFlow and tf_graft, and looks for devices, unless that has been done.
+    """Imports TensorFlow and Keras and looks for devices, unless TensorFlow is imported already.
 
     Informations and warnings of TensorFlow's runtime are not shown from then on, errors are. A
     `TF_CPP_MIN_LOG_LEVEL` in the environment decides for itself: with 0 everything is shown.
@@ -29,7 +29,7 @@ def tensorflow() -> None:
     os.environ.setdefault(LEVEL, "2")
     quiet = own and hasattr(os, "fork") and sys.stderr is not None
     with _without_noise() if quiet else contextlib.nullcontext():
-        importlib.import_module("tf_graft.face")
+        importlib.import_module("keras")
         importlib.import_module("tensorflow").config.list_physical_devices()
 
 

@@ -9,7 +9,15 @@ from typing import Any, Unpack
 import keras
 import tensorflow as tf
 
-from tf_graft.core import accumulation, arguments, checks, collectives, numerics, replicas, rows
+from tf_graft.core import (
+    accumulation,
+    arguments,
+    checks,
+    collectives,
+    numerics,
+    replicas,
+    write,
+)
 from tf_graft.core.checked import Checked
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.point import Point, Step
@@ -193,8 +201,8 @@ class AGN(WorkerRounds):
         # Replicas have to meet: with several of them a step that is skipped counts, too.
         counted = taken if replicas.count() == 1 else one
         step = self._read(self.local_step) + counted
-        replicas.put(self.local_step, step)
-        replicas.put(self.accumulated_steps, self._read(self.accumulated_steps) + taken)
+        write.put(self.local_step, step)
+        write.put(self.accumulated_steps, self._read(self.accumulated_steps) + taken)
         due = (step % self.communication_period == 0) & (counted > 0)
         tf.cond(due, lambda: self._communicate(gradients, parameters), lambda: None)
 
@@ -207,12 +215,12 @@ class AGN(WorkerRounds):
         means = collectives.summed(means, [p.rows for p in parameters], self.local_step)
         self.center_optimizer.apply_summed(means, [p.slots["center"] for p in parameters])
         for mean, p in zip(means, parameters, strict=True):
-            part = rows.part_of(mean, p.rows)
+            part = write.part_of(mean, p.rows)
             p.replace(part.read(replicas.local(p.slots["center"])), part)
             if self.reset_local_state:
                 for role, slot in self.optimizer.slots_for(p.path).items():
                     refill(p.slots[f"optimizer/{role}"], slot, p.variable, part)
-        replicas.put(self.accumulated_steps, tf.constant(0, tf.int64))
+        write.put(self.accumulated_steps, tf.constant(0, tf.int64))
 
     def _read(self, scalar: Any) -> tf.Tensor:
         return tf.convert_to_tensor(replicas.local(scalar))

@@ -8,13 +8,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_graft.core import keras_contract, replicas
+from tf_graft.core import keras_contract, replicas, write
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.registry import resolve, serialize
-from tf_graft.core.rows import Whole
 from tf_graft.core.slots import Slot
 from tf_graft.core.wrapper import Around, child_of
+from tf_graft.core.write import Whole
 
 
 class Centered(Around):
@@ -84,7 +84,7 @@ class Centered(Around):
 
         def start() -> None:
             for p in self._parameters:
-                replicas.put(_center_of(p), p.read(Whole()))
+                write.put(_center_of(p), p.read(Whole()))
 
         tf.cond(tf.add_n(counts) > 0, lambda: None, start)
 
@@ -173,7 +173,7 @@ class Centered(Around):
         for p in self._parameters:
             local, center = p.read(Whole()), replicas.local(_center_of(p))
             p.replace(tf.convert_to_tensor(center))
-            replicas.put(center, local)
+            write.put(center, local)
 
     def finalize_variable_values(self, var_list: Iterable[Any]) -> None:
         """Gives the variables the centre; `fit` calls it when it ends."""

@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from tf_graft.core import clipping, judge, matching, numerics, rows
+from tf_graft.core import clipping, judge, matching, numerics, rows, write
 from tf_graft.core.judge import Update
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.pipeline import in_precision
 from tf_graft.core.point import Point, within
-from tf_graft.core.rows import Part
 from tf_graft.core.wrapper import Wrapper
+from tf_graft.core.write import Part
 from tf_graft.wrappers.center import Centered
 
 
@@ -142,7 +142,7 @@ class LocalSteps(Centered):
         if not steps:
             return self._decided(state, given, finite)
         sums = {
-            p.path: state.pending[p.path].plus(numerics.values(g), rows.part_of(g, p.rows))
+            p.path: state.pending[p.path].plus(numerics.values(g), write.part_of(g, p.rows))
             for g, p in given
         }
         after = _either(
@@ -173,7 +173,7 @@ class LocalSteps(Centered):
         """Clip, propose, add."""
         parameters = [p for _, p in given]
         gradients = clipping.clipped([g for g, _ in given], *self._clips)
-        parts = [rows.part_of(g, p.rows) for g, p in given]
+        parts = [write.part_of(g, p.rows) for g, p in given]
         t = state.count + 1
         rates = within("optimizer", self._rates_at(state.step))
         shared = state.shared | self.optimizer.advance(state.shared, rates, t)

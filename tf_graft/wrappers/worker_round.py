@@ -7,13 +7,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_graft.core import matching, replicas
+from tf_graft.core import matching, write
 from tf_graft.core.keras_contract import storage
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.point import under, within
 from tf_graft.core.resident import Resident
-from tf_graft.core.rows import Whole
 from tf_graft.core.slots import first
+from tf_graft.core.write import Whole
 from tf_graft.wrappers.local_steps import Local, LocalSteps, Sum
 
 
@@ -108,8 +108,8 @@ class WorkerRounds(LocalSteps):
             self._mutex.execute(push)
         else:
             push()
-        replicas.add(self.iterations, state.taken)
-        replicas.add(self.skipped_steps, state.skipped)
+        write.add(self.iterations, state.taken)
+        write.add(self.skipped_steps, state.skipped)
         return state.loss / tf.cast(state.seen, state.loss.dtype)
 
     def _check_servers(self) -> None:
@@ -129,7 +129,7 @@ class WorkerRounds(LocalSteps):
 
         tf.cond(state.taken > 0, to_center, lambda: None)
         for variable, value in zip(others, state.others, strict=True):
-            replicas.put(variable, value)
+            write.put(variable, value)
         return tf.constant(0)
 
     def _residents(self) -> dict[str, Resident]:

@@ -10,7 +10,8 @@ from tf_graft.core import numerics, replicas
 from tf_graft.core.nesting import nested
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.parameters import paths
-from tf_graft.training import summaries
+from tf_graft.openseq2seq import summaries
+from tf_graft.wrappers import LARC
 
 
 class TrainStep:
@@ -97,4 +98,4 @@ def _precise(gradient: Any) -> Any:
 
 def _larc(optimizer: Any) -> Any:
     """The LARC that an optimizer is, or has in it."""
-    return next((found for found in nested(optimizer) if type(found).__name__ == "LARC"), None)
+    return next((found for found in nested(optimizer) if isinstance(found, LARC)), None)

@@ -11,15 +11,15 @@ import tensorflow as tf
 
 from tf_graft.core import checks, matching
 from tf_graft.core.parameters import paths
-from tf_graft.core.wrapped import get
+from tf_graft.openseq2seq import optimizers
+from tf_graft.openseq2seq import summaries as metrics
+from tf_graft.openseq2seq.train_step import TrainStep
 from tf_graft.scaling import AutomaticLossScaler, MixedPrecision
-from tf_graft.training import openseq2seq_names
-from tf_graft.training import summaries as metrics
-from tf_graft.training.train_step import TrainStep
+from tf_graft.wrappers import LARC
 
 DTYPES = ("mixed", "float32", "float16", "bfloat16", "float64")
 # OpenSeq2Seq's larc_params, LARC's arguments, and their types.
-LARC = {
+LARC_PARAMS = {
     "larc_eta": ("eta", float),
     "larc_mode": ("mode", str),
     "min_update": ("min_update", float),
@@ -210,9 +210,9 @@ def _optimizer(
             "from loss_scaling, with dtype='mixed'; give the optimizer in it."
         )
     inner_takes = {} if larc is not None else common
-    made = openseq2seq_names.build(optimizer, params, decay, inner_takes)
+    made = optimizers.build(optimizer, params, decay, inner_takes)
     if larc is not None:
-        made = get({"name": "larc", "optimizer": made, **larc, **common})
+        made = LARC(made, **larc, **common)
     elif given and common and scaler is None:
         return MixedPrecision(made, 1.0, **common)  # which takes over what it has of its own
     if scaler is None:
@@ -226,14 +226,14 @@ def _larc(params: Mapping[str, Any]) -> dict[str, Any]:
     if "larc_eta" not in params:
         raise ValueError(f"{call}larc_eta parameter has to be specified.")
     for key, value in params.items():
-        if key not in LARC:
-            raise ValueError(f"{call}Unknown parameter: {key}; there are {', '.join(LARC)}.")
-        kind = LARC[key][1]
+        if key not in LARC_PARAMS:
+            raise ValueError(f"{call}Unknown parameter: {key}; there are {', '.join(LARC_PARAMS)}.")
+        kind = LARC_PARAMS[key][1]
         if key == "larc_mode" and value not in ("clip", "scale"):
             raise ValueError(f"{call}larc_mode has to be one of ['clip', 'scale'], not {value!r}.")
         if not isinstance(value, kind):
             raise ValueError(f"{call}{key} has to be of type {kind}, not {value!r}.")
-    return {LARC[key][0]: value for key, value in params.items()}
+    return {LARC_PARAMS[key][0]: value for key, value in params.items()}
 
 
 def _variables(given: Any, freeze: str | None) -> list[Any]:

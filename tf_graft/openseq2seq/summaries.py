@@ -9,8 +9,8 @@ import tensorflow as tf
 from tf_graft.core import checks, clipping, numerics, replicas, rows, slots
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.parameters import Parameter
-from tf_graft.core.rows import Whole
 from tf_graft.core.slots import Slot
+from tf_graft.core.write import Whole, put
 from tf_graft.scaling import MixedPrecision
 
 NAMES = (
@@ -111,7 +111,7 @@ class Summaries:
     def _keep(self, name: str, value: tf.Tensor) -> None:
         if name in self._kept:
             self._told[name] = None
-            replicas.put(self._kept[name], tf.cast(value, self._kept[name].dtype))
+            put(self._kept[name], tf.cast(value, self._kept[name].dtype))
 
     def _watch(self, gradients: list[Any], parameters: list[Parameter]) -> None:
         if "global_gradient_norm" in self._kept:

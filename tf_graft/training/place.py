@@ -12,10 +12,10 @@ import keras
 import tensorflow as tf
 
 from tf_graft import dtensor
-from tf_graft.training import workers
+from tf_graft.processes.cluster import end_with_launcher
+from tf_graft.processes.multi_worker import multi_worker
 from tf_graft.training.data import Batches
 from tf_graft.training.errors import Source
-from tf_graft.training.processes import end_with_launcher
 from tf_graft.training.schema import Mesh, Mirrored, ParameterServer, RunConfig
 
 MAX_PARTS = 256  # of a CPU; each has threads of its own
@@ -53,7 +53,7 @@ class Place:
             ConfigError: a layout that does not fit.
         """
         if isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy):
-            workers.multi_worker(model)
+            multi_worker(model)
         count = 1 if self.strategy is None else self.strategy.num_replicas_in_sync
         x, y = (tf.zeros([count, *s.shape[1:]], s.dtype) for s in data.test.element_spec)
         model.evaluate(x, y, verbose=0)

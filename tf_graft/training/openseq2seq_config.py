@@ -4,10 +4,10 @@ import inspect
 from typing import Any
 
 from tf_graft.core.registry import snake_case
+from tf_graft.openseq2seq.optimize_loss import LARC_PARAMS
+from tf_graft.openseq2seq.optimizers import NAMES
 from tf_graft.schedules.lr_policy import POLICIES
 from tf_graft.training.errors import Key, Source
-from tf_graft.training.openseq2seq_names import NAMES
-from tf_graft.training.optimize_loss import LARC
 from tf_graft.training.schema import OPENSEQ2SEQ as SECTION
 from tf_graft.training.schema import OpenSeq2Seq
 
@@ -78,12 +78,12 @@ def _named(section: OpenSeq2Seq, source: Source) -> dict[str, Any]:
 
 def _larc(params: dict[str, Any], source: Source) -> dict[str, Any]:
     for name in params:
-        if name not in LARC:
-            message = f"unknown parameter '{name}'; there are {', '.join(LARC)}."
+        if name not in LARC_PARAMS:
+            message = f"unknown parameter '{name}'; there are {', '.join(LARC_PARAMS)}."
             raise source.error((SECTION, "larc_params", name), message)
     if "larc_eta" not in params:
         raise source.error((SECTION, "larc_params"), "larc_eta parameter has to be specified.")
-    return {LARC[name][0]: value for name, value in params.items()}
+    return {LARC_PARAMS[name][0]: value for name, value in params.items()}
 
 
 def _rate(section: OpenSeq2Seq, source: Source) -> dict[str, Any]:

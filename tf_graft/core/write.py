@@ -1,0 +1,151 @@
+"""The one module that writes variables: all of one, or the rows that a gradient touches.
+
+`part_of` gives the engine one way to read and write a variable, whether the gradient touches all of
+it or some of its rows: so the cost of a step follows the touched rows. On a mesh rows cannot be
+scattered: there the whole variable is written under a mask.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tf_graft.core import keras_contract, replicas
+from tf_graft.core.types import MaskedGradient, UniqueRows
+
+
+def put(variable: Any, value: tf.Tensor) -> None:
+    """Gives the calling replica's copy of a variable a new value."""
+    replicas.local(variable).assign(value, read_value=False)
+
+
+def put_everywhere(variable: Any, value: Any) -> None:
+    """Gives every replica's copy of a variable a new value, from inside a replica too."""
+    for copy in replicas.copies(variable):
+        copy.assign(value)
+
+
+def add(variable: Any, value: Any) -> None:
+    """Adds to the calling replica's copy of a variable, in one atomic operation."""
+    replicas.local(variable).assign_add(value, read_value=False)
+
+
+class Whole:
+    """A dense gradient's part of a variable: all of it."""
+
+    def read(self, variable: tf.Variable) -> tf.Tensor:
+        """The variable's value."""
+        return tf.convert_to_tensor(variable)
+
+    def merged(self, value: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
+        """What a variable that holds `old` would hold after `write`."""
+        return value
+
+    def write(self, variable: tf.Variable, value: tf.Tensor) -> Any:
+        """Replaces the variable's value; returns the operation, None eagerly."""
+        return variable.assign(value, read_value=False)
+
+    def add(self, variable: tf.Variable, delta: tf.Tensor) -> Any:
+        """Adds to the variable's value; returns the operation, None eagerly."""
+        return variable.assign_add(delta, read_value=False)
+
+
+class Rows:
+    """A row-sparse gradient's part: some rows of a variable, or all of one that has no rows.
+
+    Of a tensor, too, as far as `read` and `merged` go.
+
+    Args:
+        indices: distinct rows, an int64 tensor of shape [k].
+        rows: how many rows the model variable has.
+    """
+
+    def __init__(self, indices: tf.Tensor, rows: int):
+        self.indices = indices
+        self.rows = rows
+
+    def read(self, variable: tf.Variable) -> tf.Tensor:
+        """The touched rows' values, of shape [k, ...]."""
+        rows = _has_rows(variable, self.rows)
+        if not rows:
+            return tf.convert_to_tensor(variable)
+        return self._filled_up(tf.gather(variable, self.indices))
+
+    def merged(self, value: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
+        """What a variable that holds `old` would hold after `write`."""
+        if not _has_rows(old, self.rows):
+            return value
+        return tf.tensor_scatter_nd_update(old, self.indices[:, tf.newaxis], value)
+
+    def write(self, variable: tf.Variable, value: tf.Tensor) -> None:
+        """Replaces the touched rows' values."""
+        if _has_rows(variable, self.rows):
+            variable.scatter_update(tf.IndexedSlices(value, self.indices))
+        else:
+            variable.assign(value, read_value=False)
+
+    def add(self, variable: tf.Variable, delta: tf.Tensor) -> None:
+        """Adds to the touched rows' values."""
+        variable.scatter_add(tf.IndexedSlices(delta, self.indices))
+
+    def _filled_up(self, value: tf.Tensor) -> tf.Tensor:
+        """What was read, with zeros for rows outside, which there are in XLA only."""
+        if not keras_contract.in_xla():
+            return value
+        return _where_rows(self.indices < self.rows, value, tf.zeros_like(value))
+
+
+class Masked:
+    """The rows of a masked gradient: the others read as zero and are not changed.
+
+    Args:
+        mask: which rows are touched, booleans of shape [rows].
+        rows: how many rows the model variable has.
+    """
+
+    def __init__(self, mask: tf.Tensor, rows: int):
+        self.mask = mask
+        self.rows = rows
+
+    def read(self, variable: tf.Variable) -> tf.Tensor:
+        """The variable's value, zero in the other rows."""
+        value = tf.convert_to_tensor(variable)
+        rows = _has_rows(variable, self.rows)
+        return self._touched(value, tf.zeros_like(value)) if rows else value
+
+    def merged(self, value: tf.Tensor, old: Any) -> tf.Tensor:
+        """What a variable that holds `old` would hold after `write`."""
+        if not _has_rows(old, self.rows):
+            return value
+        return self._touched(value, tf.convert_to_tensor(old))
+
+    def write(self, variable: tf.Variable, value: tf.Tensor) -> None:
+        """Replaces the touched rows' values."""
+        variable.assign(self.merged(value, variable), read_value=False)
+
+    def add(self, variable: tf.Variable, delta: tf.Tensor) -> None:
+        """Adds to the touched rows' values."""
+        variable.assign_add(self._touched(delta, tf.zeros_like(delta)), read_value=False)
+
+    def _touched(self, value: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+        return _where_rows(self.mask, value, other)
+
+
+Part = Whole | Rows | Masked
+
+
+def part_of(gradient: Any, rows: int) -> Part:
+    """The part of a variable with that many rows that a gradient touches, repeated rows summed."""
+    if isinstance(gradient, MaskedGradient):
+        return Masked(gradient.mask, rows)
+    if isinstance(gradient, UniqueRows):
+        return Rows(gradient.indices, rows)
+    return Whole()
+
+
+def _where_rows(rows: tf.Tensor, value: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+    """`value` in the rows that are true, `other` elsewhere."""
+    return tf.where(tf.reshape(rows, [-1] + [1] * (value.shape.rank - 1)), value, other)
+
+
+def _has_rows(variable: tf.Variable, rows: int) -> bool:
+    return variable.shape.rank > 0 and variable.shape[0] == rows

@@ -1,0 +1,1 @@
+"""Several processes: a cluster of them on this machine, and `fit` in each."""
