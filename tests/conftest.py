@@ -8,7 +8,9 @@ import pytest
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
-DEVICES = 4
+# What holds no test; a case file there is collected where it is named.
+collect_ignore = ["matrix.py", "programs", "support", "trust", "tutorials"]
+
 YOUNG = 300_000  # objects of tests that ended, some 200 MB: collected in half a second
 # Tests that start many processes, which run first: one after the other, while the second process of
 # pytest runs others, and not two of them side by side at the end. What is left then is short.
@@ -21,24 +23,9 @@ CLUSTERS = (
 def pytest_configure(config):
     hands_out = config.getoption("numprocesses", None) and not hasattr(config, "workerinput")
     if not hands_out:  # that process runs no test
-        prepare()
+        from support import devices
 
-
-def prepare():
-    """What a process does before TensorFlow makes a device."""
-    import hypothesis
-    import tensorflow as tf
-
-    tf.config.set_logical_device_configuration(
-        tf.config.list_physical_devices("CPU")[0],
-        [tf.config.LogicalDeviceConfiguration()] * DEVICES,
-    )
-    tf.get_logger().setLevel("ERROR")
-    # The same examples in every run, and no deadline: the first call of a function traces it.
-    hypothesis.settings.register_profile("tests", deadline=None, derandomize=True)
-    hypothesis.settings.load_profile("tests")
-    # Within a test it would take whichever test it falls into seconds; never, gigabytes.
-    gc.disable()
+        devices.prepare()
 
 
 def pytest_runtest_logfinish():
@@ -50,6 +37,14 @@ def pytest_runtest_logfinish():
 
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: "slow" not in item.keywords or item.path.stem not in CLUSTERS)
+
+
+@pytest.fixture(scope="session")
+def prepared_data(tmp_path_factory):
+    """Prepared data sets in a folder of the tests', so that they do not touch the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TFDS_DATA_DIR", str(tmp_path_factory.mktemp("data")))
+        yield
 
 
 @pytest.fixture(autouse=True)

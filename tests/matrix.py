@@ -18,10 +18,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
-import cells
-import column_runs
-import model_rows
-import samples
+from support import cells, column_runs, model_rows, samples
 
 TITLES = {
     "eager": "eager",

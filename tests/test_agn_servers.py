@@ -1,10 +1,8 @@
 """AGN on parameter servers: two real workers and a server, undisturbed and killed."""
 
-import sys
-
-import column_runs
 import pytest
 
+from support import column_runs
 from tf_graft.processes.cluster import Cluster
 
 pytestmark = pytest.mark.slow
@@ -12,8 +10,7 @@ KILLS = 2  # each costs a start of TensorFlow
 
 
 def cluster_of(*cases, folder, workers):
-    program = str(column_runs.TESTS / "agn_server_cases.py")
-    command = [sys.executable, program, *cases, "--out", str(folder)]
+    command = column_runs.program("programs.agn_server_cases", *cases, "--out", folder)
     environment = {"PYTHONPATH": str(column_runs.ROOT)}
     return Cluster(command, {"chief": 1, "worker": workers, "ps": 1}, environment)
 

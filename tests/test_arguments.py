@@ -6,11 +6,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from samples import assert_same_state, state_of
-from trust import tables
-from trust.arguments import unattacked
 
 import tf_graft
+from support.samples import assert_same_state, state_of
+from trust import tables
+from trust.arguments import unattacked
 
 NAN = float("nan")
 

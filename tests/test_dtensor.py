@@ -1,6 +1,6 @@
 """Runs `dtensor_cases.py` in a process of its own: see `test_mesh.py`.
 
-By hand: `python -m pytest tests/dtensor_cases.py`.
+By hand: `python -m pytest tests/programs/dtensor_cases.py`.
 """
 
 import os
@@ -9,12 +9,13 @@ import subprocess
 import sys
 
 import pytest
-from test_mesh import ROOT, passed
+
+from support.column_runs import ROOT, passed
 
 
 @pytest.mark.slow
 def test_models_on_a_mesh():
-    assert passed("dtensor_cases.py") >= 67
+    assert passed("programs/dtensor_cases.py") >= 67
 
 
 LATE = """

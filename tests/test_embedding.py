@@ -6,11 +6,11 @@ Where a table lies in memory tells: a copy lies elsewhere.
 import keras
 import numpy as np
 import pytest
-import samples
 import tensorflow as tf
-from test_replicas import mirrored
 
 import tf_graft
+from support import samples
+from support.replicas import mirrored
 
 ALL_ON = {
     "use_ema": True,

@@ -3,7 +3,9 @@
 import keras
 import numpy as np
 import pytest
-from samples import (
+
+import tf_graft
+from support.samples import (
     BY_NAME,
     OPTIONS,
     RATE,
@@ -16,8 +18,6 @@ from samples import (
     variables,
     weights,
 )
-
-import tf_graft
 
 STEPS = 4
 # In float64 too the rate is kept in float32: Keras makes that variable, in its `floatx`.

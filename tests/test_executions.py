@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from samples import (
+
+import tf_graft
+from support.samples import (
     BY_NAME,
     OPTIONS,
     RATE,
@@ -14,8 +16,6 @@ from samples import (
     variables,
     weights,
 )
-
-import tf_graft
 
 SHAPES = {"table": (6, 3), "kernel": (4, 3), "bias": (3,), "scale": ()}
 STEPS = 5

@@ -5,10 +5,10 @@ import re
 import keras
 import numpy as np
 import pytest
-import samples
 import tensorflow as tf
 
 import tf_graft as tg
+from support import samples
 from tf_graft.core import numerics
 from tf_graft.core.optimizer import INTERNAL
 from tf_graft.core.wrapped import Wrapped

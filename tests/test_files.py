@@ -6,22 +6,18 @@ What is refused of our own files, and that resuming is bit for bit, is in `test_
 import copy
 import itertools
 import json
-import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
-import file_models
 import keras
 import numpy as np
 import pytest
-import samples
 import tensorflow as tf
-from file_models import compiled, fit, weights
-from test_replicas import mirrored
 
 import tf_graft
+from support import column_runs, file_models, samples
+from support.file_models import compiled, fit, weights
+from support.replicas import mirrored
 from tf_graft import SGD, Adagrad, Adam, Slot
 
 WRITTEN_BY_0_1_0 = Path(__file__).parent / "goldens" / "files_0_1_0"
@@ -442,14 +438,8 @@ def test_every_file_in_a_fresh_process(tmp_path):
         if name == "adam":
             at_saving = weights(model)
         expected[name] = weights(fit(model))
-    script = Path(file_models.__file__)
-    run = subprocess.run(
-        [sys.executable, script, tmp_path],
-        **{"capture_output": True, "text": True, "timeout": 300, "check": False},
-        env=os.environ | {"PYTHONPATH": str(Path(tf_graft.__file__).parents[1])},
-    )
-    assert run.returncode == 0, run.stderr[-3000:]
-    found = json.loads(run.stdout.splitlines()[-1])
+    said = column_runs.run_alone(column_runs.program("support.file_models", tmp_path), 300)
+    found = json.loads(said.splitlines()[-1])
     assert not found["imported"]
     assert "make sure they are all imported" in found["hint"]
     assert "tf_graft" in found["hint"]

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import keras
 import numpy as np
-import oracles
 import pytest
 import tensorflow as tf
-from samples import variables
 
 import tf_graft
+from support import oracles
+from support.samples import variables
 
 _FILE = json.loads((Path(__file__).parent / "goldens" / "dtensor.json").read_text())
 CASES = _FILE["cases"]

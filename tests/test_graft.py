@@ -9,14 +9,12 @@ import warnings
 
 import keras
 import numpy as np
-import oracles
 import pytest
-import samples
 import tensorflow as tf
-import test_saving as saving
-from samples import assert_same_state, gradients, slices, state_of, variables, weights
 
 import tf_graft
+from support import oracles, samples, saving
+from support.samples import assert_same_state, gradients, slices, state_of, variables, weights
 from tf_graft.core.point import Point, under
 from tf_graft.core.wrapped import wrap
 from tf_graft.wrappers.adagraft import NORMS

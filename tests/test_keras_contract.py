@@ -12,9 +12,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from samples import each, gradients, variables, weights
 
 import tf_graft
+from support.samples import each, gradients, variables, weights
 from tf_graft.core import environment, keras_contract
 from tf_graft.core.keras_contract.names import (
     GRAPH_NAMES,

@@ -5,10 +5,10 @@ import itertools
 import keras
 import numpy as np
 import pytest
-import samples
 import tensorflow as tf
 
 import tf_graft
+from support import samples
 
 # What Keras' own saving of model weights warns of, with NumPy 2.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

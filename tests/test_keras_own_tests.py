@@ -10,8 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import keras_own_cases
 import pytest
+
+from programs import keras_own_cases
 
 ROOT = Path(__file__).parents[1]
 

@@ -11,9 +11,9 @@ import threading
 import time
 from pathlib import Path
 
-import column_runs
 import pytest
 
+from support import column_runs
 from tf_graft.processes.cluster import Cluster, free_ports
 from tf_graft.training import config as configs
 from tf_graft.training import launch as launcher

@@ -14,6 +14,7 @@ from tf_graft.core.keras_contract import names
 
 PACKAGE = Path(__file__).parents[1] / "tf_graft"
 FILES = sorted(PACKAGE.rglob("*.py"))
+TESTS = Path(__file__).parent
 
 # Which parts of the package each part may import. What is not listed is the top: it may all.
 ALLOWED = {
@@ -246,6 +247,42 @@ def test_rule_is_kept(rule):
 )
 def test_rule_notices(rule, place, text):
     assert list(rule(place, text))
+
+
+def shared_by_a_test(place, text):
+    """What tests share stands in `support`; a program in a string counts as well."""
+    tree = ast.parse(text)
+    strings = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant)]
+    told = re.findall(r"\b(?:import|from) (\w+)", "\n".join(s for s in strings if type(s) is str))
+    for module in [*imports(tree), *told]:
+        if re.match(r"(tests\.)?(test_|conftest\b)", module):
+            yield f"{place} imports {module}"
+
+
+def test_no_test_is_imported():
+    files = sorted(TESTS.rglob("*.py"))
+    assert len(files) > 100
+    wrong = [
+        message
+        for file in files
+        if file != Path(__file__)
+        for message in shared_by_a_test(file.relative_to(TESTS).as_posix(), file.read_text("utf-8"))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import test_saving as saving",
+        "from test_saving import net",
+        "def f():\n    import tests.test_saving",
+        "import conftest",
+        "PROGRAM = 'import sys; import test_saving'",
+    ],
+)
+def test_an_imported_test_is_noticed(text):
+    assert list(shared_by_a_test("test_a.py", text))
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)

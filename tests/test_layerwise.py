@@ -9,12 +9,12 @@ from pathlib import Path
 
 import keras
 import numpy as np
-import oracles
 import pytest
 import tensorflow as tf
-from samples import BY_NAME, RATE, gradients, slices, state_of, variables, weights
 
 import tf_graft
+from support import oracles
+from support.samples import BY_NAME, RATE, gradients, slices, state_of, variables, weights
 from tf_graft.core import numerics
 from tf_graft.schedules import lr_policies
 

@@ -7,11 +7,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from samples import assert_same_state, gradients, slices, state_of, variables, weights
-from test_replicas import mirrored, per_replica
-from test_saving import compiled, each_way, everything, train
 
 import tf_graft
+from support.replicas import mirrored, per_replica
+from support.samples import assert_same_state, gradients, slices, state_of, variables, weights
+from support.saving import compiled, each_way, everything, train
 from tf_graft import MixedPrecision, scaling
 
 SHAPES = {"table": (5, 2), "kernel": (4, 3), "bias": ()}

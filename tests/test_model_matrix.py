@@ -5,22 +5,15 @@ checks of the check: that the gradient by hand is the model's, and that what is 
 mistake through.
 """
 
-import cells
-import model_cells
-import model_columns
-import model_rows
 import numpy as np
 import pytest
-import samples
 import tensorflow as tf
 
 import tf_graft
+from support import cells, model_cells, model_columns, model_rows, samples
+from support.model_rows import SOME, WRAPPERS
 from tf_graft.core import accumulation, pipeline, rows
 from tf_graft.core.types import UniqueRows
-
-SOME = ["adam", "adagrad", "lars", "graft_sgd_adam"]
-MORE = ["novograd", "larc_clip", "wrapped_nadam", "layerwise_rates"]
-WRAPPERS = ["agn_adam", "agn_updates", "agn_mixed", "mixed_backoff"]
 
 
 def cell(name, option, run_eagerly=True):

@@ -3,14 +3,14 @@
 import contextlib
 import re
 
-import column_runs
 import keras
-import multi_worker_cases
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tf_graft as tg
+from programs import multi_worker_cases
+from support import column_runs
 
 
 def assert_equal(mine, its, where=""):
@@ -29,7 +29,7 @@ def assert_equal(mine, its, where=""):
 @pytest.mark.slow
 def test_fit_on_workers_equals_one_device():
     """That all workers say the same, bit for bit, `lines_of` sees to."""
-    *lines, refusal = column_runs.lines_of(["multi_worker_cases.py"], {"worker": 2}, 200)
+    *lines, refusal = column_runs.lines_of(["programs.multi_worker_cases"], {"worker": 2}, 200)
     for case, line in zip(multi_worker_cases.CASES, lines, strict=True):
         assert_equal(line, case(contextlib.nullcontext, lambda model: model), case.__name__)
     assert re.match(

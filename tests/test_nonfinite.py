@@ -4,7 +4,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from samples import (
+
+import tf_graft
+from support.samples import (
     BY_NAME,
     OPTIONS,
     RATE,
@@ -18,8 +20,6 @@ from samples import (
     variables,
     weights,
 )
-
-import tf_graft
 
 BAD = {"nan": np.nan, "inf": np.inf, "minus inf": -np.inf}
 SHAPES = {"kernel": (4, 3), "table": (5, 2), "bias": ()}

@@ -10,9 +10,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from samples import state_of
 
 import tf_graft as tg
+from support.samples import state_of
 from tf_graft.schedules import lr_policies
 
 CASES = json.loads((Path(__file__).parent / "goldens" / "openseq2seq.json").read_text())["cases"]

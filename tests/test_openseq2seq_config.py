@@ -4,13 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_training import prepared_data  # noqa: F401  (a fixture of the session)
 
 import tf_graft as tg
 from tf_graft.schedules import lr_policies
 from tf_graft.training import config as configs
 from tf_graft.training import optimizer, run
 from tf_graft.training.config import ConfigError, parse
+
+pytestmark = pytest.mark.usefixtures("prepared_data")
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 HEAD = """

@@ -7,10 +7,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from samples import slices
-from test_replicas import mirrored, per_replica
 
 import tf_graft as tg
+from support.replicas import mirrored, per_replica
+from support.samples import slices
 from tf_graft import scaling
 from tf_graft.openseq2seq.optimizers import NAMES as OPTIMIZERS
 from tf_graft.openseq2seq.summaries import NAMES as SUMMARIES

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from samples import BY_NAME, OPTIONS, each, slices, state_of
 
 import tf_graft
+from support.samples import BY_NAME, OPTIONS, each, slices, state_of
 
 HALF = ["float16", "bfloat16"]
 # Half an ulp relative to the number, at most: they have 11 and 8 bits.

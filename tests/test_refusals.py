@@ -9,7 +9,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from samples import (
+
+import tf_graft
+from support.samples import (
     COMMON_NAMES,
     OPTIONS,
     RATE,
@@ -26,8 +28,6 @@ from samples import (
     variables,
     weights,
 )
-
-import tf_graft
 
 # G33: hyperparameters. Those of one algorithm are on its row in `samples.py`.
 

@@ -5,7 +5,9 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from samples import (
+
+import tf_graft
+from support.samples import (
     BY_NAME,
     OPTIONS,
     RATE,
@@ -21,8 +23,6 @@ from samples import (
     variables,
     weights,
 )
-
-import tf_graft
 
 ROWS, WIDTH = 7, 3
 SHAPES = {"table": (ROWS, WIDTH), "bias": (WIDTH,)}

@@ -6,11 +6,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-import tpu_traced
 from tensorflow.experimental import dtensor
-from test_replicas import mirrored
 
 import tf_graft
+from support import tpu_traced
+from support.replicas import mirrored
 from tf_graft import dtensor as meshes
 
 STRATEGIES = {

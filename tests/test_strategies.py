@@ -6,19 +6,16 @@ Columns run in processes of their own, several in one start. Two replicas in one
 """
 
 import functools
-import sys
 
-import cells
-import column_runs
 import keras
 import numpy as np
 import pytest
-import samples
 import tensorflow as tf
-from column_runs import Part
-from test_model_matrix import MORE, SOME, WRAPPERS
 
 import tf_graft
+from support import cells, column_runs, samples
+from support.column_runs import Part
+from support.model_rows import MORE, SOME, WRAPPERS
 from tf_graft.processes.cluster import Cluster
 
 KINDS = [sample.name for sample in samples.SAMPLES if not sample.slow]
@@ -119,10 +116,9 @@ def test_the_comparison_notices_a_step_that_is_not_counted():
 
 def cluster_of(*cases, folder, workers, servers):
     """Runs cases of `server_cases.py`, one after the other."""
-    program = str(column_runs.TESTS / "server_cases.py")
-    command = [sys.executable, program, *cases, "--out", str(folder)]
-    environment = {"PYTHONPATH": str(column_runs.ROOT)}
-    return Cluster(command, {"chief": 1, "worker": workers, "ps": servers}, environment)
+    command = column_runs.program("programs.server_cases", *cases, "--out", folder)
+    tasks = {"chief": 1, "worker": workers, "ps": servers}
+    return Cluster(command, tasks, column_runs.ENVIRONMENT)
 
 
 def test_shards_are_flat_and_refused_whole():

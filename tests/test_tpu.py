@@ -4,17 +4,14 @@ No TPU is there: `tpu_traced.py` traces under a `TPUStrategy` of invented device
 TPUs alone also runs on the replicas of a `MirroredStrategy` here, taken for a TPU's.
 """
 
-import columns
 import keras
 import numpy as np
 import pytest
-import samples
 import tensorflow as tf
-import test_schedules
-import tpu_traced
-from test_replicas import mirrored
 
 import tf_graft
+from support import columns, samples, schedule_samples, tpu_traced
+from support.replicas import mirrored
 from tf_graft.core import tpus
 
 SLOW = pytest.mark.slow
@@ -70,8 +67,8 @@ def test_rows_in_unknown_number_are_traced(options):
 
 
 def test_no_schedule_holds_float64():
-    schedules = [schedule for schedule, _ in test_schedules.SAMPLES.values()]
-    policies = {case["policy"]: case["params"] for case in test_schedules.RECORDED}
+    schedules = [schedule for schedule, _ in schedule_samples.SAMPLES.values()]
+    policies = {case["policy"]: case["params"] for case in schedule_samples.RECORDED}
     schedules += [tf_graft.schedules.LrPolicy(*policy) for policy in policies.items()]
     assert len(schedules) > 20
     under = tpu_traced.strategy()

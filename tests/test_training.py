@@ -16,6 +16,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 import tf_graft
+from support.stopping import stopping_at
 from tf_graft.training import data as data_sets
 from tf_graft.training import loop, models, plots, prepared, run
 from tf_graft.training.config import ConfigError, load
@@ -25,9 +26,12 @@ from tf_graft.training.log import Log, read
 from tf_graft.training.schema import Application, Data, Transformer
 
 # Keras 3.15's convert_to_numpy on NumPy 2, met wherever a model is saved.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
-)
+pytestmark = [
+    pytest.mark.usefixtures("prepared_data"),
+    pytest.mark.filterwarnings(
+        "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
+    ),
+]
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 TINY = """
@@ -39,14 +43,6 @@ optimizer:
 run: {epochs: 3, checkpoint_every: 2, progress: none}
 """
 STEPS, PER_EPOCH = 21, 7
-
-
-@pytest.fixture(scope="session", autouse=True)
-def prepared_data(tmp_path_factory):
-    """Prepared data sets in a folder of the tests', so that they do not touch the user's."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TFDS_DATA_DIR", str(tmp_path_factory.mktemp("data")))
-        yield
 
 
 def trainer(folder):
@@ -65,21 +61,6 @@ def trainer(folder):
 @pytest.fixture
 def tiny(tmp_path):
     return trainer(tmp_path)
-
-
-@contextlib.contextmanager
-def stopping_at(step):
-    """As a SIGTERM would, asks the run to stop while `step` is computed."""
-    before = loop.Bookkeeping.on_train_batch_end
-
-    def stop(self, batch, logs=None):
-        if self.step + len(self.model.notes()) >= step:
-            self.stop.signum = signal.SIGTERM
-        before(self, batch, logs)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop.Bookkeeping, "on_train_batch_end", stop)
-        yield
 
 
 @pytest.fixture(scope="session")

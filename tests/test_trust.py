@@ -1,6 +1,7 @@
 """A part of the battery of attacks (`python tests/trust` makes all of them)."""
 
 import pytest
+
 import trust
 
 # Of an area, one attack in so many.

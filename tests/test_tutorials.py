@@ -1,11 +1,11 @@
 """TensorFlow's and Keras' tutorials with one import changed: see `tutorials/__init__.py`."""
 
 import pathlib
-import sys
 
-import column_runs
 import numpy as np
 import pytest
+
+from support import column_runs
 from tutorials import comparison
 
 FOLDER = pathlib.Path(comparison.__file__).parent
@@ -24,9 +24,8 @@ def test_losses_are_right(name):
 @pytest.mark.slow
 def test_losses_are_right_on_a_mesh():
     """In a process of its own: see `test_mesh.py`."""
-    command = [sys.executable, "-m", "tutorials.comparison", ON_A_MESH]
-    path = f"{column_runs.TESTS}:{column_runs.ROOT}"
-    assert ON_A_MESH in column_runs.run_alone(command, {"PYTHONPATH": path}, 200)
+    command = column_runs.program("tutorials.comparison", ON_A_MESH)
+    assert ON_A_MESH in column_runs.run_alone(command, 200)
 
 
 def test_the_comparison_notices():

@@ -3,16 +3,16 @@
 Which altered states are refused is in `trust/state.py`.
 """
 
-import file_models
 import h5py
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from file_models import compiled, fit, weights
-from samples import assert_same_state, state_of
 
 import tf_graft
+from support import file_models
+from support.file_models import compiled, fit, weights
+from support.samples import assert_same_state, state_of
 from tf_graft import SGD, Adam
 
 

@@ -6,8 +6,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-import test_saving as saving
-from samples import (
+
+import tf_graft
+from support import saving
+from support.samples import (
     BUILT_IN,
     assert_same_state,
     gradients,
@@ -16,8 +18,6 @@ from samples import (
     variables,
     weights,
 )
-
-import tf_graft
 from tf_graft import wrap
 from tf_graft.core.wrapped import Wrapped
 

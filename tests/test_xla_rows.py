@@ -9,10 +9,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from samples import slices, state_of, variables, weights
-from test_replicas import mirrored
 
 import tf_graft as tg
+from support.replicas import mirrored
+from support.samples import slices, state_of, variables, weights
 
 ROWS, LENGTH, BATCH, STEPS = 12, 4, 3, 8
 PADDING = ROWS - 1

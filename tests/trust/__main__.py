@@ -15,9 +15,8 @@ import time
 TESTS = pathlib.Path(__file__).parents[1]
 sys.path[:0] = [str(TESTS), str(TESTS.parent)]
 
-import conftest  # noqa: E402
-
 import trust  # noqa: E402
+from support import devices  # noqa: E402
 
 
 def main() -> int:
@@ -38,7 +37,7 @@ def main() -> int:
 
 def run(area: str, every: int) -> int:
     """Makes the attacks of one area; prints those that were not held off, then the counts."""
-    conftest.prepare()  # four logical devices, before anything else
+    devices.prepare()  # four logical devices, before anything else
     gc.enable()
     began, tried, wrong = time.monotonic(), 0, 0
     for tried, result in enumerate(trust.made(area, every), 1):  # noqa: B007

@@ -13,9 +13,9 @@ import h5py
 import keras
 import numpy as np
 import tensorflow as tf
-from file_models import compiled, fit, optimizers
 
 import tf_graft as tg
+from support.file_models import compiled, fit, optimizers
 from trust import Result
 from trust.altered_state import flipped, values_like
 

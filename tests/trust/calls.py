@@ -6,8 +6,8 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from samples import state_of
 
+from support.samples import state_of
 from trust.nonsense import NAN, SET_RATE, Values
 
 

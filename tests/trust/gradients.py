@@ -9,13 +9,11 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator
 
-import model_cells
-import model_rows
 import numpy as np
-import samples
 import tensorflow as tf
 
 import tf_graft as tg
+from support import model_cells, model_rows, samples
 from trust import Result
 
 BAD = {

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import samples
 import tensorflow as tf
-from file_models import optimizers
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 import tf_graft as tg
+from support import samples
+from support.file_models import optimizers
 from tf_graft.core.keras_contract import storage
 from trust import Result, altered_files, altered_state
 from trust.altered_state import IDENTITY

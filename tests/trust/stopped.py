@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_training import stopping_at
 
 import tf_graft
+from support.stopping import stopping_at
 from tf_graft.report import ReportError, records
 from tf_graft.training import checkpoints, config, loop, run
 from tf_graft.training.errors import ConfigError

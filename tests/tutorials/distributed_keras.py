@@ -5,8 +5,8 @@ import tempfile
 
 import keras
 import tensorflow as tf
-from test_replicas import mirrored
 
+from support.replicas import mirrored
 from tutorials import datasets, tolerances
 
 TOLERANCE = tolerances.ADAM

@@ -9,8 +9,8 @@ import tempfile
 
 import keras
 import tensorflow as tf
-from test_replicas import mirrored
 
+from support.replicas import mirrored
 from tutorials import datasets, tolerances
 
 STOCK_RAISES = True

@@ -35,8 +35,8 @@ from tf_graft.core.keras_contract.variables import (
     StoredVariable,
     named,
     rename,
-    settle,
-    settle_at_home,
+    set_ordinary_storage,
+    set_storage,
     storage,
 )
 
@@ -67,8 +67,8 @@ __all__ = [
     "rate_of",
     "rate_variable",
     "rename",
-    "settle",
-    "settle_at_home",
+    "set_ordinary_storage",
+    "set_storage",
     "storage",
     "take_for_restored",
 ]

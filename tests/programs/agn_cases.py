@@ -1,6 +1,6 @@
 """AGN on four replicas, with another worker where `TF_CONFIG` names one, or on a mesh.
 
-A program, run by `test_agn.py` in processes of its own: `python agn_cases.py [mesh]`.
+A program, run by `test_agn.py` in processes of its own: `python -m programs.agn_cases [mesh]`.
 """
 
 import json
@@ -12,10 +12,10 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 import numpy as np
 import tensorflow as tf
-from strategy_cases import workers
 from tensorflow.experimental import dtensor
 
 import tf_graft as tg
+from programs.strategy_cases import workers
 from tf_graft import dtensor as meshes
 from tf_graft.processes.cluster import end_with_launcher
 
@@ -74,11 +74,11 @@ def main():
     else:
         meshes.logical_cpus(REPLICAS)
         strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(REPLICAS)])
-    import test_agn
+    from support.agn_replicas import assert_replicas_follow
 
     for graph in (False, True):
         for form in ("dense", "rows"):
-            test_agn.assert_replicas_follow(strategy, form, graph, period=3, first=first)
+            assert_replicas_follow(strategy, form, graph, period=3, first=first)
             print(f"{form} {'graph' if graph else 'eager'} right", flush=True)
 
 

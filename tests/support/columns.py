@@ -3,13 +3,12 @@
 Imported by `strategy_cases.py` after the devices and the strategy are made.
 """
 
-import cells
 import keras
-import samples
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 import tf_graft
+from support import cells, samples
 from tf_graft import dtensor as meshes
 
 LAYOUTS = {

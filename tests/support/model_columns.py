@@ -5,14 +5,12 @@ Imported by `strategy_cases.py` after the devices and the strategy are made.
 
 import contextlib
 
-import cells
 import keras
-import model_cells
-import model_rows
 import numpy as np
 import tensorflow as tf
 
 import tf_graft
+from support import cells, model_cells, model_rows
 from tf_graft import dtensor as meshes
 
 # How the variables lie on a mesh of 2 x 2, whose dimension x divides the examples: whole on every
@@ -168,7 +166,7 @@ class Traced(OneDevice):
     columns = ("tpu",)
 
     def cell(self, name, option, column):
-        import tpu_traced
+        from support import tpu_traced
 
         with tpu_traced.strategy().scope():
             model = self.made(name, option)

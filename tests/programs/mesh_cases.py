@@ -9,11 +9,11 @@ import functools
 import keras
 import numpy as np
 import pytest
-import samples
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 import tf_graft
+from support import samples
 from tf_graft import scaling
 
 NAMES = (

@@ -1,6 +1,7 @@
 """The model, the data and the optimizers of the tests of files, and what a fresh process does.
 
-`python file_models.py FOLDER` loads what `test_files.py` wrote there, and prints what came of it.
+`python -m support.file_models FOLDER` loads what `test_files.py` wrote there, and prints what came
+of it.
 """
 
 import json

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import keras
 import numpy as np
-import oracles
-import samples
 import tensorflow as tf
+
+from support import oracles, samples
 
 SHAPES = {"table": (4, 4), "kernel": (4, 4), "bias": (4,), "scale": ()}
 # On a mesh: a model with variables in four layouts. TensorFlow does not gather from rows.

@@ -4,7 +4,7 @@ They are never run. What a TPU would refuse while tracing is found (merge calls 
 eager `strategy.run`, slices without a dense shape), and what a trace shows: operations that XLA
 cannot compile, and float64, which a TPU emulates.
 
-    python tests/tpu_traced.py [--samples adam,lars] [--options plain,ema]
+    python -m support.tpu_traced [--samples adam,lars] [--options plain,ema]
 
 traces every optimizer with every option, and prints what was not traced.
 """
@@ -14,10 +14,7 @@ import contextlib
 import functools
 import sys
 
-import cells
-import samples
 import tensorflow as tf
-from cells import known_refusal
 from tensorflow.python.client import session
 from tensorflow.python.distribute import distribute_lib, tpu_strategy
 from tensorflow.python.eager import def_function
@@ -25,6 +22,8 @@ from tensorflow.python.framework import kernels
 from tensorflow.python.tpu import tpu_system_metadata
 
 import tf_graft
+from support import cells, samples
+from support.cells import known_refusal
 
 REPLICAS = 2
 ROWS = 3  # of each replica's slices

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import keras
 import numpy as np
-import oracles
 import pytest
 import tensorflow as tf
 
 import tf_graft
+from support import oracles
 from tf_graft.core.wrapped import Wrapped
 
 RATE = 0.1

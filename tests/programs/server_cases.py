@@ -1,7 +1,7 @@
 """What only parameter servers show: counting at once, shards that are refused, killed workers.
 
-A program, run by `test_strategies.py` as a cluster: `python server_cases.py CASES --out FOLDER`. It
-ends with code 0 when what is asserted holds.
+A program, run by `test_strategies.py` as a cluster:
+`python -m programs.server_cases CASES --out FOLDER`. It ends with code 0 when all assertions hold.
 """
 
 import argparse
@@ -15,9 +15,9 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 import keras
 import tensorflow as tf
-from strategy_cases import parameter_servers
 
 import tf_graft as tg
+from programs.strategy_cases import parameter_servers
 from tf_graft.processes.cluster import end_with_launcher
 
 STEPS = 300

@@ -1,4 +1,4 @@
-"""AGN on parameter servers, as a cluster: `python agn_server_cases.py CASES --out FOLDER`.
+"""AGN on parameter servers, as a cluster: `python -m programs.agn_server_cases CASES --out FOLDER`.
 
 Run by `test_agn_servers.py`. It ends with code 0 when what is asserted holds.
 """
@@ -14,13 +14,12 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 import keras
 import numpy as np
-import oracles
 import pytest
-import rounds
 import tensorflow as tf
-from strategy_cases import parameter_servers
 
 import tf_graft as tg
+from programs.strategy_cases import parameter_servers
+from support import oracles, rounds
 from tf_graft.processes.cluster import end_with_launcher
 
 PERIOD = 5

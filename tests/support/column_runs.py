@@ -1,9 +1,10 @@
-"""Runs `strategy_cases.py`, and others like it, in processes of its own, with a time limit."""
+"""Runs the programs of `programs`, each in processes of its own and with a time limit."""
 
 import contextlib
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -18,8 +19,9 @@ import tf_graft
 from tf_graft.processes.cluster import Cluster
 from tf_graft.training import log
 
-TESTS = pathlib.Path(__file__).parent
+TESTS = pathlib.Path(__file__).parents[1]
 ROOT = pathlib.Path(tf_graft.__file__).parents[1]
+ENVIRONMENT = {"PYTHONPATH": f"{ROOT}:{TESTS}", "TF_CPP_MIN_LOG_LEVEL": "2"}
 # The tasks of a column that runs as a cluster.
 TASKS = {
     "2_workers": {"worker": 2},
@@ -51,20 +53,24 @@ def run(*parts, seconds=300):
     tasks = TASKS.get(parts[0].column)
     if tasks and "ps" in tasks and any(part.through == "model" for part in parts):
         tasks = tasks | {"worker": 1}  # with which the state of AGN's local optimizer stays
-    lines = lines_of(["strategy_cases.py", *map(json.dumps, parts)], tasks, seconds)
+    lines = lines_of(["programs.strategy_cases", *map(json.dumps, parts)], tasks, seconds)
     return [[line for line in lines if line["part"] == i] for i in range(len(parts))]
+
+
+def program(module, *arguments):
+    """The command that runs a module of the tests."""
+    return [sys.executable, "-m", module, *map(str, arguments)]
 
 
 def lines_of(arguments, tasks, seconds):
     """What a program writes, alone or as a cluster of tasks: the lines that all agree on."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, str(TESTS / arguments[0]), *arguments[1:], "--out", folder]
-        environment = {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
+        command = program(*arguments, "--out", folder)
         if tasks:
-            with Cluster(command, tasks, environment) as cluster:
+            with Cluster(command, tasks, ENVIRONMENT) as cluster:
                 assert_ends(cluster, seconds)
         else:
-            run_alone(command, environment, seconds)
+            run_alone(command, seconds)
         return read(pathlib.Path(folder))
 
 
@@ -81,11 +87,11 @@ def assert_ends(cluster, seconds):
     assert all(code == 0 for code in codes.values()), f"{codes} after {seconds} s or less\n{said}"
 
 
-def run_alone(command, environment, seconds):
-    """One process that is killed with all it started when it takes too long."""
+def run_alone(command, seconds, **environment):
+    """What one process says, which is killed with all it started when it takes too long."""
     process = subprocess.Popen(
         command,
-        env=os.environ | environment,
+        env=os.environ | ENVIRONMENT | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -106,6 +112,14 @@ def assert_logs_agree(path, other, rtol=1e-5):
     assert list(columns) == list(others)
     for name, values in columns.items():
         np.testing.assert_allclose(values, others[name], rtol=rtol, err_msg=name)
+
+
+def passed(*cases, marked="slow or not slow", seconds=900):
+    """How many of the cases in these files ran and passed; none may fail."""
+    options = ["-n", "0", "-p", "no:cacheprovider", "--no-header", "--tb=short"]
+    files = [TESTS / name for name in cases]
+    command = program("pytest", *options, f"--rootdir={TESTS.parent}", "-m", marked, *files)
+    return int(re.search(r"(\d+) passed", run_alone(command, seconds))[1])
 
 
 def read(folder):

@@ -8,12 +8,10 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import cells
 import numpy as np
-import oracles
-import samples
 
 import tf_graft as tg
+from support import cells, oracles, samples
 
 RATE = cells.RATE
 
@@ -345,7 +343,7 @@ FACTORS = {  # of the layer-wise rates
 
 
 def layerwise(**options):
-    rates = tg.report.LayerwiseRates("constant", FACTORS)
+    rates = tg.report.MeasuredRates("constant", FACTORS)
     child = tg.SGD(0.5, momentum=0.9)
     return tg.LayerwiseRates(child, rates, samples.RATE, name="optimizer", **options)
 
@@ -381,3 +379,8 @@ ROWS = {sample.name: of_sample(sample) for sample in samples.SAMPLES} | {
     "agn_updates": Row(agn_updates, agn_updates_oracle),
     "agn_mixed": Row(agn_mixed, agn_mixed_oracle),
 }
+
+# Those of which tests fill some cells.
+SOME = ["adam", "adagrad", "lars", "graft_sgd_adam"]
+MORE = ["novograd", "larc_clip", "wrapped_nadam", "layerwise_rates"]
+WRAPPERS = ["agn_adam", "agn_updates", "agn_mixed", "mixed_backoff"]

@@ -1,7 +1,7 @@
 """`fit` as a user writes it, on several workers.
 
-A program: `python multi_worker_cases.py 2_workers --out FOLDER` writes a JSON line a case. Run by
-`test_multi_worker.py`, which trains the same on one device.
+A program: `python -m programs.multi_worker_cases 2_workers --out FOLDER` writes a JSON line a case.
+Run by `test_multi_worker.py`, which trains the same on one device.
 """
 
 import argparse
@@ -17,9 +17,9 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 import keras
 import numpy as np
 import tensorflow as tf
-from strategy_cases import workers
 
 import tf_graft as tg
+from programs.strategy_cases import workers
 from tf_graft.processes.cluster import end_with_launcher
 
 RANDOM = np.random.default_rng(0)

@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
-import samples
 import tensorflow as tf
-from mesh_cases import (
+from tensorflow.experimental import dtensor
+
+import tf_graft
+from programs.mesh_cases import (
     SHAPES,
     SPECS,
     assert_equals_one_device,
@@ -15,9 +17,7 @@ from mesh_cases import (
     state_on_mesh,
     whole,
 )
-from tensorflow.experimental import dtensor
-
-import tf_graft
+from support import samples
 from tf_graft import MixedPrecision
 
 pytestmark = pytest.mark.slow

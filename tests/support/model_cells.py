@@ -13,12 +13,11 @@ averages of all rows are taken, which costs these a rounding.)
 import functools
 from typing import NamedTuple
 
-import cells
 import keras
-import model_rows
 import numpy as np
-import samples
 import tensorflow as tf
+
+from support import cells, model_rows, samples
 
 TABLE = "table/embeddings"
 TOUCHED = np.array([0, 1, 3, 4])  # of its rows

@@ -1,8 +1,9 @@
 """Fills columns of the matrix: every optimizer and option asked for, in one execution each.
 
-A program: `python strategy_cases.py '["4_replicas", ["adam"], ["plain"], 1, "model"]' --out .`,
-with a JSON list for each part (see `column_runs.Part`). It writes a JSON line a cell to the folder,
-in a file named after its task, with the digest of all that was computed, so that workers can be
+A program:
+`python -m programs.strategy_cases '["4_replicas", ["adam"], ["plain"], 1, "model"]' --out .`, with
+a JSON list for each part (see `column_runs.Part`). It writes a JSON line a cell to the folder, in a
+file named after its task, with the digest of all that was computed, so that workers can be
 compared. Columns of several processes take their task from `TF_CONFIG`. `test_strategies.py` and
 `matrix.py` run it in processes of its own, as an aborted collective poisons those that come later.
 Parts share processes where they can, as each start of TensorFlow takes seconds.
@@ -20,9 +21,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 import tensorflow as tf
-from column_runs import TASKS, Part
 from tensorflow.python.eager import context
 
+from support.column_runs import TASKS, Part
 from tf_graft import dtensor as meshes
 from tf_graft.processes.cluster import end_with_launcher
 
@@ -74,7 +75,7 @@ def parameter_servers(shards):
 
 def place_of(column, strategy):
     """Where the cells through `apply` are computed."""
-    import columns  # makes tensors
+    from support import columns  # makes tensors
 
     if column in ("parameter_server", "shards"):
         return columns.Servers(strategy, 2 if column == "shards" else 1)
@@ -89,7 +90,7 @@ def place_of(column, strategy):
 
 def model_place_of(column, strategy):
     """Where the cells through a compiled model are computed."""
-    import model_columns
+    from support import model_columns
 
     if column in ("parameter_server", "shards"):
         return model_columns.Servers(strategy, 2 if column == "shards" else 1)
@@ -106,10 +107,7 @@ def model_place_of(column, strategy):
 def cells_of(part):
     """The cells of a part, by the name of their column; and their digest."""
     strategy = strategy_of(part.column)
-    import cells
-    import columns
-    import model_columns
-    import samples
+    from support import cells, columns, model_columns, samples
 
     place = (model_place_of if part.through == "model" else place_of)(part.column, strategy)
     names, options = part.names or list(samples.BY_NAME), part.options or list(cells.OPTIONS)

@@ -1,0 +1,1 @@
+"""What tests share: samples, oracles, cells of the matrix, and how processes are run."""
