@@ -9,7 +9,6 @@ import keras
 import tensorflow as tf
 
 from tf_graft.core import arguments, checks
-from tf_graft.core.types import Config
 
 Check = Callable[[str, str, object], object]
 
@@ -73,7 +72,7 @@ def check(owner: str, given: Mapping[str, object]) -> None:
             found(owner, name, value)
 
 
-def checked(cls: type, given: Mapping[str, Any]) -> Config:
+def checked(cls: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """All arguments of a Keras optimizer, with a learning rate that is a number as a float.
 
     Raises:
