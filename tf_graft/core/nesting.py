@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 
+import keras
 
-def nested(optimizer: object) -> Iterator[object]:
+
+def nested(optimizer: keras.optimizers.Optimizer) -> Iterator[keras.optimizers.Optimizer]:
     """An optimizer and all within it: outer ones first, then in the order of arguments.
 
     Example:
@@ -19,7 +21,7 @@ def nested(optimizer: object) -> Iterator[object]:
         level = [inner for outer in level for inner in _directly_in(outer)]
 
 
-def _directly_in(optimizer: object) -> list[object]:
+def _directly_in(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:
     children = optimizer.children().values() if hasattr(optimizer, "children") else ()
     names = ("inner_optimizer", "center_optimizer")  # Keras' LossScaleOptimizer; AGN
     named = [getattr(optimizer, name) for name in names if hasattr(optimizer, name)]
