@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Container, Mapping
+from typing import Any
 
 
 class Written(str):
@@ -21,7 +22,8 @@ def described(thing: object, without: Container[str] = ()) -> str:
     if inspect.isroutine(thing):
         return thing.__qualname__
     cls = type(thing)
-    if cls.__repr__ is not object.__repr__:  # it has one of its own
+    of_its_own: Any = cls.__repr__
+    if of_its_own is not object.__repr__:
         return repr(thing)
     names = [name for name in inspect.signature(cls).parameters if name not in without]
     held = {name: getattr(thing, name) for name in names if hasattr(thing, name)}

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.experimental import dtensor
@@ -69,17 +70,14 @@ def refuse_untrainable(owner: str, variables: Sequence[VariableLike], keys: Sequ
 
 
 def parameters_for(
-    owner: str,
-    known: Parameters,
-    key: Callable[[VariableLike], Key],
-    variables: Sequence[VariableLike],
+    owner: str, known: Parameters, key: Callable[[Any], Any], variables: Sequence[Any]
 ) -> list[Parameter]:
     """The parameter of each variable.
 
     Raises:
         ValueError: a variable that is unknown or given twice.
     """
-    found: dict[Key, Parameter] = {}
+    found: dict[Any, Parameter] = {}
     for variable in variables:
         identity = key(variable)
         parameter = known.get(identity)
