@@ -1,4 +1,4 @@
-"""What optimizers, schedules and scalers are, as one would write them."""
+"""Descriptions of optimizers, schedules and scalers, written as calls."""
 
 import inspect
 from collections.abc import Container, Mapping
@@ -22,18 +22,18 @@ INTERNAL = {
 
 
 class Written(str):
-    """A description in the place of the thing itself."""
+    """A description in place of the object itself."""
 
     __repr__ = str.__str__
 
 
-def described(thing: Any, without: Container[str] = ()) -> str:
-    """`ExpDecay(learning_rate=0.1, decay_steps=10)`: an argument as one would write it.
+def described(thing: object, without: Container[str] = ()) -> str:
+    """A value as code: `ExpDecay(learning_rate=0.1, decay_steps=10)`.
 
     Args:
-        thing: a value; a function, which is named; or an object that keeps each argument of its
-            constructor in an attribute of the same name.
-        without: names of such arguments that are left out.
+        thing: a value; a function, which is shown by its name; or an object that keeps each
+            argument of its constructor in an attribute of the same name.
+        without: names of such arguments to leave out.
     """
     if inspect.isroutine(thing):
         return thing.__qualname__
@@ -46,13 +46,13 @@ def described(thing: Any, without: Container[str] = ()) -> str:
     return call(cls, held, {})
 
 
-def call(cls: type, arguments: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
-    """The call of a class with its learning rate, and what else differs from its defaults.
+def call(cls: type, arguments: Mapping[str, object], defaults: Mapping[str, object]) -> str:
+    """The call of a class with its learning rate, and the arguments that differ from defaults.
 
     Args:
-        cls: the class, whose constructor tells the defaults of its own arguments.
-        arguments: by name.
-        defaults: of other arguments, by name.
+        cls: the class; its constructor has the defaults of its own arguments.
+        arguments: the arguments by name.
+        defaults: the defaults of other arguments, by name.
     """
     own = {name: p.default for name, p in inspect.signature(cls).parameters.items()}
     usual = {name: described(value) for name, value in {**defaults, **own}.items()}
