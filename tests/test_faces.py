@@ -99,11 +99,11 @@ def test_repr_is_of_now_and_can_be_evaluated():
 
 def test_repr_of_ones_own_that_keeps_its_arguments_elsewhere():
     class Plain(tg.Optimizer):
-        def __init__(self, factor, *rest, **options):
-            super().__init__(0.5, **options)
+        def __init__(self, learning_rate, factor, **options):
+            super().__init__(learning_rate, **options)
             self.kept = factor
 
-    assert repr(Plain(3, clipvalue=1)) == "Plain(learning_rate=0.5, clipvalue=1.0)"
+    assert repr(Plain(0.5, 3, clipvalue=1)) == "Plain(learning_rate=0.5, clipvalue=1.0)"
 
 
 @samples.each()

@@ -54,7 +54,8 @@ def call(cls: type, arguments: Mapping[str, object], defaults: Mapping[str, obje
         arguments: the arguments by name.
         defaults: the defaults of other arguments, by name.
     """
-    own = {name: p.default for name, p in inspect.signature(cls).parameters.items()}
+    constructor: Any = inspect.getattr_static(cls, "__init__")
+    own = {name: p.default for name, p in inspect.signature(constructor).parameters.items()}
     usual = {name: described(value) for name, value in {**defaults, **own}.items()}
     usual.pop("learning_rate", None)
     given = {name: described(value) for name, value in arguments.items()}

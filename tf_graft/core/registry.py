@@ -2,13 +2,15 @@
 
 import inspect
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 
 from tf_graft.core import keras_arguments, keras_contract
+from tf_graft.core.checks import shown
 from tf_graft.core.names import PACKAGE, Registry, refuse_missing, snake_case
 
+Class = TypeVar("Class", bound=type)
 OURS: Registry[keras.optimizers.Optimizer] = Registry("optimizer")
 KERAS: Registry[keras.optimizers.Optimizer] = Registry(
     "optimizer",
@@ -22,10 +24,32 @@ KERAS: Registry[keras.optimizers.Optimizer] = Registry(
 )
 
 
-def register(cls: type) -> type:
-    """Makes an optimizer class known by its name, here and to Keras' saving."""
+def register(cls: Class) -> Class:
+    """Makes an optimizer class known by its name: to `get`, to configs, and to Keras' saving.
+
+    A class of the same name and module replaces the earlier one, as when a notebook's cell runs
+    again.
+
+    Raises:
+        TypeError: it is no optimizer class.
+        ValueError: another class goes by that name.
+    """
+    if not (inspect.isclass(cls) and issubclass(cls, keras.optimizers.Optimizer)):
+        raise TypeError(
+            f"register({shown(cls)}): it must be a class derived from tf_graft.Optimizer."
+        )
+    known = OURS.get(cls.__name__)
+    if known and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+        raise ValueError(
+            f"register({cls.__name__}): {known.__module__}.{known.__qualname__} goes by that name; "
+            "give the class another one."
+        )
     OURS.add(cls)
     return keras.saving.register_keras_serializable(package="tf_graft")(cls)
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").lower()
 
 
 def resolve(identifier: Any) -> keras.optimizers.Optimizer:
@@ -76,11 +100,21 @@ def deserialize(config: Mapping[str, Any]) -> keras.optimizers.Optimizer:
 
     Raises:
         TypeError: it is no dict.
-        ValueError: the config describes something else.
+        ValueError: the config describes something else, or a class that is not registered.
     """
     if not isinstance(config, Mapping):
         raise TypeError(f"deserialize({config!r}): a dict is wanted, as serialize returns.")
-    result = keras.saving.deserialize_keras_object(dict(config))
+    try:
+        result = keras.saving.deserialize_keras_object(dict(config))
+    except TypeError as error:
+        name = config.get("registered_name")
+        of_keras = str(config.get("module")).startswith("keras")
+        if not name or of_keras or keras.saving.get_registered_object(name) is not None:
+            raise
+        raise ValueError(
+            f"deserialize: there is no optimizer class '{name}'; put @tf_graft.register above the "
+            "class, and import the module that it is in."
+        ) from error
     if not isinstance(result, keras.optimizers.Optimizer):
         raise ValueError(f"deserialize: {config.get('class_name')!r} is not an optimizer.")
     return result
