@@ -15,8 +15,8 @@ import tensorflow as tf
 
 import tf_graft
 from support.samples import each, gradients, variables, weights
-from tf_graft.core import keras_contract
-from tf_graft.core.keras_contract import (
+from tf_graft.core import environment, keras_contract
+from tf_graft.core.keras_contract.names import (
     GRAPH_NAMES,
     MODEL_NAMES,
     MODULE_NAMES,
@@ -30,7 +30,8 @@ LISTED = {
     **{**OPTIMIZER_NAMES, **PROVIDED_NAMES, **VARIABLE_NAMES},
     **{**MODEL_NAMES, **GRAPH_NAMES, **STORE_NAMES},
 }
-SOURCE = Path(keras_contract.__file__).read_text("utf-8")
+FILES = sorted(Path(keras_contract.__file__).parent.glob("*.py"))
+SOURCE = "\n".join(file.read_text("utf-8") for file in FILES if file.name != "names.py")
 
 
 def stock():
@@ -134,13 +135,25 @@ def private_names_used(text):
 
 
 def own_attributes(text):
-    """Private attributes that the text itself sets on `self`."""
-    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)]
-    return {
+    """Private attributes that the text itself sets on `self`, or in the body of a class."""
+    nodes = list(ast.walk(ast.parse(text)))
+    of_self = {
         node.attr
         for node in nodes
-        if isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self"
-    } - set(LISTED)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and ast.unparse(node.value) == "self"
+    }
+    of_classes = {
+        target.id
+        for node in nodes
+        if isinstance(node, ast.ClassDef)
+        for statement in node.body
+        if isinstance(statement, ast.Assign)
+        for target in statement.targets
+        if isinstance(target, ast.Name) and not target.id.startswith("__")
+    }
+    return (of_self | of_classes) - set(LISTED)
 
 
 # Attributes of a `keras.Variable` that its constructor sets; `_initialize_with_initializer`, which
@@ -203,8 +216,11 @@ def test_the_key_is_the_same_for_a_variable_and_what_is_behind_it():
 
 
 def test_another_backend_is_refused_in_one_sentence():
-    """The check stands before anything that would fail without TensorFlow behind Keras."""
-    tree = ast.parse(SOURCE)
+    """The check comes before anything that would fail without TensorFlow behind Keras."""
+    start = ast.parse(Path(keras_contract.__file__).read_text("utf-8"))
+    first = next(node for node in start.body if isinstance(node, ast.ImportFrom))
+    assert ast.unparse(first).startswith("from tf_graft.core import environment")
+    tree = ast.parse(Path(environment.__file__).read_text("utf-8"))
     guard = next(node for node in tree.body if isinstance(node, ast.If))
     assert "keras.backend.backend() != 'tensorflow'" in ast.unparse(guard.test)
     assert "KERAS_BACKEND=tensorflow" in ast.unparse(guard)

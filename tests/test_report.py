@@ -495,21 +495,30 @@ def test_what_measures_nothing_is_refused(tmp_path):
 # Rates as data.
 
 GOOD = {
-    "constant": rates.LayerwiseRates("constant", {"a/w": 0.5, "a/b": 2.0}),
-    "piecewise": rates.LayerwiseRates(
+    "constant": rates.MeasuredRates("constant", {"a/w": 0.5, "a/b": 2.0}),
+    "piecewise": rates.MeasuredRates(
         "piecewise", {"a/w": 0.5, "a/b": 2.0}, steps=(1.0, 3.0, 9.0), curve=(1.0, 4.0, 2.0)
     ),
-    "power_law": rates.LayerwiseRates(
+    "power_law": rates.MeasuredRates(
         "power_law", {"a/w": 0.5, "a/b": 2.0}, reference_step=2.0, exponent=-0.5
     ),
-    "global": rates.LayerwiseRates("global", rate=0.3),
+    "global": rates.MeasuredRates("global", rate=0.3),
 }
+
+
+@pytest.mark.parametrize("module", [report, rates])
+def test_the_former_name_of_measured_rates_works_and_warns(module):
+    with pytest.warns(DeprecationWarning, match="use tf_graft.report.MeasuredRates") as caught:
+        assert module.LayerwiseRates is rates.MeasuredRates
+    assert caught[0].filename == __file__
+    with pytest.raises(AttributeError, match=r"'tf_graft\.report' has no attribute 'Layers'"):
+        module.Layers  # noqa: B018
 
 
 @pytest.mark.parametrize("kind", GOOD)
 def test_rates_are_saved_and_loaded(kind, tmp_path):
     GOOD[kind].save(tmp_path / "r.json")
-    assert rates.LayerwiseRates.load(tmp_path / "r.json") == GOOD[kind]
+    assert rates.MeasuredRates.load(tmp_path / "r.json") == GOOD[kind]
 
 
 def edited(of="piecewise", **changes):
@@ -550,18 +559,18 @@ def test_a_bad_rates_file_is_refused_in_one_sentence(case, tmp_path):
     path = tmp_path / "r.json"
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(report.ReportError, match=message) as caught:
-        rates.LayerwiseRates.load(path)
+        rates.MeasuredRates.load(path)
     assert str(caught.value).startswith(str(path))
     assert "\n" not in str(caught.value)
 
 
 def test_a_rates_file_that_is_not_there_or_huge_is_refused(tmp_path, monkeypatch):
     with pytest.raises(report.ReportError, match="no such file"):
-        rates.LayerwiseRates.load(tmp_path / "r.json")
+        rates.MeasuredRates.load(tmp_path / "r.json")
     monkeypatch.setattr(rates, "MAX_BYTES", 10)
     GOOD["global"].save(tmp_path / "r.json")
     with pytest.raises(report.ReportError, match="at most"):
-        rates.LayerwiseRates.load(tmp_path / "r.json")
+        rates.MeasuredRates.load(tmp_path / "r.json")
 
 
 # Rates as an optimizer.
@@ -604,7 +613,7 @@ def test_its_steps_are_the_childs_times_the_rates(kind, compiled):
 
 def test_touched_rows_step_as_if_alone():
     table, dense = (tf.Variable(np.ones((6, 2)), name="t") for _ in range(2))
-    ours = report.LayerwiseRates("power_law", {"t": 0.25}, reference_step=1.0, exponent=-1.0)
+    ours = report.MeasuredRates("power_law", {"t": 0.25}, reference_step=1.0, exponent=-1.0)
     sparse_one = tf_graft.LayerwiseRates(tf_graft.Adagrad(1.0), ours)
     dense_one = tf_graft.LayerwiseRates(tf_graft.Adagrad(1.0), ours)
     for _ in range(3):
@@ -646,7 +655,7 @@ def test_its_config_holds_the_rates(kind, tmp_path):
 
 def test_a_saved_model_goes_on_with_its_rates(tmp_path):
     paths = [variable.path for variable in small_model().trainable_variables]
-    ours = report.LayerwiseRates("constant", {path: 0.1 + i for i, path in enumerate(paths)})
+    ours = report.MeasuredRates("constant", {path: 0.1 + i for i, path in enumerate(paths)})
     model = fit(tf_graft.LayerwiseRates("sgd", ours), keras.callbacks.Callback())
     model.save(tmp_path / "m.keras")
     again = keras.models.load_model(tmp_path / "m.keras")
@@ -809,7 +818,7 @@ def test_every_curve_of_the_ratios_is_in_the_legend(layers):
 
 @pytest.mark.slow
 def test_exported_rates_train(workshop, exported):
-    loaded = report.LayerwiseRates.load(workshop.folder / "rates.json")
+    loaded = report.MeasuredRates.load(workshop.folder / "rates.json")
     assert loaded.kind == "piecewise"
     curve = np.array(loaded.curve)
     assert curve[-1] < 0.3 * curve[0]  # the schedule of the magnitude is in the curve
@@ -897,8 +906,8 @@ def on_mesh():
 def pair():
     return dtensor.DVariable(on_mesh(), name="w"), tf.Variable(value, name="w")
 
-curve = report.LayerwiseRates("piecewise", {{"w": 0.5}}, steps=(1.0, 3.0), curve=(1.0, 2.0))
-power = report.LayerwiseRates("power_law", {{"w": 0.5}}, exponent=-0.5)
+curve = report.MeasuredRates("piecewise", {{"w": 0.5}}, steps=(1.0, 3.0), curve=(1.0, 2.0))
+power = report.MeasuredRates("power_law", {{"w": 0.5}}, exponent=-0.5)
 for make in (lambda: LayerwiseRates(SGD(0.1), curve), lambda: LayerwiseRates(SGD(0.1), power),
              lambda: AdaGraft(Adam(0.1), SGD(1.0, momentum=0.9), diagnostic=True)):
     ends, files = [], []

@@ -551,6 +551,7 @@ def test_arguments_are_checked(cls, name, value, message):
         ("logmax", LogMaxScaler, {}),
         ("LogMax", LogMaxScaler, {}),
         ("log_max", LogMaxScaler, {}),
+        ("tf_graft>LogMaxScaler", LogMaxScaler, {}),
         ({"name": "backoff", "step_window": 5}, BackoffScaler, {"step_window": 5}),
         ({"name": "fixed", "loss_scale": 2}, FixedScaler, {"loss_scale": 2.0}),
     ],
@@ -568,7 +569,7 @@ def test_get(identifier, cls, arguments):
     ("identifier", "error", "message"),
     [
         ("back_of", ValueError, r"get\('back_of'\): there is no .*; did you mean 'backoff'\?"),
-        ("zzz", ValueError, r"'zzz'.*known are fixed, backoff, logmax"),
+        ("zzz", ValueError, r"'zzz'.*known are backoff, fixed, logmax"),
         ({"name": "backoff", "window": 2}, ValueError, "not take 'window'.*step_window"),
         ({"name": "backoff", "step_window": 0}, ValueError, r"BackoffScaler\(step_window=0\)"),
         ({"step_window": 2}, TypeError, "a dict with 'name' or 'class_name' is wanted"),

@@ -530,7 +530,7 @@ def snake_case(name):
 def test_get_takes_names_in_either_case(cls):
     snake = {"FixedLR": "fixed_lr"}.get(cls.__name__, snake_case(cls.__name__))
     expected = cls(**BASE[cls])
-    for name in (cls.__name__, snake):
+    for name in (cls.__name__, snake, snake.replace("_", "").upper(), f"tf_graft>{cls.__name__}"):
         config = {"name": name, **BASE[cls]}
         before = copy.deepcopy(config)
         assert_same(schedules.get(config), expected)
@@ -578,9 +578,13 @@ def test_get_nests(inner, cls):
         (
             "poly_deca",
             ValueError,
-            r"'poly_deca'; did you mean 'poly_decay'\? There are fixed_lr.*, warmup, .*cosine",
+            r"^schedules\.get\('poly_deca'\): there is no such .*; did you mean 'poly_decay'\?$",
         ),
-        ("zzz", ValueError, r"no schedule is called 'zzz'; There are fixed_lr, exp_decay"),
+        (
+            "zzz",
+            ValueError,
+            r"\('zzz'\): there is no such schedule; known are cosine_.*, warmup\.$",
+        ),
         ("poly_decay", ValueError, "poly_decay also needs 'learning_rate', 'decay_steps'"),
         ({"name": "noam", "d_model": 4}, ValueError, "noam also needs 'warmup_steps'"),
         ({"name": "fixed_lr", "lr": 1, "b": 2}, ValueError, r"not take 'lr', 'b'.*learning_rate\."),

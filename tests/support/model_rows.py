@@ -343,7 +343,7 @@ FACTORS = {  # of the layer-wise rates
 
 
 def layerwise(**options):
-    rates = tg.report.LayerwiseRates("constant", FACTORS)
+    rates = tg.report.MeasuredRates("constant", FACTORS)
     child = tg.SGD(0.5, momentum=0.9)
     return tg.LayerwiseRates(child, rates, samples.RATE, name="optimizer", **options)
 

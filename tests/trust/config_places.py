@@ -5,6 +5,7 @@ import json
 
 import tf_graft as tg
 from tf_graft.core import registry
+from tf_graft.core.keras_contract import own_way
 
 RUN = {
     "data": {
@@ -130,8 +131,8 @@ def bases():
     yield "common", RUN | {"optimizer": SGD | COMMON}
     keras_own = (
         name
-        for name, cls in registry._KERAS.items()
-        if not tg.core.keras_contract.own_way(cls) and registry.find(name) is cls
+        for name in registry.KERAS.names()
+        if not own_way(registry.KERAS.get(name)) and registry.find(name) is registry.KERAS.get(name)
     )
     for name in (*tg.list_optimizers(), *keras_own):
         if name != "layerwise_rates":  # whose rates are of a certain model

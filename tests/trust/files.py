@@ -124,7 +124,7 @@ def exported(run):
             put(run.folder, {})
             rates.save(path)
             happen(path, way)
-            return noticed(lambda: report.LayerwiseRates.load(path), rates)
+            return noticed(lambda: report.MeasuredRates.load(path), rates)
 
         yield f"rates: {name}", attack
 

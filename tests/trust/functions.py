@@ -119,7 +119,7 @@ def _of_optimize_loss(place: Any) -> Iterator[Any]:
 
 def _of_rates(place: Any) -> Iterator[Any]:
     def made(**given: Any) -> Any:
-        return report.LayerwiseRates.from_dict({"format": RATES["format"], **given})
+        return report.MeasuredRates.from_dict({"format": RATES["format"], **given})
 
     numbers = NO_NUMBERS | NO_FINITE | NOTHING
     by_path = {"kind": "constant"}

@@ -9,7 +9,7 @@ import math
 import numbers
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, overload
 
 import keras
 import numpy as np
@@ -33,6 +33,32 @@ def shown(value: Any, form: Callable[[Any], str] = repr) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
+@overload
+def number(
+    owner: str,
+    name: str,
+    value: object,
+    low: float | None = ...,
+    high: float | None = ...,
+    *,
+    open_low: bool = ...,
+    open_high: bool = ...,
+    optional: Literal[False] = ...,
+    float64: bool = ...,
+) -> float: ...
+@overload
+def number(
+    owner: str,
+    name: str,
+    value: object,
+    low: float | None = ...,
+    high: float | None = ...,
+    *,
+    open_low: bool = ...,
+    open_high: bool = ...,
+    optional: bool,
+    float64: bool = ...,
+) -> float | None: ...
 def number(
     owner: str,
     name: str,
@@ -104,6 +130,14 @@ def _in_float32(value: float) -> float:
     return 0.0 if abs(rounded) < LEAST else rounded
 
 
+@overload
+def integer(
+    owner: str, name: str, value: object, low: int | None = ..., *, optional: Literal[False] = ...
+) -> int: ...
+@overload
+def integer(
+    owner: str, name: str, value: object, low: int | None = ..., *, optional: bool
+) -> int | None: ...
 def integer(
     owner: str, name: str, value: Any, low: int | None = None, *, optional: bool = False
 ) -> int | None:
@@ -111,7 +145,6 @@ def integer(
     if value is None and optional:
         return None
     result = number(owner, name, value)
-    assert result is not None  # for the type checker: not optional here
     where = f"{owner}({name}={shown(value, str)})"
     if result != int(result):
         raise ValueError(f"{where}: {name} must be a whole number.")

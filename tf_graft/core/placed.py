@@ -28,7 +28,7 @@ class Placed(Rates):
             keras_contract.check_order_on_mesh()
         for variable in self.variables:
             if moved or (mesh is not None and slots.layout_of(variable) is None):
-                keras_contract.rehome(variable, self._copy(variable))
+                keras_contract.set_storage(variable, self._copy(variable))
 
     def _copy(self, variable: keras.Variable) -> keras.Variable:
         """A variable of the same value where new ones are made."""
@@ -42,7 +42,7 @@ class Placed(Rates):
         """
         with tf.init_scope():
             self.settle(parent.mesh, moved=True)
-        keras_contract.rehome(self.iterations, parent.iterations)
+        keras_contract.set_storage(self.iterations, parent.iterations)
 
     def add_variable(
         self,

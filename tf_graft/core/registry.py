@@ -1,29 +1,30 @@
 """Optimizers by name: for configs, for saved models, and for people."""
 
-import difflib
 import inspect
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import keras
 
 from tf_graft.core import keras_arguments, keras_contract
+from tf_graft.core.names import PACKAGE, Registry, refuse_missing
 
-OURS = "tf_graft>"  # what Keras puts before the name that a class of ours is registered under
-_CLASSES: dict[str, type[keras.optimizers.Optimizer]] = {}
-_KERAS = {
-    name.lower(): cls
-    for name, cls in vars(keras.optimizers).items()
-    if inspect.isclass(cls)
-    and issubclass(cls, keras.optimizers.Optimizer)
-    and cls is not keras.optimizers.Optimizer
-}
+OURS: Registry[keras.optimizers.Optimizer] = Registry("optimizer")
+KERAS: Registry[keras.optimizers.Optimizer] = Registry(
+    "optimizer",
+    (
+        cls
+        for cls in vars(keras.optimizers).values()
+        if inspect.isclass(cls)
+        and issubclass(cls, keras.optimizers.Optimizer)
+        and cls is not keras.optimizers.Optimizer
+    ),
+)
 
 
 def register(cls: type) -> type:
     """Makes an optimizer class known by its name, here and to Keras' saving."""
-    _CLASSES[cls.__name__] = cls
+    OURS.add(cls)
     return keras.saving.register_keras_serializable(package="tf_graft")(cls)
 
 
@@ -56,18 +57,13 @@ def resolve(identifier: Any) -> keras.optimizers.Optimizer:
 def _made(config: dict[str, Any]) -> keras.optimizers.Optimizer:
     name = config.pop("name")
     cls = find(name)
-    for argument, parameter in inspect.signature(cls).parameters.items():
-        needed = (
-            parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
-        )
-        if needed and argument not in config:
-            raise ValueError(f"get('{name}'): it also needs '{argument}'.")
+    refuse_missing(f"get('{name}'): it", inspect.signature(cls).parameters, config)
     return cls(**(keras_arguments.checked(cls, config) if is_of_keras(cls) else config))
 
 
 def is_of_keras(cls: type) -> bool:
     """Whether a class is one of Keras' own optimizers."""
-    return cls in _KERAS.values()
+    return cls in KERAS.classes()
 
 
 def serialize(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
@@ -92,15 +88,7 @@ def deserialize(config: Mapping[str, Any]) -> keras.optimizers.Optimizer:
 
 def list_optimizers() -> dict[str, str]:
     """Every optimizer's name, as configs write it, with a line on what it is."""
-    named = {snake_case(name): cls for name, cls in _CLASSES.items()}
-    return {
-        name: (inspect.getdoc(cls) or "").partition("\n")[0] for name, cls in sorted(named.items())
-    }
-
-
-def snake_case(name: str) -> str:
-    """`AdaGraft` as `ada_graft`, `AdamW` as `adamw`, `SGD` as `sgd`."""
-    return re.sub(r"(?<=[a-z])([A-Z])(?=[a-z])", r"_\1", name).lower()
+    return dict(sorted(OURS.summaries().items()))
 
 
 def find(name: str) -> type[keras.optimizers.Optimizer]:
@@ -110,25 +98,21 @@ def find(name: str) -> type[keras.optimizers.Optimizer]:
     Raises:
         ValueError: there is none.
     """
-    registered = None if name.startswith(OURS) else keras.saving.get_registered_object(name)
+    registered = None if name.startswith(PACKAGE) else keras.saving.get_registered_object(name)
     if inspect.isclass(registered) and issubclass(registered, keras.optimizers.Optimizer):
         return registered
-    plain = name.removeprefix(OURS).replace("_", "").lower()
-    for known, cls in _CLASSES.items():
-        if known.lower() == plain:
-            return cls
-    if plain in _KERAS:
-        if way := keras_contract.own_way(_KERAS[plain]):
-            raise ValueError(
-                f"get('{name}'): it has a method '{way}' of its own, so it cannot be wrapped; to "
-                "scale the loss there is mixed_precision."
-            )
-        return _KERAS[plain]
-    names = list(list_optimizers())
-    all_names = [
-        *names,
-        *(keras for keras, cls in _KERAS.items() if not keras_contract.own_way(cls)),
-    ]
-    near = difflib.get_close_matches(name.lower().removeprefix(OURS), all_names, 1)
-    hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(names)}."
-    raise ValueError(f"get('{name}'): there is no such optimizer; {hint}")
+    if ours := OURS.get(name):
+        return ours
+    stock = KERAS.get(name)
+    way = stock and keras_contract.own_way(stock)
+    if way:
+        raise ValueError(
+            f"get('{name}'): it has a method '{way}' of its own, so it cannot be wrapped; to scale "
+            "the loss there is mixed_precision."
+        )
+    if stock is None:
+        usable = [
+            cls.__name__.lower() for cls in KERAS.classes() if not keras_contract.own_way(cls)
+        ]
+        raise OURS.unknown("get", name, usable)
+    return stock

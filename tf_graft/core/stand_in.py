@@ -1,34 +1,47 @@
-"""What stands for a variable in the hands of another optimizer, and writes down what it is told."""
+"""A stand-in for a variable in another optimizer, which records assignments."""
 
-from typing import Any, Self
+from collections.abc import Callable
+from typing import Any, Self, TypeAlias
 
 import tensorflow as tf
 
+from tf_graft.core.types import Key, TensorLike
+
+# A tensor, or a function that makes it when it is first read.
+Value: TypeAlias = tf.Tensor | Callable[[], TensorLike]
+
 
 class StandIn:
-    """Stands where a `tf.Variable` would: reads give the tensor it holds, writes are noted.
+    """Takes the place of a `tf.Variable`: reads return the tensor it holds, writes are recorded.
 
     Args:
-        name: what the optimizer calls it.
-        value: what it holds: a tensor, or a function that makes it when it is first read.
+        name: its name in the optimizer.
+        value: what it holds.
         shape: its shape.
         dtype: its dtype.
-        key: what tells it from others; one of its own when None.
+        key: the key by which Keras finds it; a new one when None.
 
     Attributes:
         touched: whether it was read or written since `hold`.
         written: whether it was written since `hold`.
     """
 
-    def __init__(self, name: str, value: Any, shape: Any, dtype: Any, key: Any = None):
+    def __init__(
+        self,
+        name: str,
+        value: Value,
+        shape: tf.TensorShape,
+        dtype: tf.DType,
+        key: Key | None = None,
+    ):
         self.name = name
         self.shape = tf.TensorShape(shape)
         self.dtype = tf.as_dtype(dtype)
         self._unique_id = key or f"stand-in {id(self)}"  # where Keras looks for a key
         self.hold(value)
 
-    def hold(self, value: Any) -> None:
-        """Starts anew from a value, or from a function that makes it when it is first read."""
+    def hold(self, value: Value) -> None:
+        """Starts over from a value."""
         self._first = self._held = value
         self._added: tf.Tensor | None = None
         self.touched = self.written = False
@@ -42,40 +55,39 @@ class StandIn:
 
     value = read_value = read
 
-    def state(self) -> Any:
-        """What `hold` takes to bring it back to where it is."""
+    def state(self) -> Value:
+        """What `hold` takes to restore the present value."""
         return self._held if self._added is None else self.read()
 
     def change(self) -> tf.Tensor:
-        """What was added since `hold`: no difference of two values, unless it was assigned."""
+        """What was added since `hold`: exact, not a difference, unless a value was assigned."""
         if self._held is self._first:
             return tf.zeros_like(self.read()) if self._added is None else self._added
-        moved = self._held - self._first
+        moved = tf.subtract(self._held, self._first)
         return moved if self._added is None else moved + self._added
 
-    def assign(self, value: Any, *_: Any, **__: Any) -> Self:
-        """Notes a new value; returns itself, as a `tf.Variable` does."""
-        value = tf.cast(value, self.dtype)
+    def assign(self, value: TensorLike, *_: object, **__: object) -> Self:
+        """Records a new value; returns itself, as a `tf.Variable` does."""
+        self._held, self._added = tf.cast(value, self.dtype), None
         self.touched = self.written = True
-        self._held, self._added = value, None
         return self
 
-    def assign_add(self, value: Any, *_: Any, **__: Any) -> Self:
-        """Notes a sum."""
+    def assign_add(self, value: TensorLike, *_: object, **__: object) -> Self:
+        """Records an addition."""
         value = tf.cast(value, self.dtype)
         self.touched = self.written = True
         self._added = value if self._added is None else self._added + value
         return self
 
-    def assign_sub(self, value: Any, *_: Any, **__: Any) -> Self:
-        """Notes a difference."""
+    def assign_sub(self, value: TensorLike, *_: object, **__: object) -> Self:
+        """Records a subtraction."""
         return self.assign_add(-tf.cast(value, self.dtype))
 
-    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
+    def __tf_tensor__(self, dtype: tf.DType | None = None, name: str | None = None) -> tf.Tensor:
         return tf.convert_to_tensor(self.read(), dtype, name=name)
 
 
-def _forward(operator: str) -> Any:
+def _forward(operator: str) -> Callable[..., Any]:
     return lambda self, *others: getattr(self.read(), operator)(*others)
 
 

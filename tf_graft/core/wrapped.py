@@ -10,9 +10,9 @@ import tensorflow as tf
 from tf_graft.core import checks, keras_arguments, keras_contract
 from tf_graft.core.arguments import Common
 from tf_graft.core.description import Written, described
+from tf_graft.core.keras_step import KerasStep
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.point import Point, Step
-from tf_graft.core.recorder import Recorder
 from tf_graft.core.registry import is_of_keras, register, resolve, serialize
 from tf_graft.core.slots import Slot
 from tf_graft.core.stand_in import StandIn
@@ -77,7 +77,7 @@ class Wrapped(Optimizer):
         undecayed = [v for v in variables.values() if self._key(v) in self._undecayed]
         self.exclude_from_weight_decay(var_list=undecayed)
         try:
-            self._recorder = Recorder(self.optimizer, variables, self._key, self._keeps_decay)
+            self._recorder = KerasStep(self.optimizer, variables, self._key, self._keeps_decay)
         except TypeError as error:
             name = type(self.optimizer).__name__
             raise TypeError(f"wrap({name}): the optimizer cannot be wrapped: {error}.") from error
@@ -173,7 +173,7 @@ def wrap(optimizer: Any, **common: Unpack[Common]) -> Optimizer:
     return optimizer
 
 
-def _slots(recorder: Recorder, stand_ins: dict[str, StandIn]) -> dict[str, Slot]:
+def _slots(recorder: KerasStep, stand_ins: dict[str, StandIn]) -> dict[str, Slot]:
     def slot(stand_in: StandIn) -> Slot:
         return Slot(lambda _: recorder.first(stand_in), tuple(stand_in.shape), stand_in.dtype.name)
 

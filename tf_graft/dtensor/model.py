@@ -112,7 +112,7 @@ def collect(model: keras.Model) -> keras.Model:
     release(model.metrics)
     remade = _detached(model.optimizer) if model.compiled else None
     for variable in _variables(model):
-        keras_contract.settle_at_home(variable, from_mesh(variable.value).numpy())
+        keras_contract.set_ordinary_storage(variable, from_mesh(variable.value).numpy())
     del PLACEMENTS[model]
     _attach(model, remade)
     return model

@@ -72,7 +72,7 @@ def move(
     if not isinstance(variable.value, dtensor.DVariable):
         layout = layout or dtensor.Layout.replicated(mesh, len(variable.shape))
         storage = MeshStorage(variable.numpy(), layout, variable.path, variable.trainable)
-        keras_contract.settle(variable, storage)
+        keras_contract.set_storage(variable, storage)
 
 
 def _variables(target: Any) -> list[keras.Variable]:

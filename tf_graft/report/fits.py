@@ -4,27 +4,27 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tf_graft.report.rates import LayerwiseRates
+from tf_graft.report.rates import MeasuredRates
 from tf_graft.report.variance import parts
 
 KNOTS = 32
 
 
-def constant(paths: Sequence[str], steps: np.ndarray, logs: np.ndarray) -> LayerwiseRates:
+def constant(paths: Sequence[str], steps: np.ndarray, logs: np.ndarray) -> MeasuredRates:
     """One rate a layer: the geometric mean over the steps."""
-    return LayerwiseRates("constant", _rates(paths, logs))
+    return MeasuredRates("constant", _rates(paths, logs))
 
 
-def piecewise(paths: Sequence[str], steps: np.ndarray, logs: np.ndarray) -> LayerwiseRates:
+def piecewise(paths: Sequence[str], steps: np.ndarray, logs: np.ndarray) -> MeasuredRates:
     """One factor a layer, and a curve through the geometric means over stretches of steps."""
     _, shared, _, _ = parts(logs)
     stretches = np.array_split(np.arange(len(steps)), min(KNOTS, len(steps)))
     knots = tuple(float(steps[stretch].mean()) for stretch in stretches)
     curve = tuple(float(np.exp(shared[stretch].mean())) for stretch in stretches)
-    return LayerwiseRates("piecewise", _rates(paths, logs), steps=knots, curve=curve)
+    return MeasuredRates("piecewise", _rates(paths, logs), steps=knots, curve=curve)
 
 
-def power_law(paths: Sequence[str], steps: np.ndarray, logs: np.ndarray) -> LayerwiseRates:
+def power_law(paths: Sequence[str], steps: np.ndarray, logs: np.ndarray) -> MeasuredRates:
     """One factor a layer, and the power of the step that comes nearest in the logarithm."""
     _, shared, _, _ = parts(logs)
     log_steps = np.log(steps)
@@ -32,7 +32,7 @@ def power_law(paths: Sequence[str], steps: np.ndarray, logs: np.ndarray) -> Laye
     offsets = log_steps - reference
     squares = float(offsets @ offsets)
     exponent = float(offsets @ shared) / squares if squares else 0.0
-    return LayerwiseRates(
+    return MeasuredRates(
         "power_law",
         _rates(paths, logs),
         reference_step=float(np.exp(reference)),
@@ -40,12 +40,12 @@ def power_law(paths: Sequence[str], steps: np.ndarray, logs: np.ndarray) -> Laye
     )
 
 
-def everywhere(magnitude: np.ndarray, direction: np.ndarray) -> LayerwiseRates:
+def everywhere(magnitude: np.ndarray, direction: np.ndarray) -> MeasuredRates:
     """One factor for all layers: the geometric mean of the ratio of the norms over all."""
     totals = [np.sqrt((norms**2).sum(axis=1)) for norms in (magnitude, direction)]
     moved = (totals[0] > 0) & (totals[1] > 0)
     ratio = totals[0][moved] / totals[1][moved]
-    return LayerwiseRates("global", rate=float(np.exp(np.log(ratio).mean())))
+    return MeasuredRates("global", rate=float(np.exp(np.log(ratio).mean())))
 
 
 FITS = {"constant": constant, "piecewise": piecewise, "power_law": power_law}

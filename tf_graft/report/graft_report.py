@@ -11,7 +11,7 @@ import tensorflow as tf
 from tf_graft.report import fits, records
 from tf_graft.report.errors import ReportError
 from tf_graft.report.rate_checks import KINDS
-from tf_graft.report.rates import LayerwiseRates
+from tf_graft.report.rates import MeasuredRates
 from tf_graft.report.variance import Shares, decomposed
 
 # A norm so far below the median layer's is rounding: the true gradient is zero.
@@ -124,7 +124,7 @@ class GraftReport:
             self.silent.get(self.paths[i], ""),
         )
 
-    def rates(self, kind: str = "piecewise") -> LayerwiseRates:
+    def rates(self, kind: str = "piecewise") -> MeasuredRates:
         """The rates that, on the direction optimizer as it was, make the graft's average step.
 
         Means are geometric, over the records, of the graft's learning rate times the ratio.

@@ -1,6 +1,7 @@
 """Per-layer rates as data: what a graft measured, to be used without its second optimizer."""
 
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ CHECKSUM = "crc32"  # a key of the files that `save` writes; others may be witho
 
 
 @dataclass(frozen=True)
-class LayerwiseRates:
+class MeasuredRates:
     """A factor on each layer's step, and how it changes over the steps.
 
     ```
@@ -43,7 +44,7 @@ class LayerwiseRates:
         exponent: of the power law, in [-100, 100].
 
     Example:
-        >>> rates = LayerwiseRates("power_law", {"w": 0.5}, reference_step=4.0, exponent=-0.5)
+        >>> rates = MeasuredRates("power_law", {"w": 0.5}, reference_step=4.0, exponent=-0.5)
         >>> round(0.5 * float(rates.course(tf.constant(16.0))), 4)
         0.25
     """
@@ -166,3 +167,15 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"{twice!r} stands there twice")
     return values
+
+
+def __getattr__(name: str) -> type[MeasuredRates]:
+    """Resolves the name that `MeasuredRates` had up to version 0.1."""
+    if name != "LayerwiseRates":
+        raise AttributeError(f"module 'tf_graft.report' has no attribute {name!r}")
+    warnings.warn(
+        "tf_graft.report.LayerwiseRates is deprecated; use tf_graft.report.MeasuredRates.",
+        DeprecationWarning,
+        stacklevel=2,
+    )
+    return MeasuredRates

@@ -1,6 +1,5 @@
 """Loss scalers by name: for configs, for saved models, and for people."""
 
-import difflib
 import inspect
 import numbers
 from collections.abc import Mapping
@@ -10,16 +9,16 @@ import keras
 import numpy as np
 
 from tf_graft.core.checks import shown
+from tf_graft.core.names import Registry, refuse_unknown
 from tf_graft.scaling.backoff import BackoffScaler
 from tf_graft.scaling.fixed import FixedScaler
 from tf_graft.scaling.logmax import LogMaxScaler
 from tf_graft.scaling.scaler import LossScaler
 
-_CLASSES: dict[str, type[LossScaler]] = {
-    "fixed": FixedScaler,
-    "backoff": BackoffScaler,
-    "logmax": LogMaxScaler,
-}
+SCALERS: Registry[LossScaler] = Registry("loss scaler")
+SCALERS.add(FixedScaler, "fixed", "FixedScaler")
+SCALERS.add(BackoffScaler, "backoff", "BackoffScaler")
+SCALERS.add(LogMaxScaler, "logmax", "LogMaxScaler")
 # OpenSeq2Seq's parameters and their types.
 _BOUNDS: dict[str, type] = {"scale_min": float, "scale_max": float}
 _PARAMS: dict[str, dict[str, type]] = {
@@ -70,7 +69,7 @@ def AutomaticLossScaler(
         if key not in _PARAMS[name]:
             known = ", ".join(_PARAMS[name])
             raise ValueError(f"{call}: Unknown parameter: {key}; there are {known}.")
-    return _CLASSES[name](**given)
+    return get({"name": name, **given})
 
 
 def get(identifier: Any) -> LossScaler:
@@ -115,18 +114,10 @@ def _is_number(value: Any) -> bool:
 
 
 def _build(name: str, arguments: dict[str, Any]) -> LossScaler:
-    plain = name.strip().lower().replace("_", "").removesuffix("scaler")
-    if plain not in _CLASSES:
-        near = difflib.get_close_matches(plain, _CLASSES, 1)
-        hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(_CLASSES)}."
-        raise ValueError(f"scaling.get('{name}'): there is no such loss scaler; {hint}")
-    cls = _CLASSES[plain]
-    known = inspect.signature(cls).parameters
-    for key in arguments:
-        if key not in known:
-            raise ValueError(
-                f"scaling.get: {name} does not take '{key}'; it takes {', '.join(known)}."
-            )
+    cls = SCALERS.get(name)
+    if cls is None:
+        raise SCALERS.unknown("scaling.get", name)
+    refuse_unknown(f"scaling.get: {name}", inspect.signature(cls).parameters, arguments)
     return cls(**arguments)
 
 

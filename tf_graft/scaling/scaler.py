@@ -71,7 +71,6 @@ def bounds(owner: str, scale_min: Any, scale_max: Any) -> tuple[float, float]:
 def factor(owner: str, name: str, value: Any) -> float:
     """A scale: above zero, and neither it nor its reciprocal out of float32's normal range."""
     result = checks.number(owner, name, value, 0, open_low=True)
-    assert result is not None  # for the type checker: not optional here
     if not SMALLEST <= result <= LARGEST:
         raise ValueError(f"{owner}({name}={value}): {name} must lie in [2^-126, 2^126].")
     return result

@@ -1,15 +1,15 @@
 """Schedules by name, from a config."""
 
-import difflib
 import inspect
 import numbers
-import re
 from collections.abc import Mapping
+from typing import Any
 
 import keras
 
 from tf_graft.core import keras_arguments, rates
 from tf_graft.core.checks import shown
+from tf_graft.core.names import Registry, refuse_missing, refuse_unknown
 from tf_graft.schedules.exp_decay import ExpDecay
 from tf_graft.schedules.fixed_lr import FixedLR
 from tf_graft.schedules.inv_poly_decay import InvPolyDecay
@@ -21,12 +21,7 @@ from tf_graft.schedules.warmup import Warmup
 
 LearningRateSchedule = keras.optimizers.schedules.LearningRateSchedule
 
-
-def _snake_case(name):
-    return re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower()
-
-
-_OURS = (
+OURS = (
     FixedLR,
     ExpDecay,
     PolyDecay,
@@ -36,35 +31,35 @@ _OURS = (
     TransformerSchedule,
     Warmup,
 )
-_KERAS = tuple(
+KERAS = tuple(
     schedule
     for schedule in vars(keras.optimizers.schedules).values()
     if inspect.isclass(schedule) and schedule is not LearningRateSchedule
 )
-_CAMEL_CASE = {cls.__name__: cls for cls in (*_OURS, *_KERAS)} | {"Noam": TransformerSchedule}
-_SNAKE_CASE = {_snake_case(name): cls for name, cls in _CAMEL_CASE.items()}
+SCHEDULES: Registry[LearningRateSchedule] = Registry("schedule", (*OURS, *KERAS))
+SCHEDULES.add(TransformerSchedule, "noam")
 
 
-def list_schedules():
-    """Every schedule `get` knows, ours and Keras' own: name to first line of its docstring.
+def list_schedules() -> dict[str, str]:
+    """Returns the name of every schedule that `get` knows, ours and Keras', with its summary.
 
     Example:
         >>> list_schedules()["fixed_lr"]
         'The same rate at every step.'
     """
-    return {name: inspect.getdoc(cls).splitlines()[0] for name, cls in _SNAKE_CASE.items()}
+    return SCHEDULES.summaries()
 
 
-def get(identifier):
-    """The schedule that `identifier` stands for.
+def get(identifier: Any) -> LearningRateSchedule:
+    """Returns the schedule that `identifier` stands for.
 
-    Names are those of the classes here and in `keras.optimizers.schedules`, in CamelCase or
-    snake_case. Dicts are left as they are. The `schedule` of a `Warmup` is an identifier too.
+    Names are those of the classes here and in `keras.optimizers.schedules`; case and underscores
+    do not matter. A dict is left unchanged. The `schedule` of a `Warmup` is an identifier too.
 
     Args:
         identifier: A schedule (returned as it is); a number (a constant rate); a name; a flat
             config `{"name": name, **arguments}`; `{"class_name": name, "config": arguments}`; or
-            what `keras.saving.serialize_keras_object` made of a schedule.
+            the result of `keras.saving.serialize_keras_object` on a schedule.
 
     Returns:
         A `keras.optimizers.schedules.LearningRateSchedule`.
@@ -91,7 +86,7 @@ def get(identifier):
     )
 
 
-def _from_dict(config):
+def _from_dict(config: dict[str, Any]) -> LearningRateSchedule:
     if "registered_name" in config or "module" in config:
         schedule = rates.deserialized("schedules.get", config)
         rates.refuse_schedule(f"schedules.get({type(schedule).__name__})", schedule)
@@ -103,42 +98,21 @@ def _from_dict(config):
     return _build(config.pop("name"), config)
 
 
-def _build(name, arguments):
-    schedule_class = _find(name)
-    if not isinstance(arguments, Mapping):
-        raise TypeError(f"schedules.get: the config of {name} is {shown(arguments)}, not a dict.")
-    parameters = inspect.signature(schedule_class).parameters
-    unknown = [repr(key) for key in arguments if key not in parameters]
-    if unknown:
-        raise ValueError(
-            f"schedules.get: {name} does not take {', '.join(unknown)}; "
-            f"it takes {', '.join(parameters)}."
-        )
-    missing = [
-        repr(key)
-        for key, parameter in parameters.items()
-        if parameter.default is parameter.empty and key not in arguments
-    ]
-    if missing:
-        raise ValueError(f"schedules.get: {name} also needs {', '.join(missing)}.")
-    if schedule_class is Warmup:
-        arguments = {**arguments, "schedule": get(arguments["schedule"])}
-    if schedule_class in _KERAS:
-        keras_arguments.check(name, arguments)
-    schedule = schedule_class(**arguments)
-    rates.refuse_schedule(f"schedules.get: {name}", schedule)
-    return schedule
-
-
-def _find(name):
+def _build(name: Any, arguments: Any) -> LearningRateSchedule:
     if not isinstance(name, str):
         raise TypeError(f"schedules.get: the name is {name!r}; it must be a string.")
-    found = _CAMEL_CASE.get(name) or _SNAKE_CASE.get(name)
-    if found is None:
-        near = difflib.get_close_matches(_snake_case(name), _SNAKE_CASE, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(
-            f"schedules.get: no schedule is called {name!r}; {hint}"
-            f"There are {', '.join(_SNAKE_CASE)}."
-        )
-    return found
+    schedule_class = SCHEDULES.get(name)
+    if schedule_class is None:
+        raise SCHEDULES.unknown("schedules.get", name)
+    if not isinstance(arguments, Mapping):
+        raise TypeError(f"schedules.get: the config of {name} is {shown(arguments)}, not a dict.")
+    where, parameters = f"schedules.get: {name}", inspect.signature(schedule_class).parameters
+    refuse_unknown(where, parameters, arguments)
+    refuse_missing(where, parameters, arguments)
+    if schedule_class is Warmup:
+        arguments = {**arguments, "schedule": get(arguments["schedule"])}
+    if schedule_class in KERAS:
+        keras_arguments.check(name, arguments)
+    schedule = schedule_class(**arguments)
+    rates.refuse_schedule(where, schedule)
+    return schedule

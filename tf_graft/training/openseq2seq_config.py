@@ -3,7 +3,7 @@
 import inspect
 from typing import Any
 
-from tf_graft.core.registry import snake_case
+from tf_graft.core.names import snake_case
 from tf_graft.openseq2seq.optimize_loss import LARC_PARAMS
 from tf_graft.openseq2seq.optimizers import NAMES
 from tf_graft.schedules.lr_policy import POLICIES

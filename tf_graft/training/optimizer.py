@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tf_graft import optimizers, scaling, schedules, wrappers  # noqa: F401  (each registers)
 from tf_graft.core.wrapped import get
-from tf_graft.report import LayerwiseRates, ReportError
+from tf_graft.report import MeasuredRates, ReportError
 from tf_graft.training.errors import ConfigError, Key, Source
 from tf_graft.training.schema import RunConfig
 
@@ -66,7 +66,7 @@ def _loaded(source: Source) -> Change:
             return value
         folder = Path() if source.overridden(place) else Path(source.file).parent
         try:
-            return LayerwiseRates.load(folder / value).to_dict()
+            return MeasuredRates.load(folder / value).to_dict()
         except ReportError as error:
             raise source.error(place, f"rates: {error}") from None
 

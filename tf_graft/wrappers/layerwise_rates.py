@@ -30,7 +30,7 @@ class LayerwiseRates(Wrapper):
 
     Args:
         optimizer: gives the step: an optimizer of tf_graft or Keras, a name or a config.
-        rates: a `tf_graft.report.LayerwiseRates`, the path of a rates file, or what one holds.
+        rates: a `tf_graft.report.MeasuredRates`, the path of a rates file, or what one holds.
         learning_rate: number, at least 0, or schedule: a factor on all steps. Default 1.
         **common: see `tf_graft.core.arguments.Common`.
 
@@ -45,7 +45,7 @@ class LayerwiseRates(Wrapper):
     Example:
         >>> from tf_graft.optimizers import SGD
         >>> w = tf.Variable([1.0], name="w")
-        >>> rates = report.LayerwiseRates("constant", {"w": 0.5})
+        >>> rates = report.MeasuredRates("constant", {"w": 0.5})
         >>> LayerwiseRates(SGD(0.25), rates).apply([tf.constant([2.0])], [w])
         >>> w.numpy().tolist()
         [0.75]
@@ -92,14 +92,14 @@ class LayerwiseRates(Wrapper):
         return super()._arguments() | {"rates": self._rates}
 
 
-def _read(given: Any) -> report.LayerwiseRates:
-    if isinstance(given, report.LayerwiseRates):
+def _read(given: Any) -> report.MeasuredRates:
+    if isinstance(given, report.MeasuredRates):
         given = given.to_dict()  # checked as the others are
     if isinstance(given, str | os.PathLike):
-        return report.LayerwiseRates.load(given)
+        return report.MeasuredRates.load(given)
     if isinstance(given, dict):
-        return report.LayerwiseRates.from_dict(given, "LayerwiseRates(rates=...)")
+        return report.MeasuredRates.from_dict(given, "LayerwiseRates(rates=...)")
     raise TypeError(
-        f"LayerwiseRates(rates={given!r}): rates must be a tf_graft.report.LayerwiseRates, the "
+        f"LayerwiseRates(rates={given!r}): rates must be a tf_graft.report.MeasuredRates, the "
         "path of a rates file, or what one holds."
     )

@@ -1,22 +1,25 @@
-"""The step of any Keras optimizer, without a variable being changed.
+"""The step of any Keras optimizer as a pure function: no variable is changed.
 
-A Keras optimizer updates variables in place. Here it is given stand-ins: they hold a tensor, and
-write down what they are told to do. So the step comes out exactly, however large the weights are,
-and what the optimizer remembers turns into slots. Which state belongs to which variable is found by
-tracing each update once; an optimizer that reaches past the stand-ins is refused then.
+A Keras optimizer updates variables in place. Here it works on stand-ins, each of which holds a
+tensor and records what is assigned or added to it. So the step comes out exactly, however large the
+weights are, and the optimizer's state becomes slots. Tracing each update once shows which state
+belongs to which variable; an optimizer that uses anything but its stand-ins is refused then.
 """
 
 import collections
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
+import keras
 import tensorflow as tf
 
 from tf_graft.core import keras_contract, numerics, replicas
 from tf_graft.core.keras_contract import Probe, storage
 from tf_graft.core.point import Point, Step
-from tf_graft.core.stand_in import StandIn
+from tf_graft.core.stand_in import StandIn, Value
+from tf_graft.core.types import Key, Slots, VariableLike
+
+StandIns = dict[str, StandIn]  # by role
 
 # Operations that compute each entry from that entry alone, and from scalars.
 ENTRYWISE = {
@@ -30,33 +33,33 @@ ENTRYWISE = {
 }
 
 
-class Recorder:
-    """A Keras optimizer at work on stand-ins.
+class KerasStep:
+    """The step of a Keras optimizer, which works on stand-ins.
 
     Args:
         optimizer: the optimizer, not built.
         variables: the model's variables by path.
-        key: what Keras knows a variable by.
+        key: returns the key by which Keras finds a variable.
         decays: whether the optimizer's own weight decay applies to the variable of a path.
 
     Raises:
-        TypeError: the optimizer reaches past what it is given; says how.
+        TypeError: the optimizer uses more than it is given; the message says what.
 
     Attributes:
         slots: for each path, the state of the variable by role.
-        shared: the state that is not of one variable, by role.
-        whole: the paths whose update needs the whole variable and not some rows of it.
+        shared: the state that belongs to no single variable, by role.
+        whole: the paths whose update needs the whole variable rather than some rows of it.
     """
 
     def __init__(
         self,
-        optimizer: Any,
-        variables: dict[str, Any],
-        key: Callable[[Any], Any],
+        optimizer: keras.optimizers.Optimizer,
+        variables: Mapping[str, VariableLike],
+        key: Callable[[VariableLike], Key],
         decays: Callable[[str], bool],
     ):
         self._decays = decays
-        self._optimizer = keras_contract.recording(optimizer)
+        self._optimizer = keras_contract.on_stand_ins(optimizer)
         self._optimizer.count, self._optimizer.rate = tf.constant(0, tf.int64), tf.constant(0.0)
         self._made: list[StandIn] = []
         self._probes = {path: _probe(v, path, key(v)) for path, v in variables.items()}
@@ -67,7 +70,7 @@ class Recorder:
         self.slots, self.shared = self._found()
 
     def step(self, p: Point) -> Step:
-        """The step of one variable, and what it remembers then."""
+        """The step of one variable, and its new slots."""
         if p.w.shape.num_elements() == 0:  # `keras.ops` takes no rows for a bias
             return tf.zeros_like(p.w), {}
         weights = storage(self._probes[p.path])
@@ -77,14 +80,14 @@ class Recorder:
         new = {role: s.read() for role, s in self.slots[p.path].items() if s.written}
         return weights.change(), new
 
-    def once(self, s: dict[str, Any], rate: tf.Tensor, t: tf.Tensor) -> dict[str, Any]:
-        """The shared state of this update."""
+    def once(self, s: Slots, rate: tf.Tensor, t: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The shared state for this update."""
         self._hold(self.shared, s, rate, t)
         self._optimizer.once()
         return {role: stand_in.read() for role, stand_in in self.shared.items()}
 
     def names(self) -> list[str]:
-        """Each piece of state by path and role, in the order in which the optimizer made them."""
+        """The names of all state, `path/role`, in the order in which the optimizer made it."""
         at = {
             s: f"{path}/{role}" for path, slots in self.slots.items() for role, s in slots.items()
         }
@@ -92,11 +95,11 @@ class Recorder:
         return [at[made] for made in self._made if made in at]
 
     def first(self, stand_in: StandIn) -> tf.Tensor:
-        """What a piece of state starts as."""
+        """The initial value of a piece of state."""
         made = self._first[stand_in]
         return tf.convert_to_tensor(made() if callable(made) else made)
 
-    def _hold(self, roles: dict[str, StandIn], s: dict[str, Any], rate: Any, t: Any) -> None:
+    def _hold(self, roles: StandIns, s: Slots, rate: tf.Tensor, t: tf.Tensor) -> None:
         for role, stand_in in roles.items():
             stand_in.hold(s[role])
         self._optimizer.count, self._optimizer.rate = tf.cast(t, tf.int64) - 1, rate
@@ -106,19 +109,27 @@ class Recorder:
             self._optimizer.decay(self._probes[path])
         self._optimizer.update_step(gradient, storage(self._probes[path]), rate)
 
-    def _create(self, _: Any, initial_value: Any = None, **arguments: Any) -> StandIn:
-        """Comes in the place of every `tf.Variable` that the optimizer makes."""
-        shape, dtype = arguments.get("shape"), arguments.get("dtype")
+    def _create(
+        self,
+        _: object,
+        initial_value: Value | None = None,
+        shape: tf.TensorShape | None = None,
+        dtype: tf.DType | None = None,
+        name: str | None = None,
+        **__: object,
+    ) -> StandIn:
+        """Makes a stand-in in place of every `tf.Variable` that the optimizer makes."""
         if shape is None or dtype is None:
-            initial_value = initial_value() if callable(initial_value) else initial_value
-            initial_value = tf.convert_to_tensor(initial_value, dtype)
-            shape, dtype = initial_value.shape, initial_value.dtype
-        self._made.append(StandIn(arguments.get("name") or "variable", initial_value, shape, dtype))
+            given = initial_value() if callable(initial_value) else initial_value
+            tensor = tf.convert_to_tensor(given, dtype)
+            initial_value, shape, dtype = tensor, tensor.shape, tensor.dtype
+        self._made.append(StandIn(name or "variable", initial_value, shape, dtype))
         return self._made[-1]
 
-    # What belongs to what: found by tracing each update, on placeholders.
+    # Which state belongs to which variable: found by tracing each update on placeholders.
 
-    def _found(self) -> tuple[dict[str, dict[str, StandIn]], dict[str, StandIn]]:
+    def _found(self) -> tuple[dict[str, StandIns], StandIns]:
+        """The slots of each path, and the shared state."""
         used, changed = {}, set()
         for path in self._probes:
             used[path] = self._used_for(path)
@@ -139,14 +150,14 @@ class Recorder:
         return slots, self._by_role(shared)
 
     def _used_for(self, path: str) -> list[StandIn]:
-        """The state that the update of one variable uses. Sees whether some rows would do."""
+        """The state that the update of one variable uses. Notes in `whole` if rows do not do."""
         if not self._serves_rows(path):
             self.whole.add(path)
             self._trace_update(path, storage(self._probes[path]).shape)
         return [s for s in self._made if s.touched]
 
     def _serves_rows(self, path: str) -> bool:
-        """Whether the update works on any number of rows, each entry from that entry alone."""
+        """Whether the update takes any number of rows and computes each entry from it alone."""
         shape = storage(self._probes[path]).shape
         if not shape.rank:
             return False
@@ -169,8 +180,17 @@ class Recorder:
             raise TypeError(f"its update of '{path}' touches '{strangers[0]}' too")
         return graph
 
-    def _trace(self, run: Callable[[], None], shapes: Any = None) -> tf.Graph:
-        """The graph of `run`, where every stand-in holds a placeholder."""
+    def _trace(
+        self,
+        run: Callable[[], None],
+        shapes: Mapping[tf.TensorShape, tf.TensorShape] | None = None,
+    ) -> tf.Graph:
+        """The graph of `run` with a placeholder in every stand-in.
+
+        Args:
+            run: makes an update.
+            shapes: the shapes of placeholders for stand-ins of another shape.
+        """
 
         def traced() -> None:
             for s in [*map(storage, self._probes.values()), *self._made]:
@@ -181,7 +201,7 @@ class Recorder:
         before = self._attributes()
         try:
             graph = tf.function(traced, autograph=False).get_concrete_function().graph
-        except Exception as error:  # whatever its code may do
+        except Exception as error:  # its code may raise anything
             raise TypeError(f"its update cannot be traced: {error}") from error
         for name, value in self._attributes().items():
             if value != before.get(name):
@@ -194,13 +214,13 @@ class Recorder:
                 )
         return graph
 
-    def _attributes(self) -> dict[str, Any]:
-        """What Python code remembers, which a traced update would forget."""
+    def _attributes(self) -> dict[str, object]:
+        """The optimizer's plain Python state, which a traced update would not keep."""
         kinds = (bool, int, float, str, type(None))
         return {name: x for name, x in vars(self._optimizer).items() if isinstance(x, kinds)}
 
-    def _by_role(self, stand_ins: Sequence[StandIn], path: str = "") -> dict[str, StandIn]:
-        roles: dict[str, StandIn] = {}
+    def _by_role(self, stand_ins: Sequence[StandIn], path: str = "") -> StandIns:
+        roles: StandIns = {}
         for stand_in in stand_ins:
             role = self._role(stand_in, path)
             while role in roles:
@@ -209,7 +229,7 @@ class Recorder:
         return roles
 
     def _role(self, stand_in: StandIn, path: str) -> str:
-        """`momentum` for its `dense_kernel_momentum`; else the attribute it is kept in."""
+        """`momentum` for `dense_kernel_momentum`; otherwise the attribute that holds it."""
         of_path = f"{path.replace('/', '_')}_"
         if path and stand_in.name.startswith(of_path):
             return stand_in.name.removeprefix(of_path)
@@ -220,7 +240,7 @@ class Recorder:
         return "state"
 
 
-def _probe(variable: Any, path: str, key: Any) -> Probe:
+def _probe(variable: VariableLike, path: str, key: Key) -> Probe:
     dtype = numerics.compute_dtype(tf.as_dtype(variable.dtype))
 
     def value() -> tf.Tensor:

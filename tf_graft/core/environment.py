@@ -1,0 +1,23 @@
+"""What the process must be like before anything of Keras or TensorFlow is used by this package.
+
+`keras_contract`, through which all of it goes, imports this module first: Keras must run on
+TensorFlow, and a variable that DTensor reads once, when it starts, must be set by then.
+"""
+
+import os
+
+import keras
+
+if keras.backend.backend() != "tensorflow":
+    raise ImportError(
+        f"tf_graft needs Keras on the TensorFlow backend, and Keras runs on "
+        f"'{keras.backend.backend()}': set the environment variable KERAS_BACKEND=tensorflow "
+        "before Keras is imported."
+    )
+
+# TensorFlow groups the all-reduces of a function, and with them the assignments that wait for one,
+# but not the reads after such an assignment: a metric, an average or a clipped weight would be read
+# as it was before the step. "0" turns the grouping off.
+COMBINING = "DTENSOR_ENABLE_COMBINE_ALL_REDUCES_OPTIMIZATION"
+IN_ORDER = os.environ.get(COMBINING) == "0"  # whether it was off before this package was imported
+os.environ.setdefault(COMBINING, "0")

@@ -1,0 +1,72 @@
+"""The function being traced: whether XLA compiles it, and what it uses from outside."""
+
+import os
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from keras.src.backend.common.stateless_scope import in_stateless_scope
+from tensorflow.dtensor.python.api import _dtensor_singleton as dtensor_started
+from tensorflow.python.ops import control_flow_util
+
+from tf_graft.core import environment
+
+
+def in_xla() -> bool:
+    """Whether XLA will compile the function being traced: some in-place kernels do not run there.
+
+    TensorFlow has no public name for it.
+    """
+    if tf.executing_eagerly():
+        return False
+    return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
+
+
+def check_order_on_mesh() -> None:
+    """Refuses a process in which functions on a mesh read variables out of order.
+
+    Raises:
+        RuntimeError: the environment variable that prevents it came too late.
+    """
+    name = environment.COMBINING
+    if os.environ[name] != "0" or (dtensor_started is not None and not environment.IN_ORDER):
+        raise RuntimeError(
+            f"A mesh needs the environment variable {name}=0 before DTensor is first used, "
+            "or TensorFlow reads variables before they are assigned: import tf_graft first, which "
+            "sets it."
+        )
+
+
+class _Capture:
+    """Replaces the method with which the graph of a function captures tensors from outside."""
+
+    def __init__(self, graph: tf.Graph, check: Callable[[tf.Tensor, str | None], None]):
+        self._graph = weakref.ref(graph)
+        self._check = check
+        self._unchecked = [tensor for tensor, _ in graph.captures]
+
+    def __call__(self, tensor: tf.Tensor, *args: Any, **kwargs: Any) -> tf.Tensor:
+        graph: Any = self._graph()
+        for taken in (*self._unchecked, tensor):
+            if taken.dtype == tf.resource and not tf.is_symbolic_tensor(taken):
+                watched = {id(v.handle): v.name.partition(":")[0] for v in graph._watched_variables}
+                self._check(taken, watched.get(id(taken)))
+        self._unchecked = []
+        return type(graph).capture(graph, tensor, *args, **kwargs)
+
+
+def check_captured(check: Callable[[tf.Tensor, str | None], None]) -> None:
+    """Checks every variable, table and the like that the function being traced uses.
+
+    It covers those used so far, those used later, and those of the functions around it.
+
+    Args:
+        check: called with each one's handle, and its name if that is known.
+    """
+    if tf.executing_eagerly() or in_stateless_scope():
+        return
+    graph = tf.compat.v1.get_default_graph()
+    while isinstance(graph, tf.__internal__.FuncGraph) and not isinstance(graph.capture, _Capture):
+        graph.capture = _Capture(graph, check)
+        graph = graph.outer_graph

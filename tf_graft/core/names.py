@@ -1,0 +1,139 @@
+"""Classes by name, and arguments by name: one rule for optimizers, schedules and loss scalers."""
+
+import difflib
+import inspect
+import re
+from collections.abc import Iterable, Mapping
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+PACKAGE = "tf_graft>"  # Keras' prefix for the registered name of a class of this package
+
+
+def plain(name: str) -> str:
+    """The form in which names are compared: case, underscores and outer spaces do not matter, nor
+    does Keras' prefix for this package.
+
+    Example:
+        >>> plain("tf_graft>LogMaxScaler") == plain(" log_max_scaler")
+        True
+    """
+    return name.strip().removeprefix(PACKAGE).replace("_", "").lower()
+
+
+def snake_case(name: str) -> str:
+    """A class's name as configs write it.
+
+    Example:
+        >>> [snake_case(name) for name in ("AdaGraft", "FixedLR", "AdamW", "SGD")]
+        ['ada_graft', 'fixed_lr', 'adamw', 'sgd']
+    """
+    return re.sub(r"(?<=[a-z])([A-Z])(?=[A-Za-z])", r"_\1", name).lower()
+
+
+class Registry(Generic[T]):
+    """Classes of one kind by name. Lookups compare names as `plain` returns them.
+
+    Args:
+        kind: What the classes are, as messages say it: "optimizer".
+        classes: The first classes, under their own names.
+
+    Example:
+        >>> registry = Registry("range", [slice, range])
+        >>> registry.get("Slice")
+        <class 'slice'>
+        >>> registry.unknown("get", "slise")
+        ValueError("get('slise'): there is no such range; did you mean 'slice'?")
+    """
+
+    def __init__(self, kind: str, classes: Iterable[type[T]] = ()):
+        self._kind = kind
+        self._classes: dict[str, type[T]] = {}  # by listed name
+        self._listed: dict[str, str] = {}  # listed names by plain name, those of aliases included
+        for cls in classes:
+            self.add(cls)
+
+    def add(self, cls: type[T], name: str | None = None, *aliases: str) -> None:
+        """Registers a class, in place of an earlier one of that name.
+
+        Args:
+            cls: The class.
+            name: The name that lists show. Default: None, the class's own in snake_case.
+            *aliases: Further names that lookups accept.
+        """
+        listed = name or snake_case(cls.__name__)
+        self._classes.pop(self._listed.get(plain(listed), listed), None)
+        self._classes[listed] = cls
+        self._listed |= dict.fromkeys(map(plain, (listed, *aliases)), listed)
+
+    def get(self, name: str) -> type[T] | None:
+        """The class of that name; None if there is none."""
+        listed = self._listed.get(plain(name))
+        return None if listed is None else self._classes[listed]
+
+    def names(self) -> list[str]:
+        """The listed names, in the order of registration."""
+        return list(self._classes)
+
+    def classes(self) -> list[type[T]]:
+        """The registered classes, in the order of registration."""
+        return list(self._classes.values())
+
+    def summaries(self) -> dict[str, str]:
+        """The first line of each class's docstring, by listed name."""
+        return {
+            name: (inspect.getdoc(cls) or "").partition("\n")[0]
+            for name, cls in self._classes.items()
+        }
+
+    def unknown(self, owner: str, name: str, others: Iterable[str] = ()) -> ValueError:
+        """The error for a name without a class; it suggests a close match or lists the names.
+
+        Args:
+            owner: The function that was called.
+            name: The name, as given.
+            others: Names outside the registry that may be suggested too.
+        """
+        suggestions = {plain(other): other for other in others} | self._listed
+        near = difflib.get_close_matches(plain(name), suggestions, 1)
+        hint = (
+            f"did you mean '{suggestions[near[0]]}'?"
+            if near
+            else f"known are {', '.join(sorted(self._classes))}."
+        )
+        return ValueError(f"{owner}('{name}'): there is no such {self._kind}; {hint}")
+
+
+def refuse_unknown(where: str, known: Iterable[str], given: Iterable[str]) -> None:
+    """Refuses arguments that a function does not take.
+
+    Raises:
+        ValueError: There are some; the message is a sentence with `where` as its subject.
+    """
+    known = list(known)
+    unknown = [repr(name) for name in given if name not in known]
+    if unknown:
+        raise ValueError(
+            f"{where} does not take {', '.join(unknown)}; it takes {', '.join(known)}."
+        )
+
+
+def refuse_missing(
+    where: str, parameters: Mapping[str, inspect.Parameter], given: Iterable[str]
+) -> None:
+    """Refuses the absence of arguments that a function needs.
+
+    Raises:
+        ValueError: Some are absent; the message is a sentence with `where` as its subject.
+    """
+    given = set(given)
+    missing = [
+        repr(name)
+        for name, parameter in parameters.items()
+        if parameter.default is parameter.empty
+        and parameter.kind is not parameter.VAR_KEYWORD
+        and name not in given
+    ]
+    if missing:
+        raise ValueError(f"{where} also needs {', '.join(missing)}.")
