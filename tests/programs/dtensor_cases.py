@@ -9,7 +9,6 @@ import math
 import pickle
 import re
 import subprocess
-import sys
 import zipfile
 
 import keras
@@ -19,6 +18,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 import tf_graft as tg
+from support import forked
 from tf_graft import dtensor as td
 
 DEVICES = len(tf.config.list_logical_devices("CPU"))
@@ -692,7 +692,7 @@ def test_a_saved_model_loads_in_a_process_with_one_device(tmp_path):
                 content = json.dumps(config).encode()
             target.writestr(name, content)
     done = subprocess.run(
-        [sys.executable, "-c", ELSEWHERE, data, new, old],
+        [forked.python(), "-c", ELSEWHERE, data, new, old],
         capture_output=True,
         text=True,
         timeout=300,
