@@ -85,8 +85,6 @@ WRITERS = {
     "core/keras_contract/checkpoints.py": "puts a model back when its file is refused",
     "core/resident.py": "a worker's own memory, which is no tf.Variable",
     "core/scratch.py": "zeros that live for one step, which are no tf.Variable",
-    "core/algorithm.py": "the engine is being composed",
-    "core/pipeline.py": "the engine is being composed",
     "training/loop.py": "puts back the metrics of a resumed epoch, and counts its own batches",
     "training/schedule_plot.py": "steps an optimizer that trains nothing",
     "bench.py": "measures assignment",
@@ -330,23 +328,6 @@ RULES = {
 # What a rule forgives a file, with the reason.
 EXCEPTIONS = {
     (long_files, "schedules/lr_policies.py"): "seven functions of one interface, mostly docstrings",
-}
-ENGINE = {
-    "core": (
-        *("algorithm", "lifecycle", "optimizer", "pipeline", "placed", "rates"),
-        *("saving", "wrapped", "wrapper"),
-    ),
-    "optimizers": ("layerwise",),
-    "scaling": ("mixed_precision",),
-    "wrappers": (
-        *("adagraft", "agn", "center", "larc", "layerwise_rates", "local_steps"),
-        "worker_round",
-    ),
-}
-EXCEPTIONS |= {
-    (inherited_private_names, f"{part}/{name}.py"): "the engine is being composed"
-    for part, names in ENGINE.items()
-    for name in names
 }
 
 
