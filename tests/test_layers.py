@@ -5,6 +5,7 @@ to fail on a made-up file.
 """
 
 import ast
+import graphlib
 import re
 from pathlib import Path
 
@@ -20,15 +21,20 @@ TESTS = Path(__file__).parent
 # Which parts of the package each part may import. What is not listed is the top: it may all.
 ALLOWED = {
     "core": {"core"},
-    "optimizers": {"core", "optimizers"},
+    "algorithm.py": {"core"},
+    # What an optimizer here uses, an optimizer elsewhere can.
+    "optimizers": {"algorithm", "optimizers"},
     "schedules": {"core", "schedules"},
     "scaling": {"core", "scaling"},
     # An optimizer of wrappers uses the rates that report makes of a run.
-    "wrappers": {"core", "optimizers", "schedules", "scaling", "report", "wrappers"},
+    "wrappers": {
+        *("algorithm", "core", "optimizers", "schedules", "scaling", "report", "wrappers"),
+    },
     "dtensor": {"core", "optimizers", "schedules", "scaling", "dtensor"},
     "report": {"core", "optimizers", "schedules", "scaling", "report"},
     "openseq2seq": {"core", "optimizers", "schedules", "scaling", "wrappers", "openseq2seq"},
     "processes": {"core", "processes"},
+    "testing": {"core", "scaling", "wrappers", "dtensor", "testing"},
     "training": {
         *("core", "optimizers", "schedules", "scaling", "wrappers", "dtensor", "report"),
         *("openseq2seq", "processes", "training"),
@@ -39,15 +45,19 @@ SIDEWAYS = {
     ("optimizers/adamw.py", "tf_graft.optimizers.adam"): "AdamW is Adam with a default",
     ("optimizers/lars.py", "tf_graft.optimizers.layerwise"): "what LARS and LAMB share",
     ("optimizers/lamb.py", "tf_graft.optimizers.layerwise"): "what LARS and LAMB share",
-    ("wrappers/local_steps.py", "tf_graft.wrappers.center"): "what of AGN is the centre's life",
-    ("wrappers/worker_round.py", "tf_graft.wrappers.local_steps"): "what of a round is its steps",
-    ("wrappers/agn.py", "tf_graft.wrappers.worker_round"): "what of AGN is a worker's round",
-    ("wrappers/agn.py", "tf_graft.wrappers.center"): "what of AGN is the centre's life",
+    ("wrappers/agn.py", "tf_graft.wrappers.center"): "what of AGN is its center",
+    ("wrappers/agn.py", "tf_graft.wrappers.push"): "what of AGN is the push of its replicas",
+    ("wrappers/agn.py", "tf_graft.wrappers.servers"): "what of AGN is for parameter servers",
+    ("wrappers/agn.py", "tf_graft.wrappers.worker_round"): "the sums that a round reads",
+    ("wrappers/push.py", "tf_graft.wrappers.center"): "what is pushed to",
+    ("wrappers/servers.py", "tf_graft.wrappers.center"): "what is pushed to",
+    ("wrappers/servers.py", "tf_graft.wrappers.worker_round"): "a worker's round",
     ("scaling/fixed.py", "tf_graft.scaling.scaler"): "the base of all scalers",
     ("scaling/backoff.py", "tf_graft.scaling.scaler"): "the base of all scalers",
     ("scaling/logmax.py", "tf_graft.scaling.scaler"): "the base of all scalers",
     ("scaling/registry.py", "tf_graft.scaling"): "all scalers, by name",
-    ("scaling/mixed_precision.py", "tf_graft.scaling"): "uses a scaler, and the masters' penalties",
+    ("scaling/loss_scaling.py", "tf_graft.scaling"): "uses a scaler, and the masters' penalties",
+    ("scaling/mixed_precision.py", "tf_graft.scaling"): "puts a scaler into the pipeline",
 }
 ALGORITHMS = ("optimizers", "wrappers", "scaling")
 
@@ -249,6 +259,8 @@ RULES = {
         ("core/a.py", "from tf_graft.optimizers import sgd"),
         ("core/a.py", "def f():\n    import tf_graft"),
         ("core/a.py", "from tf_graft import Adam"),
+        ("algorithm.py", "from tf_graft import Adam"),
+        ("optimizers/a.py", "from tf_graft.core.numerics import length"),
         ("optimizers/a.py", "import tf_graft.wrappers.larc"),
         ("schedules/a.py", "from tf_graft import optimizers"),
         ("schedules/a.py", "from tf_graft.training.config import load"),
@@ -415,6 +427,28 @@ def test_rule_lets_good_files_pass(rule):
         ("core/e.py", "from tf_graft.core import state\nstate.assign({}, {})"),
     ):
         assert not list(rule(place, text))
+
+
+def imported_files(place, text):
+    """The package's files that a file imports, wherever in it: a name's is its module's."""
+    for module in imports(ast.parse(text)):
+        found, _, path = module.replace(".", "/").partition("/")
+        while found == "tf_graft" and path:
+            files = [p for p in (f"{path}.py", f"{path}/__init__.py") if (PACKAGE / p).exists()]
+            yield from files
+            path = "" if files else path.rpartition("/")[0]
+
+
+def test_no_file_imports_itself_through_others():
+    texts = {file.relative_to(PACKAGE).as_posix(): file.read_text("utf-8") for file in FILES}
+    graph = {place: set(imported_files(place, text)) - {place} for place, text in texts.items()}
+    assert "exits.py" in graph["cli.py"]
+    graphlib.TopologicalSorter(graph).prepare()
+
+
+def test_parts_are_in_one_order():
+    above = {part: allowed - {part} for part, allowed in ALLOWED.items()}
+    graphlib.TopologicalSorter(above).prepare()
 
 
 def test_exceptions_are_still_needed():

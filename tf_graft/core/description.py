@@ -4,6 +4,22 @@ import inspect
 from collections.abc import Container, Mapping
 from typing import Any
 
+from tensorflow.experimental import dtensor
+
+# What the engine's parts ask of an optimizer: `dir`, and with it tab completion, leaves it out.
+INTERNAL = {
+    *("acts_dense", "add_scalar", "apply_summed", "arguments", "builder", "compiled_proposals"),
+    *("complete", "counted_by", "decay_exclusions", "decays", "delegate", "early_variables"),
+    *("common", "engine", "everywhere", "examine", "exchange", "keras_slots", "lacks_state"),
+    *("named_variables", "namesake", "own_arguments", "parameters", "parameters_for"),
+    *("prepare", "proposals", "rate_variables", "rates", "scaling", "settle", "signature"),
+    *("slot_from_keras", "slots_in_keras", "snapshot", "spoiled_micro_steps", "strategy", "watch"),
+    # of wrappers
+    *("accumulated_steps", "adapts", "adopt", "centers", "children", "follow"),
+    *("leads", "local_step", "on_servers", "ratio", "reshapes", "round_length", "show_center"),
+    *("start_center",),
+}
+
 
 class Written(str):
     """A description in place of the object itself."""
@@ -38,9 +54,17 @@ def call(cls: type, arguments: Mapping[str, object], defaults: Mapping[str, obje
         arguments: the arguments by name.
         defaults: the defaults of other arguments, by name.
     """
-    own = {name: p.default for name, p in inspect.signature(cls).parameters.items()}
+    constructor: Any = inspect.getattr_static(cls, "__init__")
+    own = {name: p.default for name, p in inspect.signature(constructor).parameters.items()}
     usual = {name: described(value) for name, value in {**defaults, **own}.items()}
     usual.pop("learning_rate", None)
     given = {name: described(value) for name, value in arguments.items()}
     shown = [f"{name}={x}" for name, x in given.items() if x != usual.get(name)]
     return f"{cls.__name__}({', '.join(shown)})"
+
+
+def mesh(given: dtensor.Mesh | None) -> Written | None:
+    """A mesh by its dimensions: `Mesh(batch=2, model=2)`."""
+    if given is None:
+        return None
+    return Written(f"Mesh({', '.join(f'{n}={given.dim_size(n)}' for n in given.dim_names)})")

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_graft.core import arguments, checks
+from tf_graft.core import checks, options
 
 Check = Callable[[str, str, object], object]
 
@@ -81,7 +81,7 @@ def checked(cls: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """
     own = [name for name in inspect.signature(cls).parameters if name in CHECKS]
     common = {k: v for k, v in given.items() if k not in (*own, "learning_rate")}
-    arguments.checked(cls.__name__, own, common)
+    options.checked(cls.__name__, own, common)
     check(cls.__name__, given)
     rate = given.get("learning_rate")
     if rate is None or callable(rate) or isinstance(rate, Mapping):

@@ -1,7 +1,7 @@
 """Matches gradients and variables with parameters, or refuses them."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -70,25 +70,24 @@ def refuse_untrainable(owner: str, variables: Sequence[VariableLike], keys: Sequ
 
 
 def parameters_for(
-    owner: str, known: Parameters, key: Callable[[Any], Any], variables: Sequence[Any]
+    owner: str, known: Parameters, keys: Sequence[Any], variables: Sequence[Any]
 ) -> list[Parameter]:
-    """The parameter of each variable.
+    """The parameter of each variable, by its key.
 
     Raises:
         ValueError: a variable that is unknown or given twice.
     """
     found: dict[Any, Parameter] = {}
-    for variable in variables:
-        identity = key(variable)
-        parameter = known.get(identity)
+    for variable, key in zip(variables, keys, strict=True):
+        parameter = known.get(key)
         if parameter is None:
             raise ValueError(
                 f"{owner}: '{paths([variable])[0]}' is not one of the {len(known)} variables that "
                 "the optimizer was built for."
             )
-        if identity in found:
+        if key in found:
             raise ValueError(f"{owner}: '{parameter.path}' is given twice.")
-        found[identity] = parameter
+        found[key] = parameter
     return list(found.values())
 
 
