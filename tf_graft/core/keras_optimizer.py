@@ -193,8 +193,8 @@ class KerasOptimizer(keras.optimizers.Optimizer):
     @classmethod
     def own_arguments(cls) -> list[str]:
         """The arguments a class adds to the common ones; each is an attribute of the same name."""
-        names = inspect.signature(cls.__init__).parameters
-        return [name for name in names if name not in ("self", "common")]
+        given = list(inspect.signature(cls.__init__).parameters.values())[1:]
+        return [p.name for p in given if p.kind is not p.VAR_KEYWORD]
 
     def arguments(self) -> Config:
         """The arguments of the constructor as they are now, which `repr` shows."""

@@ -10,11 +10,13 @@ import tensorflow as tf
 from tf_graft.core import (
     building,
     checks,
+    contract,
     description,
     keras_contract,
     matching,
     rates,
     replicas,
+    signatures,
     slots,
 )
 from tf_graft.core.algorithm import Algorithm, Watcher
@@ -29,6 +31,7 @@ from tf_graft.core.types import Gradient, RateLike, Scalar, VariableLike
 from tf_graft.core.variables import State
 
 
+@signatures.complete
 class Optimizer(KerasOptimizer, Algorithm):
     """A Keras optimizer made of two pure functions, `slots` and `step`.
 
@@ -60,6 +63,11 @@ class Optimizer(KerasOptimizer, Algorithm):
 
     def __init__(self, learning_rate: RateLike = 0.001, **common: Unpack[Common]):
         super().__init__(learning_rate, **common)
+
+    def __init_subclass__(cls, **options: Any):
+        super().__init_subclass__(**options)
+        contract.check_class(cls)
+        signatures.complete(cls)
 
     @property
     def engine(self) -> Engine:
@@ -205,6 +213,7 @@ class Optimizer(KerasOptimizer, Algorithm):
         with replicas.ahead_of(variables), replicas.creating_under(self.strategy):
             by_path = dict(zip(paths(variables), variables, strict=True))
             self.prepare(by_path)
+            contract.check(self, by_path)
             built, self._shared = self.builder.state(
                 self, self.common, by_path, self.early_variables()
             )
