@@ -105,7 +105,7 @@ class CheckpointPart:
             keras_contract.take_for_restored(self._checkpoint, node, self._trackable)
 
     def _found(self, paths: Mapping[str, str]) -> Iterable[tuple[Any, int]]:
-        """Each trackable below, with its node in the checkpoint; the names of children match.
+        """Each trackable below, with its node in the checkpoint, matched by the names of children.
 
         It leaves the identity to TensorFlow, which notifies it when all that it will restore is
         known.

@@ -58,7 +58,7 @@ def local(variable: VariableLike) -> tf.Variable:
 
 
 def copies(variable: VariableLike) -> list[tf.Variable]:
-    """What to assign to, one by one, to change all copies of a variable, in a replica too."""
+    """The variables to assign to so that all copies change, from inside a replica too."""
     raw = storage(variable)
     if _in_replica() and isinstance(raw, tf.distribute.DistributedValues):
         return list(tf.distribute.get_strategy().experimental_local_results(raw))
@@ -66,7 +66,7 @@ def copies(variable: VariableLike) -> list[tf.Variable]:
 
 
 class Everywhere:
-    """Runs methods once in each replica's context; inside a replica, just there.
+    """Runs a method once in each replica's context, or only here if called in a replica.
 
     Traced functions are kept, so that each method is traced once.
     """
