@@ -10,7 +10,7 @@ import tensorflow as tf
 import tf_graft as tg
 from support import samples
 from tf_graft.core import numerics
-from tf_graft.core.optimizer import INTERNAL
+from tf_graft.core.description import INTERNAL
 from tf_graft.core.wrapped import Wrapped
 
 INF, NAN = np.inf, np.nan
@@ -26,7 +26,7 @@ FOR_AUTHORS = {
     *("step", "traits", "whole"),
 }
 OF_WRAPPERS = {
-    "AGN": {"center_values", "centered", "inner", "roles", "round", "rounds", "workers"},
+    "AGN": {"center_values", "centered", "inner", "roles", "round", "rounds", "scaler", "workers"},
     "AdaGraft": {"norms", "roles"},
     "LARC": {"inner", "roles"},
     "LayerwiseRates": {"roles"},
@@ -39,7 +39,7 @@ def test_public_names_are_those_meant_for_users(sample):
     optimizer = sample.make()
     cls = type(optimizer)
     keras_own = set(dir(keras.optimizers.Optimizer(0.1)))
-    arguments = {*cls._own_arguments(), *samples.COMMON_NAMES}
+    arguments = {*cls.own_arguments(), *samples.COMMON_NAMES}
     more = {name for name in dir(optimizer) if name[0] != "_"} - keras_own - arguments
     expected = FOR_USERS | FOR_AUTHORS | OF_WRAPPERS.get(cls.__name__, set())
     assert more == expected - arguments

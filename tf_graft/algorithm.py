@@ -15,11 +15,11 @@
   optimizers
 """
 
-from tf_graft.core.arguments import Common
 from tf_graft.core.checked import Checked
 from tf_graft.core.checks import boolean, choice, integer, matches, number, patterns
 from tf_graft.core.numerics import length, one_minus_power, quotient
 from tf_graft.core.optimizer import Optimizer
+from tf_graft.core.options import Common
 from tf_graft.core.parameters import Parameter, Parameters
 from tf_graft.core.point import Point, Step, under, within
 from tf_graft.core.registry import register

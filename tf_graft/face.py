@@ -1,4 +1,4 @@
-"""The public names of tf_graft. To import them is to register the classes with Keras."""
+"""The public names of tf_graft. Importing them registers the classes with Keras."""
 
 from tf_graft import algorithm, dtensor, report, scaling, schedules
 from tf_graft.core.checks import CheckpointError

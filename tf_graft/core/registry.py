@@ -8,7 +8,7 @@ import keras
 
 from tf_graft.core import keras_arguments, keras_contract
 from tf_graft.core.checks import shown
-from tf_graft.core.names import PACKAGE, Registry, refuse_missing
+from tf_graft.core.names import PACKAGE, Registry, refuse_missing, snake_case
 
 Class = TypeVar("Class", bound=type)
 OURS: Registry[keras.optimizers.Optimizer] = Registry("optimizer")
@@ -121,16 +121,17 @@ def deserialize(config: Mapping[str, Any]) -> keras.optimizers.Optimizer:
 
 
 def list_optimizers() -> dict[str, str]:
-    """Every optimizer's name, as configs write it, with a line on what it is."""
+    """Returns the name of every optimizer of this package, as configs write it, with a summary."""
     return dict(sorted(OURS.summaries().items()))
 
 
 def find(name: str) -> type[keras.optimizers.Optimizer]:
-    """The optimizer class of a name, in any case, with underscores or without; or of the name that
-    a class is registered under with Keras, such as `tf_graft>Adam`.
+    """Returns the optimizer class of a name; case and underscores do not matter.
+
+    Names that classes are registered under with Keras, such as `mine>Adam`, are names too.
 
     Raises:
-        ValueError: there is none.
+        ValueError: no class has that name, or the class cannot be wrapped.
     """
     registered = None if name.startswith(PACKAGE) else keras.saving.get_registered_object(name)
     if inspect.isclass(registered) and issubclass(registered, keras.optimizers.Optimizer):
@@ -138,15 +139,12 @@ def find(name: str) -> type[keras.optimizers.Optimizer]:
     if ours := OURS.get(name):
         return ours
     stock = KERAS.get(name)
-    way = stock and keras_contract.own_way(stock)
-    if way:
+    if stock is None:
+        usable = [cls for cls in KERAS.classes() if not keras_contract.own_way(cls)]
+        raise OURS.unknown("get", name, [snake_case(cls.__name__) for cls in usable])
+    if way := keras_contract.own_way(stock):
         raise ValueError(
             f"get('{name}'): it has a method '{way}' of its own, so it cannot be wrapped; to scale "
             "the loss there is mixed_precision."
         )
-    if stock is None:
-        usable = [
-            cls.__name__.lower() for cls in KERAS.classes() if not keras_contract.own_way(cls)
-        ]
-        raise OURS.unknown("get", name, usable)
     return stock

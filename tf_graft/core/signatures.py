@@ -10,7 +10,7 @@ import re
 import textwrap
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
-from tf_graft.core.arguments import Arguments, Common
+from tf_graft.core.options import OPTIONS, Common
 
 Class = TypeVar("Class", bound=type)
 
@@ -41,7 +41,7 @@ def common_arguments() -> tuple[Argument, ...]:
     documented = textwrap.dedent((inspect.getdoc(Common) or "").partition("Args:\n")[2])
     texts = {name: text for _, name, text in ENTRY.findall(documented)}
     return tuple(
-        Argument(name, annotation, getattr(vars(Arguments).get(name), "default", None), text)
+        Argument(name, annotation, OPTIONS[name].default, text)
         for name, annotation in get_type_hints(Common).items()
         for text in [texts.get(name, "")]  # without docstrings (python -OO) there is none
     )
