@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 import tf_graft as tg
-from support import samples, written
+from support import replicas, samples, written
 from tf_graft.core import contract, registry, signatures
 
 PACKAGE = pathlib.Path(tg.__file__).parent
@@ -202,6 +202,16 @@ def test_each_shape_is_traced(name):
         optimizer.build(variables())
 
 
+def test_the_common_arguments_may_go_by_another_name():
+    class Mine(Good):
+        def __init__(self, learning_rate=0.1, **options):
+            super().__init__(learning_rate, **options)
+
+    config = Mine(0.5, clipnorm=2.0).get_config()
+    assert Mine.from_config(config).get_config() == config
+    assert config["clipnorm"] == 2.0
+
+
 def test_a_child_is_checked():
     child = mine({"step": without("rows")})(0.1)
     with pytest.raises(ValueError, match=r"^Mine\.step: it returns no new value of the slot"):
@@ -233,7 +243,7 @@ def test_a_good_one_is_built_and_steps(dtype, options):
 
 
 def test_within_a_function_and_under_a_strategy():
-    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+    with replicas.mirrored().scope():
         optimizer, model = Good(), variables()
 
     @tf.function

@@ -272,6 +272,16 @@ def test_what_contributing_writes_passes():
     np.testing.assert_allclose(w, 1 - 0.5 * g / np.sqrt(s / 0.001), rtol=1e-5)
 
 
+def test_what_contributing_names_is_there():
+    root, text = CONTRIBUTING.parent, CONTRIBUTING.read_text("utf-8")
+    named = set(re.findall(r"[\w/]+\.py\b|\btests/\w+/", text)) - {"__init__.py"}
+    assert len(named) > 20
+    for name in named:
+        folders = (root, root / "tf_graft", root / "tf_graft" / "training")
+        folders += (root / "tests", root / "tests" / "support")
+        assert any((folder / name).exists() for folder in folders), name
+
+
 def test_testing_is_imported_when_it_is_used():
     assert tg.testing.check is check
     package = pathlib.Path(tg.__file__).parent

@@ -45,8 +45,8 @@ class TracedStep:
         except tf.errors.OperatorNotAllowedInGraphError as error:
             reason = checks.shown(error, str).rstrip(".")
             raise TypeError(
-                f"{self.where}: it cannot be traced {self.of}: {reason}. Use tensor operations only:"
-                " tf.where, not if."
+                f"{self.where}: it cannot be traced {self.of}: {reason}. Use tensor operations "
+                "only: tf.where, not if."
             ) from error
         except Exception as error:
             error.add_note(f"Raised by {self.where}, traced {self.of}.")

@@ -33,7 +33,9 @@ def _devices() -> list[str]:
 
 def replicas(make: Make) -> str:
     """Two replicas with half of a gradient each do what one device does with all of it."""
-    strategy = tf.distribute.MirroredStrategy(_devices())
+    # Without collectives: of two strategies on the same devices they end one another.
+    alone = tf.distribute.ReductionToOneDevice()
+    strategy = tf.distribute.MirroredStrategy(_devices(), cross_device_ops=alone)
     with strategy.scope():
         trial = Trial(make())
         trial.optimizer.build(list(trial.model.values()))
