@@ -130,7 +130,7 @@ def test_a_killed_worker_of_servers_is_started_again(tasks_do, tmp_path):
         others="time.sleep(60)",
     )
     assert code == 0
-    again = "The worker 1 was killed by SIGKILL; it is started again, and the run goes on."
+    again = "The worker 1 was killed by SIGKILL; it is restarted, and the run continues."
     assert said[1:] == [again, again]
 
 

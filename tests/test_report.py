@@ -489,6 +489,8 @@ def test_what_measures_nothing_is_refused(tmp_path):
         graft().norms()
     with pytest.raises(ValueError, match=r"every=0"):
         report.GraftRecorder(tmp_path / "r", every=0)
+    with pytest.raises(RuntimeError, match=r"^GraftRecorder\.record: it has no optimizer yet"):
+        report.GraftRecorder(tmp_path / "r").record()
     assert not list(tmp_path.iterdir())
 
 
@@ -538,7 +540,7 @@ BAD = {
     "kind of no text": (edited(kind=[1]), "kind is"),
     "unknown key": (edited(module="os"), "'module' is unknown for kind 'piecewise'"),
     "missing key": (edited(curve=None), "'curve' is missing for kind 'piecewise'"),
-    "twice": (edited().replace('"a/b"', '"a/w"'), "'a/w' stands there twice"),
+    "twice": (edited().replace('"a/b"', '"a/w"'), "'a/w' occurs twice"),
     "NaN": (edited(rates={"a/w": float("nan")}), "must be finite"),
     "infinite": (edited("global").replace("0.3", "1e999"), "must be finite"),
     "beyond float32": (edited("global").replace("0.3", "1e39"), "must be finite"),
@@ -546,8 +548,8 @@ BAD = {
     "true": (edited("global", rate=True), "must be a number"),
     "no rates": (edited(rates={}), "a number for each variable"),
     "rates of no names": (edited(rates=[1.0]), "a number for each variable"),
-    "falling steps": (edited(steps=[1, 3, 3]), "steps must rise"),
-    "too few values": (edited(curve=[1, 2]), "a value for each"),
+    "falling steps": (edited(steps=[1, 3, 3]), "steps must increase"),
+    "too few values": (edited(curve=[1, 2]), "one value for each"),
     "a curve of zero": (edited(curve=[1, 0, 1]), "above 0"),
     "a curve of no numbers": (edited(curve="123"), "list of numbers"),
 }

@@ -130,8 +130,8 @@ def test_a_full_disk_is_a_sentence(start, tmp_path):
     _, said = full.communicate(timeout=WAIT)
     assert full.returncode == 1
     assert re.fullmatch(
-        rf"{tmp_path}/a/\S+: file too large; nothing that was saved is lost: once that is mended, "
-        r"the same command goes on\.\n",
+        rf"{tmp_path}/a/\S+: file too large; nothing that was saved is lost: after that is fixed, "
+        r"the same command continues\.\n",
         said,
     )
 

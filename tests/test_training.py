@@ -237,7 +237,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     damage(tmp_path / "parts" / "checkpoints" / f"ckpt-13.{part}", how)
     said = []
     tiny("parts", say=said.append)
-    assert "Going on from ckpt-11 instead." in said[0] or (part, how) == ("index", "missing")
+    assert "Continuing from ckpt-11 instead." in said[0] or (part, how) == ("index", "missing")
     assert "after step 11" in said[-1]
     assert logs(tmp_path / "parts") == logs(whole)
 
@@ -488,7 +488,7 @@ def test_a_signal_saves_and_says_how_to_resume(signum, code, tmp_path):
     assert process.returncode == code, errors
     last = errors.strip().splitlines()[-1]
     assert last.startswith("Stopped by ")
-    assert last.endswith("the same command goes on from there.")
+    assert last.endswith("the same command continues from there.")
     rows = (tmp_path / "a" / "steps.csv").read_text().count("\n") - 1
     assert f"after step {rows:,}," in last
     assert tf.train.latest_checkpoint(tmp_path / "a" / "checkpoints").endswith(f"ckpt-{rows}")

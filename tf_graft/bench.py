@@ -1,21 +1,26 @@
-"""How long a step takes: ours, stock Keras' and the machine's own floor, measured in one run.
+"""Benchmarks of a step: ours, stock Keras', and the machine's own floor, measured in one run.
 
-The candidates take turns, so that a machine whose speed drifts is fair to all; figures are medians.
-The floor, of dense steps: the bytes a step must move over the bandwidth of an in-place add.
+The candidates take turns, so that a drift of the machine's speed affects all alike; figures are
+medians. The floor of a dense step: the bytes it must move, divided by the bandwidth of an in-place
+add.
 """
 
 import functools
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 import tf_graft as tg
+from tf_graft.core.types import Config, OptimizerLike, VariableLike
+
+T = TypeVar("T")
+Step: TypeAlias = Callable[[], object]
 
 IDS = 4096  # of a batch
 IDS_OF_AN_EXAMPLE = 8
@@ -23,7 +28,7 @@ WIDTH = 64
 SMALL_TABLE = 10_000
 ZIPF = 1.2
 
-SIX: dict[str, dict[str, Any]] = {
+SIX: dict[str, Config] = {
     "SGD": {"momentum": 0.9},
     "Adagrad": {},
     "Adadelta": {},
@@ -31,7 +36,7 @@ SIX: dict[str, dict[str, Any]] = {
     "Adam": {},
     "AdamW": {},
 }
-EVERY: dict[str, Callable[..., Any]] = {
+EVERY: dict[str, Callable[..., keras.optimizers.Optimizer]] = {
     **{name: functools.partial(getattr(tg, name), 0.01, **given) for name, given in SIX.items()},
     "NovoGrad": functools.partial(tg.NovoGrad, 0.01),
     "LARS": functools.partial(tg.LARS, 0.01),
@@ -46,17 +51,17 @@ EVERY: dict[str, Callable[..., Any]] = {
     ),
     "AGN of Adam": lambda **options: tg.AGN(tg.Adam(0.01), **options),
 }
-ALL_ON = {
+ALL_ON: Config = {
     "use_ema": True,
     "weight_decay": 0.01,
     "global_clipnorm": 1.0,
     "gradient_accumulation_steps": 2,
 }
-NOT_OF_AGN = ("use_ema", "weight_decay")  # they belong to its two optimizers
+NOT_OF_AGN = ("use_ema", "weight_decay")  # arguments of its two optimizers
 
 
 class RowTimes(NamedTuple):
-    """Milliseconds an update through an `Embedding`."""
+    """Milliseconds per update through an `Embedding`."""
 
     name: str
     options: str
@@ -66,7 +71,7 @@ class RowTimes(NamedTuple):
 
 
 class DenseTimes(NamedTuple):
-    """Milliseconds a step on dense gradients, and seconds to the end of the first step."""
+    """Milliseconds per step on dense gradients, and seconds to the end of the first step."""
 
     name: str
     unchecked: float
@@ -83,17 +88,18 @@ def row_sparse(
     stock: Sequence[str] = ("Adam",),
     names: Sequence[str] = tuple(EVERY),
 ) -> list[RowTimes]:
-    """Updates as `fit` makes them, through an `Embedding`, on 4,096 Zipf-distributed ids.
+    """Measures updates of `fit` through an `Embedding`, on 4,096 Zipf-distributed ids.
 
     Args:
-        table: rows of the large table, of width 64, float32; the small one has 10,000.
-        repeats: updates to take the median of.
-        stock: optimizers of stock Keras to measure on the large table too; they take about a
-            second an update.
-        names: which of `EVERY` to measure.
+        table: the rows of the large table, of width 64, float32; the small one has 10,000.
+        repeats: the number of updates to take the median of.
+        stock: the optimizers of stock Keras to measure on the large table too; an update of one
+            takes about a second.
+        names: the optimizers of `EVERY` to measure.
     """
     result = []
-    for name, options in itertools.product(names, ({}, ALL_ON)):
+    none: Config = {}
+    for name, options in itertools.product(names, (none, ALL_ON)):
         given = {k: v for k, v in options.items() if "AGN" not in name or k not in NOT_OF_AGN}
         sizes = (SMALL_TABLE, table)
         times = _medians({rows: _fit_step(EVERY[name](**given), rows) for rows in sizes}, repeats)
@@ -107,18 +113,18 @@ def row_sparse(
 
 
 def dense(repeats: int = 30, names: Sequence[str] = ("SGD", "Adagrad", "Adam")) -> list[DenseTimes]:
-    """Steps on the 214 tensors of ResNet-50, whose gradients are made inside the function.
+    """Measures steps on the 214 tensors of ResNet-50, with gradients computed in the function.
 
     Args:
-        repeats: steps to take the median of.
-        names: which optimizers.
+        repeats: the number of steps to take the median of.
+        names: the optimizers to measure.
     """
     shapes = [v.shape for v in keras.applications.ResNet50(weights=None).trainable_variables]
     weights = [tf.Variable(tf.random.normal(shape) * 0.01) for shape in shapes]
     targets = [tf.Variable(tf.random.normal(shape) * 0.01) for shape in shapes]
     size = sum(int(np.prod(shape)) for shape in shapes)
     bandwidth = _bandwidth()
-    _dense_step(keras.optimizers.SGD(1e-3), weights, targets)()  # a process' first trace costs more
+    _dense_step(keras.optimizers.SGD(1e-3), weights, targets)()  # the first trace costs more
     result = []
     for name in names:
         arguments = SIX[name]
@@ -144,8 +150,8 @@ def dense(repeats: int = 30, names: Sequence[str] = ("SGD", "Adagrad", "Adam")) 
     return result
 
 
-def _fit_step(optimizer: Any, rows: int) -> Callable[[], None]:
-    """What `fit` calls for an update of a small model with a table: a call for each micro-step."""
+def _fit_step(optimizer: keras.optimizers.Optimizer, rows: int) -> Step:
+    """Returns what `fit` calls to update a small model with a table, once per micro-step."""
     model = keras.Sequential(
         [
             keras.Input((IDS_OF_AN_EXAMPLE,), dtype="int64"),
@@ -171,14 +177,17 @@ def _ids() -> np.ndarray:
     return np.random.default_rng(0).zipf(ZIPF, size=(10, IDS))
 
 
-def _dense_step(optimizer: Any, weights: list[Any], targets: list[Any]) -> Callable[[], None]:
+def _dense_step(
+    optimizer: OptimizerLike, weights: list[VariableLike], targets: list[VariableLike]
+) -> Step:
     optimizer.build(weights)
 
     @tf.function
     def step() -> None:
-        gradients, before = [], []
+        gradients: list[tf.Tensor] = []
+        before: list[tf.Tensor] = []
         for weight, target in zip(reversed(weights), reversed(targets), strict=True):
-            with tf.control_dependencies(before):  # one after another, as in backpropagation
+            with tf.control_dependencies(before):  # one after the other, as in backpropagation
                 gradients.append(tf.convert_to_tensor(weight) - tf.convert_to_tensor(target))
             before = gradients[-1:]
         optimizer.apply(gradients[::-1], weights)
@@ -186,12 +195,12 @@ def _dense_step(optimizer: Any, weights: list[Any], targets: list[Any]) -> Calla
     return step
 
 
-def _medians(steps: dict[Any, Callable[[], None]], repeats: int) -> dict[Any, float]:
-    """Milliseconds of each step, the median over turns."""
+def _medians(steps: Mapping[T, Step], repeats: int) -> dict[T, float]:
+    """Measures the milliseconds of each step, the median over turns."""
     for step in steps.values():
         for _ in range(min(repeats, 10)):
             step()
-    times: dict[Any, list[float]] = {name: [] for name in steps}
+    times: dict[T, list[float]] = {name: [] for name in steps}
     for _ in range(repeats):
         for name, step in steps.items():
             start = time.perf_counter()
@@ -201,7 +210,7 @@ def _medians(steps: dict[Any, Callable[[], None]], repeats: int) -> dict[Any, fl
 
 
 def _bandwidth(size: int = 25_000_000) -> float:
-    """Bytes a second of `a += b` on float32: two reads and a write an entry."""
+    """Measures the bytes per second of `a += b` on float32: two reads and a write per entry."""
     a, b = tf.Variable(tf.zeros([size])), tf.Variable(tf.ones([size]))
 
     @tf.function

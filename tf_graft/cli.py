@@ -1,4 +1,4 @@
-"""The command line: `tf-graft`, also `python -m tf_graft`. What is heavy is imported late."""
+"""The command line: `tf-graft`, also `python -m tf_graft`. Commands import TensorFlow late."""
 
 import enum
 from pathlib import Path
@@ -63,7 +63,7 @@ def _options(
 
 @app.command()
 def train(config: Config, overrides: Overrides = None) -> None:
-    """Trains a model, or goes on where an interrupted run was left."""
+    """Trains a model, or continues an interrupted run."""
     with errors():
         from tf_graft.training import config as configs
         from tf_graft.training import start
@@ -85,7 +85,7 @@ def launch(
     workers: Annotated[int, typer.Option(min=1, help="How many workers.")] = 2,
     ps: Annotated[int, typer.Option(min=0, help="How many parameter servers.")] = 0,
 ) -> None:
-    """Trains with several processes on this machine, for a config with such a strategy."""
+    """Trains with several processes on this machine, if the config's strategy needs them."""
     with errors():
         from tf_graft.training import config as configs
         from tf_graft.training import launch as launcher
@@ -146,7 +146,7 @@ def schedule(
 def report(
     run: Annotated[Path, typer.Argument(help="The folder of a run, or a file of records.")],
     export: Annotated[Path | None, typer.Option(help="Write per-layer rates to this file.")] = None,
-    kind: Annotated[Kind, typer.Option(help="What the rates are made of.")] = Kind.piecewise,
+    kind: Annotated[Kind, typer.Option(help="The kind of the rates.")] = Kind.piecewise,
 ) -> None:
     """Shows what a graft measured; writes report.html; exports rates for layerwise_rates."""
     with errors():
@@ -175,7 +175,7 @@ def bench(
     dense: Annotated[bool, typer.Option(help="Measure the tensors of ResNet-50.")] = True,
     table: Annotated[int, typer.Option(help="Rows of the large table.")] = 1_000_000,
 ) -> None:
-    """Times our steps beside stock Keras' on this machine; takes about three minutes."""
+    """Compares the time of a step with stock Keras' on this machine; takes about 3 minutes."""
     with errors():
         from tf_graft.training import start
 
@@ -209,9 +209,9 @@ def _dense_table(times: "list[DenseTimes]") -> Table:
         title="A step on ResNet-50: 214 tensors, 25.6 M weights",
     )
     for t in times:
-        figures = (t.unchecked, t.checked, t.checked / t.unchecked, t.floor, t.stock)
-        figures += (t.stock / t.unchecked, t.traced, t.stock_traced)
-        table.add_row(t.name, *map(_figure, figures))
+        ours = (t.unchecked, t.checked, t.checked / t.unchecked, t.floor)
+        stock = (t.stock, t.stock / t.unchecked, t.traced, t.stock_traced)
+        table.add_row(t.name, *map(_figure, (*ours, *stock)))
     return table
 
 

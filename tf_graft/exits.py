@@ -1,23 +1,22 @@
-"""How a command ends that could not do what it was asked: one sentence, and an exit code."""
+"""How a failed command ends: with one sentence and an exit code."""
 
 import contextlib
 import os
 import signal
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 NEEDS_EXTRAS = "tf-graft needs its extras: pip install 'tf_graft[train]'"
 
 
 def end_when_interrupted() -> None:
-    """Has Ctrl-C end this process at once, from its first import to where a run listens itself.
+    """Makes Ctrl-C end this process at once, until a run installs its own signal handlers.
 
-    The KeyboardInterrupt that Python would raise is lost, or shown as another error, within the
-    imports of others.
+    Python's KeyboardInterrupt would be lost, or shown as another error, in imports of other
+    packages.
     """
 
-    def end(*_: Any) -> None:
+    def end(*_: object) -> None:
         os.write(2, b"Interrupted.\n")
         os._exit(128 + signal.SIGINT)
 
@@ -27,9 +26,9 @@ def end_when_interrupted() -> None:
 
 @contextlib.contextmanager
 def errors() -> Iterator[None]:
-    """Turns what a user can mend into a sentence on standard error and an exit code.
+    """Turns errors that a user can fix into a sentence on standard error and an exit code.
 
-    Codes: 1 for a run that failed, 2 for what was asked wrongly, 128 + n after signal n.
+    Codes: 1 for a run that failed, 2 for a wrong request, 128 + n after signal n.
     """
     try:
         yield
@@ -47,7 +46,7 @@ def errors() -> Iterator[None]:
 
 
 def _sentence(error: Exception) -> str:
-    """What an error says; of the operating system's, the file before what is wrong with it."""
+    """Describes an error; for one of the operating system, the file comes first."""
     from tf_graft.training.errors import reason
 
     if isinstance(error, OSError) and error.strerror:
@@ -56,7 +55,7 @@ def _sentence(error: Exception) -> str:
 
 
 def _code(error: Exception) -> int | None:
-    """The exit code for an error; None where it is no user's."""
+    """Returns the exit code for an error; None for one that a user cannot fix."""
     from tf_graft.training.errors import ConfigError
     from tf_graft.training.launch import LaunchError
     from tf_graft.training.stop import Stopped
@@ -66,12 +65,12 @@ def _code(error: Exception) -> int | None:
     if isinstance(error, ConfigError | LaunchError):
         return 2 if isinstance(error, ConfigError) else 1
     if isinstance(error, OSError) and not isinstance(error, ConnectionError):
-        return 1  # a closed pipe, the only one of a connection, is ended quietly by the caller
+        return 1  # a closed pipe, the only possible ConnectionError, is handled by the caller
     return _code_of_computing(error)
 
 
 def _code_of_computing(error: Exception) -> int | None:
-    """`_code`, for errors whose classes come with NumPy and TensorFlow."""
+    """Returns the exit code for errors whose classes need NumPy and TensorFlow."""
     from tf_graft.core.checks import CheckpointError
     from tf_graft.report import ReportError
 

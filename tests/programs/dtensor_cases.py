@@ -159,7 +159,7 @@ def test_mesh_of_all_devices_and_of_some():
     ("dims", "options", "message"),
     [
         ({"x": 3, "y": 3}, {}, "it takes 9 devices, and there are .*logical_cpus"),
-        ({"x": 1}, {}, "it takes 1 devices, and there are .*Fewer can be named"),
+        ({"x": 1}, {}, "it takes 1 devices, and there are .*Name fewer"),
         ({"x": 3, "y": -1}, {}, "a multiple of 3 devices"),
         ({"x": -1, "y": -1}, {}, "only one size can be -1"),
         ({"x": 0}, {}, "x is 0; it must be a whole number of at least 1"),

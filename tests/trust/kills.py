@@ -163,7 +163,7 @@ def _ends_in_a_sentence(runs, life):
     try:
         runs(life.overrides)
     except (FolderError, ConfigError) as error:
-        if "\n" in str(error) or not re.search(r"same command goes on|run\.dir", str(error)):
+        if "\n" in str(error) or not re.search(r"same command continues|run\.dir", str(error)):
             return f"{type(error).__name__} says: {error}"
     except KeyboardInterrupt:
         return None

@@ -5,7 +5,7 @@ import json
 import numpy as np
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
-from tf_graft.training.checkpoints import GRAPH, ORIGIN, STEP, VALUE
+from tf_graft.training.saved_state import GRAPH, ORIGIN, STEP, VALUE
 
 KERNEL = f"model_00000{VALUE}"
 FAR = 10**15
@@ -37,6 +37,11 @@ def changes(optimizer):
         "an origin of noise": _set(ORIGIN, b"\xff\x00noise"),
         "an origin without a config": _in_origin(lambda origin: origin.pop("config")),
         "an origin without checksums": _in_origin(lambda origin: origin.pop("checksums")),
+        "an origin without paths": _in_origin(lambda origin: origin.pop("paths")),
+        "an origin with paths of noise": _in_origin(lambda origin: origin.update(paths="\x00")),
+        "an origin without a group": _in_origin(lambda origin: origin["paths"].pop("optimizer")),
+        "an origin with a path too few": _in_origin(lambda origin: origin["paths"]["model"].pop()),
+        "an origin with a path twice": _in_origin(_repeat_a_path),
         "an origin of lists": _set(ORIGIN, b"[" * 100_000),
     }
 
@@ -74,6 +79,10 @@ def _in_origin(change):
         values[ORIGIN] = json.dumps(origin).encode()
 
     return changed
+
+
+def _repeat_a_path(origin):
+    origin["paths"]["model"][1] = origin["paths"]["model"][0]
 
 
 def _without(key):

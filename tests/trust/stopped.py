@@ -9,7 +9,7 @@ import tensorflow as tf
 import tf_graft
 from support.stopping import stopping_at
 from tf_graft.report import ReportError, records
-from tf_graft.training import checkpoints, config, loop, run
+from tf_graft.training import config, loop, run, saved_state
 from tf_graft.training.errors import ConfigError
 from tf_graft.training.folder import FolderError
 from trust import damage, made_once
@@ -140,9 +140,9 @@ def as_0_1(folder):
     (folder / records.FILE).write_bytes(head + b"".join(row[:-4] for row in rows))
 
     def without_origin(values):
-        origin = json.loads(values.pop(checkpoints.ORIGIN))
-        values[checkpoints.STEP] = np.int64(origin["step"])
-        values[checkpoints.COUNTER] = np.int64(9)
+        origin = json.loads(values.pop(saved_state.ORIGIN))
+        values[saved_state.STEP] = np.int64(origin["step"])
+        values[saved_state.COUNTER] = np.int64(9)
 
     for path in (folder / "checkpoints").glob("*.index"):
         rewritten(path.with_suffix(""), without_origin)

@@ -3,45 +3,39 @@
 import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from tf_graft.core import checks, matching
+from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.parameters import paths
-from tf_graft.openseq2seq import optimizers
+from tf_graft.core.types import Config, TensorLike, VariableLike
+from tf_graft.openseq2seq import larc, optimizers
 from tf_graft.openseq2seq import summaries as metrics
-from tf_graft.openseq2seq.train_step import TrainStep
-from tf_graft.scaling import AutomaticLossScaler, MixedPrecision
+from tf_graft.openseq2seq.train_step import Aggregate, TrainStep
+from tf_graft.scaling import AutomaticLossScaler, LossScaler, MixedPrecision
 from tf_graft.wrappers import LARC
 
 DTYPES = ("mixed", "float32", "float16", "bfloat16", "float64")
-# OpenSeq2Seq's larc_params, LARC's arguments, and their types.
-LARC_PARAMS = {
-    "larc_eta": ("eta", float),
-    "larc_mode": ("mode", str),
-    "min_update": ("min_update", float),
-    "epsilon": ("epsilon", float),
-}
 
 
 def optimize_loss(
-    loss: Callable[..., Any],
-    variables: Any,
-    optimizer: Any,
-    optimizer_params: Mapping[str, Any] | None = None,
-    learning_rate_decay_fn: Any = None,
-    dtype: Any = "float32",
+    loss: Callable[..., TensorLike],
+    variables: keras.Model | Sequence[VariableLike],
+    optimizer: optimizers.Identifier,
+    optimizer_params: Mapping[str, object] | None = None,
+    learning_rate_decay_fn: float | Callable[[tf.Tensor], TensorLike] | None = None,
+    dtype: str | tf.DType | type = "float32",
     clip_gradients: float | None = None,
     summaries: Sequence[str] | None = None,
-    larc_params: Mapping[str, Any] | None = None,
-    loss_scaling: Any = 1.0,
-    loss_scaling_params: Mapping[str, Any] | None = None,
+    larc_params: Mapping[str, object] | None = None,
+    loss_scaling: float | str | LossScaler = 1.0,
+    loss_scaling_params: Mapping[str, object] | None = None,
     iter_size: int = 1,
     freeze_variables_regex: str | None = None,
-    aggregate: Callable[[list[Any]], list[Any]] | None = None,
+    aggregate: Aggregate | None = None,
 ) -> TrainStep:
     """A compiled training step that minimizes a loss, put together from OpenSeq2Seq's arguments.
 
@@ -51,54 +45,54 @@ def optimize_loss(
     variables <- optimizer(variables, clip or LARC(mean over replicas and micro-steps of gradients))
     ```
 
-    From OpenSeq2Seq's, which took a tensor: `loss` is a function, and what is returned a function.
-    Repeated rows are summed before they are clipped; scalars and missing gradients are welcome in
-    all summaries; `optimizer_params` is left as it is; a fixed scale may be an int, and steps that
-    overflow are skipped under it too; the first update of an accumulation has all its micro-steps.
+    It differs from OpenSeq2Seq's: `loss` is a function, not a tensor, and the result is a function.
+    Repeated rows are summed before clipping; all summaries accept scalars and missing gradients;
+    `optimizer_params` is not modified; a fixed scale may be an int, and steps that overflow are
+    skipped under it too; the first update of an accumulation has all its micro-steps.
 
-    Under a `tf.distribute` strategy the step is called from outside the replicas with a batch of a
+    Under a `tf.distribute` strategy, call the step from outside the replicas with a batch of a
     distributed data set. Each replica computes the loss of its part, and the gradients are averaged
-    over them, which is what `on_horovod=True` did. To go on with Horovod give `aggregate`.
+    over the replicas, as with `on_horovod=True`. To continue with Horovod, pass `aggregate`.
 
     Args:
-        loss: takes a batch, returns a scalar. To be computed from tensors, without `fit`'s metrics;
-            `get_regularization_loss(model)` is to be added by it.
-        variables: what it is minimized over: a list, or a model for its trainable variables.
+        loss: takes a batch and returns a scalar, computed from tensors, without `fit`'s metrics.
+            It must add `get_regularization_loss(model)` itself.
+        variables: the variables to train: a list, or a model for its trainable variables.
         optimizer: `"Adagrad"`, `"Adam"`, `"AdamW"`, `"Ftrl"`, `"Momentum"`, `"NovoGrad"`,
             `"RMSProp"` or `"SGD"`, as they were in TensorFlow 1; the name of another class of
             tf_graft or Keras (`"LARS"`); a class; or an optimizer.
         optimizer_params: its arguments, under their names in TensorFlow 1 or in Keras. For
-            `"AdamW"`, `weight_decay` is multiplied by the learning rate. None with an optimizer.
+            `"AdamW"`, `weight_decay` is multiplied by the learning rate. None for an optimizer.
         learning_rate_decay_fn: the learning rate: a function of the number of updates made so far,
             a schedule or a number. None only with an optimizer, which then keeps its own.
-        dtype: `"mixed"` for loss scaling, or a float dtype for none. That of `variables` is what
-            decides on float32 masters; this says nothing about them.
+        dtype: `"mixed"` for loss scaling, or a float dtype for none. Whether there are float32
+            masters depends on the dtype of `variables`, not on this argument.
         clip_gradients: the largest global norm, above 0, or None. Not together with `larc_params`.
         summaries: which metrics: `"learning_rate"`, `"gradients"`, `"gradient_norm"`,
             `"global_gradient_norm"`, `"variables"`, `"variable_norm"`, `"larc_summaries"`,
             `"loss_scale"`. None for the rate, the global norm and the scale. They are returned, and
-            written to the default `tf.summary` writer where tensorboard is installed.
+            written to the default `tf.summary` writer if tensorboard is installed.
         larc_params: `{"larc_eta": float, "larc_mode": "clip" | "scale", "min_update": float,
             "epsilon": float}`, of which `larc_eta` is required, or None.
         loss_scaling: with `dtype="mixed"`, a number, `"Backoff"`, `"LogMax"` or a scaler of
             `tf_graft.scaling`. Default 1.0.
         loss_scaling_params: arguments of `"Backoff"` or `"LogMax"`.
-        iter_size: micro-steps to an update, at least 1. The rate and its step count updates.
-        freeze_variables_regex: variables whose path begins with a match are left out.
-        aggregate: makes of a replica's gradients (a list; float32 or float64 tensors,
-            `tf.IndexedSlices` or None, still times the loss scale) those to be used, such as their
-            mean over the workers of Horovod. It must give all workers the same.
+        iter_size: micro-steps per update, at least 1. The learning rate's step counts updates.
+        freeze_variables_regex: variables whose path begins with a match are not trained.
+        aggregate: takes a replica's gradients (a list of float32 or float64 tensors,
+            `tf.IndexedSlices` or None, still multiplied by the loss scale) and returns those to
+            use, such as their mean over Horovod's workers. All workers must get the same result.
 
     Returns:
         A `TrainStep`: called with a batch, returns the loss and a dict of metrics.
 
     Raises:
-        AttributeError: `clip_gradients` and `larc_params` together.
-        TypeError: an argument of the wrong type; no learning rate.
-        ValueError: an unknown name, or an argument out of range, named.
+        AttributeError: both `clip_gradients` and `larc_params` are given.
+        TypeError: an argument has the wrong type, or there is no learning rate.
+        ValueError: a name is unknown, or an argument is out of range; the message names it.
 
-    Row-sparse gradients: as the optimizer's; `"Adam"` and `"AdamW"` move all rows, as TensorFlow 1
-    did, unless `optimizer_params` has `"sparse": "lazy"`.
+    Row-sparse gradients: as in the optimizer; `"Adam"` and `"AdamW"` move all rows, as in
+    TensorFlow 1, unless `optimizer_params` has `"sparse": "lazy"`.
 
     Example:
         >>> w = tf.Variable([1.0, 2.0], name="w")
@@ -128,13 +122,13 @@ def optimize_loss(
 
 
 def get_regularization_loss(model: keras.Model) -> tf.Tensor:
-    """The sum of a model's penalties in float32: 0 where there is none.
+    """Sums a model's penalties in float32; 0 for a model without penalties.
 
-    Those of half-precision weights with a `tf_graft.scaling.MasterRegularizer` are not in it:
-    the optimizer computes them.
+    The sum excludes half-precision weights with a `tf_graft.scaling.MasterRegularizer`: the
+    optimizer computes their penalties.
 
     Args:
-        model: a Keras model; penalties of activities are of its last call.
+        model: a Keras model; penalties of activities are those of its last call.
 
     Returns:
         A float32 scalar.
@@ -149,29 +143,30 @@ def get_regularization_loss(model: keras.Model) -> tf.Tensor:
     return tf.add_n([tf.zeros([]), *(tf.cast(loss, tf.float32) for loss in model.losses)])
 
 
-def _refuse_no_functions(loss: Any, aggregate: Any) -> None:
+def _refuse_no_functions(loss: object, aggregate: object) -> None:
     for name, given in (("loss", loss), ("aggregate", aggregate)):
         if not callable(given) and (name == "loss" or given is not None):
             raise TypeError(
-                f"optimize_loss({name}={checks.shown(given)}): a function that computes it is "
-                "wanted."
+                f"optimize_loss({name}={checks.shown(given)}): {name} must be a function."
             )
 
 
-def _refuse_no_dicts(**params: Any) -> None:
+def _refuse_no_dicts(**params: object) -> None:
     for name, given in params.items():
         if not isinstance(given, Mapping | None):
-            raise TypeError(f"optimize_loss({name}={checks.shown(given)}): a dict is wanted.")
+            raise TypeError(f"optimize_loss({name}={checks.shown(given)}): {name} must be a dict.")
 
 
-def _mixed(dtype: Any) -> bool:
+def _mixed(dtype: str | tf.DType | type) -> bool:
     if isinstance(dtype, tf.DType | np.dtype | type):
         with contextlib.suppress(TypeError):
             dtype = tf.as_dtype(dtype).name
     return bool(checks.choice("optimize_loss", "dtype", dtype, DTYPES) == "mixed")
 
 
-def _scaler(loss_scaling: Any, params: Mapping[str, Any] | None) -> Any:
+def _scaler(
+    loss_scaling: float | str | LossScaler, params: Mapping[str, object] | None
+) -> float | LossScaler:
     if isinstance(loss_scaling, str):
         return AutomaticLossScaler(loss_scaling, params)
     if params:
@@ -182,8 +177,8 @@ def _scaler(loss_scaling: Any, params: Mapping[str, Any] | None) -> Any:
     return loss_scaling
 
 
-def _common(clip_gradients: float | None, iter_size: int) -> dict[str, Any]:
-    given: dict[str, Any] = {}
+def _common(clip_gradients: float | None, iter_size: int) -> Config:
+    given: Config = {}
     name = "clip_gradients"
     if clip_gradients is not None:
         norm = checks.number("optimize_loss", name, clip_gradients, 0, open_low=True)
@@ -194,49 +189,35 @@ def _common(clip_gradients: float | None, iter_size: int) -> dict[str, Any]:
 
 
 def _optimizer(
-    optimizer: Any,
-    params: Mapping[str, Any] | None,
-    decay: Any,
-    common: dict[str, Any],
-    larc_params: Mapping[str, Any] | None,
-    scaler: Any,
-) -> Any:
-    """The optimizer, in LARC, in MixedPrecision, as far as wanted."""
-    larc = None if larc_params is None else _larc(larc_params)
+    optimizer: optimizers.Identifier,
+    params: Mapping[str, object] | None,
+    decay: object,
+    common: Config,
+    larc_params: Mapping[str, object] | None,
+    scaler: float | LossScaler | None,
+) -> Optimizer:
+    """Makes the optimizer, within LARC and MixedPrecision if these are asked for."""
+    around = None if larc_params is None else larc.arguments(larc_params)
     given = isinstance(optimizer, keras.optimizers.Optimizer)
     if given and isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         raise TypeError(
             f"optimize_loss(optimizer={type(optimizer).__name__}(...)): what scales the loss comes "
             "from loss_scaling, with dtype='mixed'; give the optimizer in it."
         )
-    inner_takes = {} if larc is not None else common
+    inner_takes = {} if around is not None else common
     made = optimizers.build(optimizer, params, decay, inner_takes)
-    if larc is not None:
-        made = LARC(made, **larc, **common)
+    if around is not None:
+        made = LARC(made, **around, **common)
     elif given and common and scaler is None:
-        return MixedPrecision(made, 1.0, **common)  # which takes over what it has of its own
+        return MixedPrecision(made, 1.0, **common)  # lifts the optimizer's own arguments
     if scaler is None:
         return made
-    return MixedPrecision(made, scaler, **(common if given and larc is None else {}))
+    return MixedPrecision(made, scaler, **(common if given and around is None else {}))
 
 
-def _larc(params: Mapping[str, Any]) -> dict[str, Any]:
-    """LARC's arguments, checked as OpenSeq2Seq checked them."""
-    call = "optimize_loss(larc_params=...): "
-    if "larc_eta" not in params:
-        raise ValueError(f"{call}larc_eta parameter has to be specified.")
-    for key, value in params.items():
-        if key not in LARC_PARAMS:
-            raise ValueError(f"{call}Unknown parameter: {key}; there are {', '.join(LARC_PARAMS)}.")
-        kind = LARC_PARAMS[key][1]
-        if key == "larc_mode" and value not in ("clip", "scale"):
-            raise ValueError(f"{call}larc_mode has to be one of ['clip', 'scale'], not {value!r}.")
-        if not isinstance(value, kind):
-            raise ValueError(f"{call}{key} has to be of type {kind}, not {value!r}.")
-    return {LARC_PARAMS[key][0]: value for key, value in params.items()}
-
-
-def _variables(given: Any, freeze: str | None) -> list[Any]:
+def _variables(
+    given: keras.Model | Sequence[VariableLike], freeze: str | None
+) -> list[VariableLike]:
     listed = given.trainable_variables if isinstance(given, keras.Model) else given
     variables = matching.variables("optimize_loss", listed)
     if freeze is not None:

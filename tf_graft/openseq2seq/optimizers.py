@@ -1,42 +1,46 @@
-"""OpenSeq2Seq's optimizers by its names and arguments, which are TensorFlow 1's."""
+"""OpenSeq2Seq's optimizers, by the names and arguments they have there: those of TensorFlow 1."""
 
 import difflib
 import inspect
 import numbers
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeAlias
 
 import keras
 import tensorflow as tf
 
+from tf_graft.compose.of_keras import wrap
 from tf_graft.core import registry
 from tf_graft.core.optimizer import Optimizer
-from tf_graft.core.wrapped import wrap
+from tf_graft.core.types import Config, RateLike, TensorLike
 from tf_graft.optimizers import SGD, Adagrad, Adam, AdamW, Momentum, NovoGrad, RMSprop
 
+# An optimizer, its class or its name.
+Identifier: TypeAlias = str | type[keras.optimizers.Optimizer] | keras.optimizers.Optimizer
+
 _ADAM_NAMES = {"beta1": "beta_1", "beta2": "beta_2"}
-# As TensorFlow 1, whose Adam moved all rows of a table.
-_ADAM_DEFAULTS = {"epsilon": 1e-8, "sparse": "exact"}
+# As in TensorFlow 1, whose Adam moves all rows of a table.
+_ADAM_DEFAULTS: Config = {"epsilon": 1e-8, "sparse": "exact"}
 
 
 class Named(NamedTuple):
-    """What a name of OpenSeq2Seq's stands for.
+    """The optimizer that a name of OpenSeq2Seq's stands for.
 
     Args:
-        make: the class here.
-        names: TensorFlow 1's arguments, and what they are called here.
-        defaults: TensorFlow 1's, where they differ.
-        required: what must be given.
+        make: its class here.
+        names: the argument here for each argument of TensorFlow 1 that has another name.
+        defaults: the defaults of TensorFlow 1 that differ from those here.
+        required: the arguments without a default.
     """
 
-    make: Any
+    make: type[keras.optimizers.Optimizer]
     names: dict[str, str] = {}  # noqa: RUF012  (a named tuple's default, never changed)
-    defaults: dict[str, Any] = {}  # noqa: RUF012
+    defaults: Config = {}  # noqa: RUF012
     required: tuple[str, ...] = ()
 
 
 NAMES = {
-    "Adagrad": Named(Adagrad, defaults={"epsilon": 1e-30}),  # it had none
+    "Adagrad": Named(Adagrad, defaults={"epsilon": 1e-30}),  # TensorFlow 1 has none
     "Adam": Named(Adam, _ADAM_NAMES, _ADAM_DEFAULTS),
     "AdamW": Named(AdamW, _ADAM_NAMES, _ADAM_DEFAULTS, ("weight_decay",)),
     "Ftrl": Named(keras.optimizers.Ftrl),
@@ -48,21 +52,21 @@ NAMES = {
 
 
 class OfStep(keras.optimizers.schedules.LearningRateSchedule):
-    """The learning rate that a function of the step computes.
+    """A learning rate that a function of the step computes.
 
     Args:
         function: takes the number of updates made so far, an int64 scalar.
     """
 
-    def __init__(self, function: Any):
+    def __init__(self, function: Callable[[tf.Tensor], TensorLike]):
         self.function = function
 
-    def __call__(self, step: Any) -> tf.Tensor:
-        """The rate at a step, a float32 scalar."""
+    def __call__(self, step: TensorLike) -> tf.Tensor:
+        """Computes the rate at a step, a float32 scalar."""
         return tf.cast(self.function(tf.cast(step, tf.int64)), tf.float32)
 
-    def get_config(self) -> dict[str, Any]:
-        """Refused: a function cannot be written down.
+    def get_config(self) -> Config:
+        """Raises an error: a function cannot be serialized.
 
         Raises:
             NotImplementedError: always.
@@ -73,11 +77,11 @@ class OfStep(keras.optimizers.schedules.LearningRateSchedule):
         )
 
 
-def rate_of(decay: Any) -> Any:
-    """A learning rate from a number, a schedule or a function of the step.
+def rate_of(decay: object) -> RateLike:
+    """Makes a learning rate from a number, a schedule or a function of the step.
 
     Raises:
-        TypeError: something else, None included.
+        TypeError: `decay` is something else, or None.
     """
     if isinstance(decay, keras.optimizers.schedules.LearningRateSchedule):
         return decay
@@ -85,27 +89,27 @@ def rate_of(decay: Any) -> Any:
         return decay
     if not callable(decay):
         raise TypeError(
-            f"optimize_loss(learning_rate_decay_fn={decay!r}): a function of the step, a schedule "
-            "or a number is wanted."
+            f"optimize_loss(learning_rate_decay_fn={decay!r}): learning_rate_decay_fn must be "
+            "a function of the step, a schedule or a number."
         )
     return OfStep(decay)
 
 
 def build(
-    optimizer: Any, params: Mapping[str, Any] | None, decay: Any, common: Mapping[str, Any]
+    optimizer: Identifier, params: Mapping[str, object] | None, decay: object, common: Config
 ) -> Optimizer:
-    """The optimizer of a name, a class or an instance, with its learning rate.
+    """Makes an optimizer, with its learning rate, from a name, a class or an instance.
 
     Args:
-        optimizer: one of `NAMES`, the name of another class of tf_graft or Keras as it is written
-            there, a class, or an optimizer that has not been built.
-        params: its arguments, under TensorFlow 1's names or Keras'. Left as they are.
-        decay: see `rate_of`; for an instance None leaves its own.
-        common: arguments of the pipeline.
+        optimizer: one of `NAMES`, the exact name of another class of tf_graft or Keras, a class,
+            or an optimizer that is not built.
+        params: its arguments, under their names in TensorFlow 1 or Keras; not modified.
+        decay: see `rate_of`; None keeps the learning rate of an instance.
+        common: arguments that all optimizers of tf_graft have.
 
     Raises:
-        TypeError: no optimizer; no rate.
-        ValueError: an unknown name; a bad argument; arguments for an instance.
+        TypeError: `optimizer` is none of these, or there is no learning rate.
+        ValueError: the name is unknown, an argument is invalid, or an instance is given arguments.
     """
     if isinstance(optimizer, keras.optimizers.Optimizer):
         return _instance(optimizer, params, decay)
@@ -119,13 +123,16 @@ def build(
         optimizer = named.make
     if not inspect.isclass(optimizer) or not issubclass(optimizer, keras.optimizers.Optimizer):
         raise TypeError(
-            f"optimize_loss(optimizer={optimizer!r}): a name, a class or an optimizer is wanted."
+            f"optimize_loss(optimizer={optimizer!r}): optimizer must be a name, a class or an "
+            "optimizer."
         )
-    cls: Any = optimizer
+    cls: type[keras.optimizers.Optimizer] = optimizer
     return wrap(cls(learning_rate=rate_of(decay), **given, **common))
 
 
-def _instance(optimizer: Any, params: Mapping[str, Any] | None, decay: Any) -> Optimizer:
+def _instance(
+    optimizer: keras.optimizers.Optimizer, params: Mapping[str, object] | None, decay: object
+) -> Optimizer:
     if params:
         raise ValueError(
             f"optimize_loss(optimizer={type(optimizer).__name__}(...), optimizer_params={params}): "
@@ -138,7 +145,7 @@ def _instance(optimizer: Any, params: Mapping[str, Any] | None, decay: Any) -> O
 
 
 def _other(name: str) -> Named:
-    """The class of that very name, ours or Keras'."""
+    """The class with exactly this name, in tf_graft or Keras."""
     try:
         cls = registry.find(name)
     except ValueError:

@@ -1,36 +1,38 @@
-"""What OpenSeq2Seq's `optimize_loss` reports of a step: as metrics, and to TensorBoard."""
+"""The metrics of a step of `optimize_loss`, returned and written to TensorBoard."""
 
 import importlib.util
 from collections.abc import Sequence
-from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tf_graft.core import checks, clipping, numerics, replicas, rows, slots
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.slots import Slot
+from tf_graft.core.types import Gradient, VariableLike
 from tf_graft.core.write import Whole, put
 from tf_graft.scaling import MixedPrecision
+from tf_graft.wrappers import LARC
 
 NAMES = (
     *("learning_rate", "gradients", "gradient_norm", "global_gradient_norm", "variables"),
     *("variable_norm", "larc_summaries", "loss_scale"),
 )
 DEFAULT = ("learning_rate", "global_gradient_norm", "loss_scale")
-LARC = ("larc_clip_on", "larc_grad_update", "larc_final_lr")
+LARC_SUMMARIES = ("larc_clip_on", "larc_grad_update", "larc_final_lr")
 SCALAR = Slot(shape="scalar", dtype="float32")
 
 
 def checked(names: Sequence[str] | None) -> tuple[str, ...]:
-    """The summaries that are wanted; None for the default ones.
+    """Returns the summaries asked for; the default ones for None.
 
     Raises:
-        ValueError: one that there is not.
+        ValueError: there is no summary of that name.
     """
     if names is None:
         return DEFAULT
-    listed = "optimize_loss(summaries={}): a list of names is wanted."
+    listed = "optimize_loss(summaries={}): summaries must be a list of names."
     names = [names] if isinstance(names, str) else checks.listed(listed, names)
     for name in names:
         if name not in NAMES:
@@ -42,26 +44,30 @@ def checked(names: Sequence[str] | None) -> tuple[str, ...]:
 
 
 class Summaries:
-    """The metrics of a step.
+    """Computes the metrics of a step.
 
-    What is of gradients is of an update: the gradients of all replicas and micro-steps, unscaled.
-    It is kept in variables and stands until the next update.
+    Metrics of gradients are those of an update: of all replicas and micro-steps, unscaled. They
+    are kept in variables until the next update.
 
     Args:
-        names: of `NAMES`.
-        optimizer: a built optimizer, which is watched.
-        parameters: the paths of its variables, with the variables.
-        larc: the LARC in it, or None.
+        names: some of `NAMES`.
+        optimizer: a built optimizer; it calls back with its gradients.
+        variables: the variables it was built for, by path.
+        larc: the LARC nested in it, or None.
     """
 
     def __init__(
-        self, names: Sequence[str], optimizer: Optimizer, variables: dict[str, Any], larc: Any
+        self,
+        names: Sequence[str],
+        optimizer: Optimizer,
+        variables: dict[str, VariableLike],
+        larc: LARC | None,
     ):
         self._names, self._optimizer, self._variables = names, optimizer, variables
         self._larc = larc if "larc_summaries" in names else None
         self._clips = optimizer.clipvalue, optimizer.clipnorm, optimizer.global_clipnorm
-        self._kept: dict[str, Any] = {}
-        self._told: dict[str, Any] = {}  # those that the traced step has gradients for
+        self._kept: dict[str, keras.Variable] = {}
+        self._told: dict[str, None] = {}  # the names that the traced step has gradients for
         with tf.init_scope(), replicas.creating_under(replicas.strategy_of([*variables.values()])):
             self._make()
         if self._kept:
@@ -69,7 +75,7 @@ class Summaries:
 
     @tf.autograph.experimental.do_not_convert
     def before(self) -> dict[str, tf.Tensor]:
-        """The metrics that are known before the step."""
+        """Computes the metrics that do not depend on gradients, before the step."""
         found: dict[str, tf.Tensor] = {}
         if "learning_rate" in self._names:
             found["learning_rate"] = tf.cast(self._optimizer.learning_rate, tf.float32)
@@ -77,7 +83,7 @@ class Summaries:
             mixed = isinstance(self._optimizer, MixedPrecision)
             found["loss_scale"] = self._optimizer.loss_scale() if mixed else tf.ones([])
         for path, variable in self._variables.items():
-            value = tf.convert_to_tensor(variable)  # now, where `tf.cast` might read it later
+            value = tf.convert_to_tensor(variable)  # reads now; `tf.cast` may read later
             value = tf.cast(value, numerics.compute_dtype(value.dtype))
             if "variables" in self._names:
                 found[f"variables/{path}"] = value
@@ -87,7 +93,7 @@ class Summaries:
 
     @tf.autograph.experimental.do_not_convert
     def after(self) -> dict[str, tf.Tensor]:
-        """The metrics of the gradients of the last update."""
+        """Reads the metrics of the last update's gradients."""
         return {name: tf.convert_to_tensor(replicas.local(self._kept[name])) for name in self._told}
 
     def _make(self) -> None:
@@ -96,14 +102,16 @@ class Summaries:
             wanted["global_clipped_gradient_norm"] = SCALAR
         for name, slot in wanted.items():
             self._kept[name] = self._created(name, slot)
-        each = dict.fromkeys(LARC, SCALAR) if self._larc is not None else {}
+        each = dict.fromkeys(LARC_SUMMARIES, SCALAR) if self._larc is not None else {}
         each |= {"gradients": Slot()} if "gradients" in self._names else {}
         each |= {"gradient_norm": SCALAR} if "gradient_norm" in self._names else {}
         for name, slot in each.items():
             for path, variable in self._variables.items():
                 self._kept[f"{name}/{path}"] = self._created(f"{name}/{path}", slot, variable)
 
-    def _created(self, name: str, slot: Slot, variable: Any = None) -> Any:
+    def _created(
+        self, name: str, slot: Slot, variable: VariableLike | None = None
+    ) -> keras.Variable:
         dtype = "float32" if variable is None else tf.as_dtype(variable.dtype)
         dtype = numerics.compute_dtype(tf.as_dtype(dtype)).name
         return slots.create(("summaries",), name, slot, dtype, variable, self._optimizer.mesh)
@@ -113,7 +121,7 @@ class Summaries:
             self._told[name] = None
             put(self._kept[name], tf.cast(value, self._kept[name].dtype))
 
-    def _watch(self, gradients: list[Any], parameters: list[Parameter]) -> None:
+    def _watch(self, gradients: list[Gradient], parameters: list[Parameter]) -> None:
         if "global_gradient_norm" in self._kept:
             self._keep("global_gradient_norm", _norm(gradients))
         if len(self._kept) == 1:
@@ -133,23 +141,23 @@ class Summaries:
             if self._larc is not None:
                 self._keep_larc(self._larc, path, values, parameter.read(Whole()))
 
-    def _keep_larc(self, larc: Any, path: str, g: tf.Tensor, w: tf.Tensor) -> None:
-        """What LARC makes of a gradient."""
+    def _keep_larc(self, larc: LARC, path: str, g: tf.Tensor, w: tf.Tensor) -> None:
+        """Keeps how LARC changes the learning rate of a variable."""
         lr = tf.cast(self._optimizer.learning_rate, g.dtype)
         ratio = larc.ratio(g, w, lr) if larc.adapts(path) else tf.ones([], g.dtype)
         on = (ratio < 1) & (larc.mode == "clip")
-        for name, value in zip(LARC, (on, ratio, lr * ratio), strict=True):
+        for name, value in zip(LARC_SUMMARIES, (on, ratio, lr * ratio), strict=True):
             self._keep(f"{name}/{path}", value)
 
 
-def write(loss: tf.Tensor, metrics: dict[str, tf.Tensor], step: tf.Tensor, made: Any) -> None:
+def write(loss: tf.Tensor, metrics: dict[str, tf.Tensor], step: tf.Tensor, made: tf.Tensor) -> None:
     """Writes the metrics of an update to the default `tf.summary` writer, if there is one.
 
     Args:
-        loss: of the step.
+        loss: the loss of the step.
         metrics: scalars, and tensors for histograms.
-        step: number of updates before it.
-        made: whether this step was an update, made or skipped: micro-steps write nothing.
+        step: the number of updates before the step.
+        made: whether the step ends an update, applied or skipped; micro-steps write nothing.
     """
     if importlib.util.find_spec("tensorboard") is None:
         return
@@ -162,5 +170,5 @@ def write(loss: tf.Tensor, metrics: dict[str, tf.Tensor], step: tf.Tensor, made:
                 tf.summary.scalar(name, value, step=step)
 
 
-def _norm(gradients: Sequence[Any]) -> tf.Tensor:
+def _norm(gradients: Sequence[Gradient]) -> tf.Tensor:
     return numerics.norm([numerics.values(gradient) for gradient in gradients])

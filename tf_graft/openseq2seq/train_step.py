@@ -1,7 +1,7 @@
 """A compiled training step: loss, gradients, update, metrics."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypeAlias
 
 import keras
 import tensorflow as tf
@@ -10,25 +10,29 @@ from tf_graft.core import numerics, replicas
 from tf_graft.core.nesting import nested
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.parameters import paths
+from tf_graft.core.types import Gradient, Structure, TensorLike, VariableLike
 from tf_graft.openseq2seq import summaries
 from tf_graft.wrappers import LARC
 
+# Combines the gradients of several workers; see `optimize_loss`.
+Aggregate: TypeAlias = Callable[[list[Gradient | None]], list[Gradient | None]]
+
 
 class TrainStep:
-    """Minimizes a loss by one step for each call. `optimize_loss` makes it.
+    """Takes one step that minimizes a loss per call. `optimize_loss` returns it.
 
     Attributes:
-        optimizer: which has been built; its state is what is to be saved.
-        variables: what it trains.
+        optimizer: the optimizer, built; save it to save the state of training.
+        variables: the variables that are trained.
     """
 
     def __init__(
         self,
-        loss: Callable[..., Any],
-        variables: Sequence[Any],
+        loss: Callable[..., TensorLike],
+        variables: Sequence[VariableLike],
         optimizer: Optimizer,
         names: Sequence[str],
-        aggregate: Callable[[list[Any]], list[Any]] | None,
+        aggregate: Aggregate | None,
     ):
         self.optimizer = optimizer
         self.variables = list(variables)
@@ -39,13 +43,13 @@ class TrainStep:
         self._summaries = summaries.Summaries(names, optimizer, by_path, _larc(optimizer))
         self._compiled = tf.function(self._everywhere)
 
-    def __call__(self, *batch: Any) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+    def __call__(self, *batch: Structure) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         """Takes a step on a batch.
 
         Returns:
             The loss before the update, a float32 or float64 scalar, averaged over replicas, and the
-            metrics by name: scalars, and for `gradients/...` and `variables/...` the tensors. What
-            is of gradients is of the last update.
+            metrics by name: scalars, and tensors for `gradients/...` and `variables/...`. Metrics
+            of gradients are those of the last update.
 
         Raises:
             ValueError: the loss is not a scalar, or depends on none of the variables.
@@ -54,7 +58,9 @@ class TrainStep:
         summaries.write(loss, metrics, step, made)
         return loss, metrics
 
-    def _everywhere(self, *batch: Any) -> Any:
+    def _everywhere(
+        self, *batch: Structure
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor], tf.Tensor, tf.Tensor]:
         step = tf.convert_to_tensor(replicas.local(self.optimizer.iterations))
         metrics = self._summaries.before()
         if replicas.outside(self._strategy):
@@ -66,8 +72,8 @@ class TrainStep:
         taken = tf.convert_to_tensor(replicas.local(self.optimizer.micro_steps))
         return loss, metrics | self._summaries.after(), step, tf.equal(taken % every, 0)
 
-    # Not excluded from autograph, which is to convert the loss.
-    def _replica_step(self, *batch: Any) -> tf.Tensor:
+    # Autograph must convert the loss, so this method is not excluded from it.
+    def _replica_step(self, *batch: Structure) -> tf.Tensor:
         raw = [v.value if isinstance(v, keras.Variable) else v for v in self.variables]
         with tf.GradientTape() as tape:
             loss = tf.convert_to_tensor(self._loss(*batch))
@@ -82,7 +88,7 @@ class TrainStep:
         return loss
 
     @tf.autograph.experimental.do_not_convert
-    def _apply(self, gradients: list[Any]) -> None:
+    def _apply(self, gradients: list[Gradient | None]) -> None:
         gradients = [None if g is None else _precise(g) for g in gradients]
         if self._aggregate is not None:
             gradients = self._aggregate(gradients)
@@ -91,11 +97,11 @@ class TrainStep:
         self.optimizer.apply(*zip(*present, strict=True))
 
 
-def _precise(gradient: Any) -> Any:
-    """In the precision of the update, in which it is summed over replicas."""
+def _precise(gradient: Gradient) -> Gradient:
+    """Casts a gradient to the precision of the update, in which replicas sum it."""
     return numerics.cast(gradient, numerics.compute_dtype(numerics.values(gradient).dtype))
 
 
-def _larc(optimizer: Any) -> Any:
-    """The LARC that an optimizer is, or has in it."""
+def _larc(optimizer: Optimizer) -> LARC | None:
+    """The first LARC among an optimizer and those nested in it."""
     return next((found for found in nested(optimizer) if isinstance(found, LARC)), None)

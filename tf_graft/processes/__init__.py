@@ -1,1 +1,1 @@
-"""Several processes: a cluster of them on this machine, and `fit` in each."""
+"""Several processes: a cluster of them on this machine, and `fit` with several workers."""

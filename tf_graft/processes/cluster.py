@@ -1,7 +1,7 @@
-"""Processes of a cluster on this machine: one a task, on loopback, started and ended together.
+"""A cluster on this machine: a process per task, on loopback, started and ended together.
 
-Every process leads a group of its own, which ends as a whole. What they inherit of us is their
-standard input: when it closes, because we are gone in whatever way, they go too.
+Each process leads a process group, which ends as a whole. Its standard input is a pipe from the
+launcher; when the launcher ends, however it ends, the pipe closes and the process ends too.
 """
 
 import contextlib
@@ -15,16 +15,16 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Self
 
-LAUNCHED = "TF_GRAFT_LAUNCHED"  # tells a process to end when its standard input does
-SHOWN = 15  # lines of a task's output that are worth showing
+LAUNCHED = "TF_GRAFT_LAUNCHED"  # set in processes that end when their standard input closes
+SHOWN = 15  # lines of a task's output in an error message
 
 Task = tuple[str, int]
 
 
 def end_with_launcher() -> None:
-    """Has this process end when what launched it does, in whatever way; not launched, it stays."""
+    """Ends this process when its launcher ends; does nothing if no launcher started it."""
     if os.environ.get(LAUNCHED):
         threading.Thread(target=_wait_for_end, daemon=True).start()
 
@@ -36,7 +36,7 @@ def _wait_for_end() -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """So many ports of the loopback device that nobody listens on."""
+    """Finds `count` free local ports."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:
@@ -48,7 +48,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def cluster_spec(tasks: dict[str, int]) -> dict[str, list[str]]:
-    """Addresses on loopback for so many tasks of each kind, as `TF_CONFIG` has them."""
+    """Assigns loopback addresses to a number of tasks of each kind, in the form of `TF_CONFIG`."""
     ports = iter(free_ports(sum(tasks.values())))
     return {
         kind: [f"localhost:{next(ports)}" for _ in range(count)]
@@ -58,15 +58,15 @@ def cluster_spec(tasks: dict[str, int]) -> dict[str, list[str]]:
 
 
 class Cluster:
-    """Processes with `TF_CONFIG`, one for each task.
+    """Runs a process for each task, with its `TF_CONFIG`.
 
-    A context manager: on the way out no process is left, whatever happened.
+    A context manager: it starts all processes, and leaves none behind on exit.
 
     Args:
-        command: what each task runs.
-        tasks: how many there are of each kind: `{"worker": 2}`, `{"chief": 1, "worker": 2, "ps":
-            1}`. The first task of the first kind is the one that shows its output.
-        environment: for all, beside ours.
+        command: the command that each task runs.
+        tasks: the number of tasks of each kind: `{"worker": 2}`, `{"chief": 1, "worker": 2, "ps":
+            1}`. The first task of the first kind, the chief, shows its output.
+        environment: environment variables for all tasks, in addition to those of this process.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class Cluster:
             raise
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()
 
     def start(self, task: Task) -> None:
-        """Starts a task's process, anew where there was one: what that had started is ended."""
+        """Starts a task's process; an earlier one is killed first, with its process group."""
         if task in self.processes:
             _end_group(self.processes[task])
         kind, index = task
@@ -116,7 +116,7 @@ class Cluster:
             output.close()
 
     def output(self, task: Task) -> str:
-        """The last lines of what a task other than the chief has said."""
+        """Returns the last lines that a task other than the chief has printed."""
         try:
             text = self._output(task).read_text(errors="replace")
         except FileNotFoundError:
@@ -124,17 +124,17 @@ class Cluster:
         return "\n".join(text.splitlines()[-SHOWN:])
 
     def ended(self) -> dict[Task, int]:
-        """The exit codes of the tasks that have ended; -n for signal n."""
+        """Returns the exit codes of the tasks that have ended; -n for signal n."""
         codes = {task: process.poll() for task, process in self.processes.items()}
         return {task: code for task, code in codes.items() if code is not None}
 
     def send(self, signum: int, tasks: Sequence[Task]) -> None:
-        """Sends a signal to tasks, each with what it has started."""
+        """Sends a signal to the process groups of tasks."""
         for task in tasks:
             _signal_group(self.processes[task], signum)
 
     def wait(self, tasks: Sequence[Task], seconds: float) -> bool:
-        """Waits for tasks to end; whether they all did in time."""
+        """Waits for tasks to end; returns whether all did in time."""
         until = time.monotonic() + seconds
         while not set(tasks) <= self.ended().keys():
             if time.monotonic() > until:
@@ -143,7 +143,7 @@ class Cluster:
         return True
 
     def end(self) -> None:
-        """Kills what is left of every group, and waits for it."""
+        """Kills every process group, and waits for its leader to end."""
         for process in self.processes.values():
             _end_group(process)
         self._outputs.cleanup()

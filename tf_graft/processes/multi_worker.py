@@ -1,44 +1,47 @@
-"""`fit` and `evaluate` with several workers, which Keras 3 cannot do by itself.
+"""`fit` and `evaluate` with several workers, which Keras 3 does not support by itself.
 
-It fails twice: where it averages a batch of features and labels over the workers, to make metrics
-of it, and where it averages the scalars that a step returns along an axis they do not have.
+Keras fails twice: it averages a batch of features and labels over the workers to create metrics,
+and it averages the scalars that a step returns along an axis that they do not have.
 """
 
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
 import keras
 import tensorflow as tf
 
 from tf_graft.core import checks, keras_contract
+from tf_graft.core.types import Structure
+
+Step: TypeAlias = Callable[[Structure], Structure]
 
 PREPARED: weakref.WeakSet[keras.Model] = weakref.WeakSet()
 
 
 def multi_worker(model: keras.Model) -> keras.Model:
-    """Has `fit` and `evaluate` of a model work under `MultiWorkerMirroredStrategy`.
+    """Makes `fit` and `evaluate` of a model work under `MultiWorkerMirroredStrategy`.
 
-    Keras 3 makes such a model and predicts with it; its `fit` and `evaluate` raise. After this call
-    they work, with callbacks, validation and a `train_step` of your own: every worker runs the same
-    program, gets its part of each batch, and takes the step that one device would take of the whole
-    batch. Logs are the same on all workers, and so are the decisions of callbacks such as
-    `EarlyStopping`.
+    Keras 3 can create such a model and predict with it, but its `fit` and `evaluate` raise errors.
+    After this call they work, with callbacks, validation and a custom `train_step`: every worker
+    runs the same program, gets its part of each batch, and takes the step that one device would
+    take on the whole batch. Logs are the same on all workers, and so are the decisions of callbacks
+    such as `EarlyStopping`.
 
-    `batch_size`, and a data set's batch, is that of all workers together and should be divisible by
-    their number. Call `keras.utils.set_random_seed` first, so that all workers shuffle alike. All
-    workers must save what one saves, each to a path of its own. Without `TF_CONFIG`, which says
-    that there are several workers, nothing changes.
+    `batch_size`, or the batch of a data set, counts the examples of all workers together and should
+    be divisible by their number. Call `keras.utils.set_random_seed` first, so that all workers
+    shuffle alike. If one worker saves a file, all must, each to its own path. Without `TF_CONFIG`,
+    which describes the workers, this function changes nothing.
 
     Args:
-        model: made in the strategy's scope; compiled before or after. It is changed in place.
+        model: created in the strategy's scope; compiled before or after. Modified in place.
 
     Returns:
         The same model.
 
     Raises:
-        ValueError: the model was made outside the scope of a `MultiWorkerMirroredStrategy`; at the
-            first step, it is compiled with `steps_per_execution` above 1.
+        ValueError: the model was created outside the scope of a `MultiWorkerMirroredStrategy`; or,
+            raised at the first step, it is compiled with `steps_per_execution` above 1.
 
     Example:
         ```python
@@ -67,10 +70,10 @@ def multi_worker(model: keras.Model) -> keras.Model:
     return model
 
 
-def _averaged(model: keras.Model, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A step whose logs Keras averages over the workers: with an axis for it to do so along."""
+def _averaged(model: keras.Model, step: Step) -> Step:
+    """Adds to each log of a step the axis along which Keras averages over the workers."""
 
-    def with_axis(data: Any) -> Any:
+    def with_axis(data: Structure) -> Structure:
         if model.steps_per_execution > 1:
             raise ValueError(
                 f"multi_worker: the model '{model.name}' is compiled with steps_per_execution="

@@ -1,13 +1,16 @@
-"""tensorflow-datasets builders for data that installed packages ship: no network needed."""
+"""Builders of tensorflow-datasets for data that installed packages ship: no network needed."""
 
 import platform
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow_datasets as tfds
+
+Example: TypeAlias = dict[str, np.ndarray | int | str]
+Examples: TypeAlias = Iterator[tuple[int | str, Example]]  # with their keys
 
 
 class SklearnDigits(tfds.core.GeneratorBasedBuilder):
@@ -18,7 +21,7 @@ class SklearnDigits(tfds.core.GeneratorBasedBuilder):
 
     VERSION = tfds.core.Version("1.0.0")
 
-    def _info(self) -> Any:
+    def _info(self) -> tfds.core.DatasetInfo:
         return self.dataset_info_from_configs(
             features=tfds.features.FeaturesDict(
                 {
@@ -30,10 +33,10 @@ class SklearnDigits(tfds.core.GeneratorBasedBuilder):
             homepage="https://archive.ics.uci.edu/dataset/80",
         )
 
-    def _split_generators(self, _: Any) -> dict[str, Iterator[tuple[int, dict[str, Any]]]]:
+    def _split_generators(self, _: tfds.download.DownloadManager) -> dict[str, Examples]:
         return {"train": self._generate_examples(False), "test": self._generate_examples(True)}
 
-    def _generate_examples(self, test: bool) -> Iterator[tuple[int, dict[str, Any]]]:
+    def _generate_examples(self, test: bool) -> Examples:
         from sklearn.datasets import load_digits
 
         digits = load_digits()
@@ -44,10 +47,10 @@ class SklearnDigits(tfds.core.GeneratorBasedBuilder):
 
 
 class StdlibText(tfds.core.GeneratorBasedBuilder):
-    """The sources of Python's standard library, a file an example.
+    """The sources of Python's standard library, one file per example.
 
     The plain-ASCII modules of the top level in the order of their names, up to 2 MB; every tenth
-    is for testing. Each Python release is a data set of its own, as its sources differ.
+    is for testing. Each Python release is a separate data set, as its sources differ.
     """
 
     VERSION = tfds.core.Version("1.0.0")
@@ -56,7 +59,7 @@ class StdlibText(tfds.core.GeneratorBasedBuilder):
     ]
     MAX_BYTES = 2_000_000
 
-    def _info(self) -> Any:
+    def _info(self) -> tfds.core.DatasetInfo:
         return self.dataset_info_from_configs(
             features=tfds.features.FeaturesDict(
                 {"file": tfds.features.Text(), "text": tfds.features.Text()}
@@ -64,10 +67,10 @@ class StdlibText(tfds.core.GeneratorBasedBuilder):
             homepage="https://docs.python.org/3/library",
         )
 
-    def _split_generators(self, _: Any) -> dict[str, Iterator[tuple[str, dict[str, str]]]]:
+    def _split_generators(self, _: tfds.download.DownloadManager) -> dict[str, Examples]:
         return {"train": self._generate_examples(False), "test": self._generate_examples(True)}
 
-    def _generate_examples(self, test: bool) -> Iterator[tuple[str, dict[str, str]]]:
+    def _generate_examples(self, test: bool) -> Examples:
         for index, (name, text) in enumerate(self._modules()):
             if (index % 10 == 9) == test:
                 yield name, {"file": name, "text": text}

@@ -1,86 +1,52 @@
-"""The state of a run on disk: every variable that the next step depends on, and its number."""
+"""Checkpoints of a run: every variable that the next step depends on, and the step's number."""
 
-import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
-from google.protobuf.message import DecodeError
-from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
 from tf_graft.core.checks import CheckpointError
 from tf_graft.core.whole_files import remove, whole, write
 from tf_graft.report import ReportError, records
 from tf_graft.training.origin import Now, OfLog, Origin, parsed
+from tf_graft.training.saved_state import UNREADABLE, Groups, SavedState, keyed, paths_of
 
-# Keys in a file: what follows the name of a variable; its origin, or the step of version 0.1,
-# which had none and counted its states; TensorFlow's names of all.
-VALUE, ORIGIN = "/.ATTRIBUTES/VARIABLE_VALUE", "origin/.ATTRIBUTES/py_state"
-STEP, COUNTER = f"step{VALUE}", f"save_counter{VALUE}"
-GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+LATEST = "checkpoint"  # the file in which TensorFlow finds the name of the newest state
 
-LATEST = "checkpoint"  # the file in which TensorFlow looks for the name of the newest state
-
-# What a kill leaves of a state that was being written; the last two by versions before 0.2.
+# The files of a state that a kill interrupted; the last two are from versions before 0.2.
 LEFT = re.compile(r"(ckpt-\d+|checkpoint)\.part|ckpt-\d+_temp|checkpoint\.tmp\w+")
-
-UNBOUNDED = (-math.inf, math.inf)
-
-# What TensorFlow raises on files that are truncated, altered or of another program.
-UNREADABLE = (
-    tf.errors.OpError,
-    DecodeError,
-    AssertionError,
-    LookupError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
 
 
 class Checkpoints:
-    """Saves and restores a run in `folder`, of which the newest `keep` states are kept.
+    """Saves and restores the states of a run in `folder`, and keeps the newest `keep` of them.
 
-    Saved are the weights, the state of dropout and other random generators, the optimizer's
-    state, and the running metrics of an epoch under way.
+    A state consists of the weights, the state of dropout and other random generators, the
+    optimizer's state, and the running metrics of the current epoch.
     """
 
-    def __init__(self, folder: Path, model: keras.Model, keep: int, origin: Origin) -> None:
+    def __init__(self, folder: Path, groups: Groups, keep: int, origin: Origin) -> None:
         self._folder, self._origin, self._keep = folder, origin, keep
-        groups = {
-            "model": model.variables,
-            "optimizer": model.optimizer.variables,
-            "metrics": model.metrics_variables,
-        }
-        # Numbered, as names of layers depend on what else the process has made before.
-        self._variables = {
-            f"{group}_{number:05d}": variable
-            for group, variables in groups.items()
-            for number, variable in enumerate(variables)
-        }
-        tensors = {key: variable.value for key, variable in self._variables.items()}
-        self._state = tf.train.Checkpoint(**tensors)
+        self._groups = groups
+        tensors = {name: variable.value for name, variable in keyed(self._groups).items()}
         self._checkpoint = tf.train.Checkpoint(origin=origin, **tensors)
 
     def save(self, step: int, logs: Mapping[str, int]) -> None:
-        """Writes the state after `step`, whole or not at all; `logs` gives checksums by name."""
-        self._origin.now = Now(step, logs)
+        """Writes the state after `step`, whole or not at all; `logs` are checksums by name."""
+        self._origin.now = Now(step, logs, paths_of(self._groups))
         path = self._folder / f"ckpt-{step}"
         with whole(path) as part:
             self._checkpoint.write(str(part))
         for path in _states(self._folder):
-            if _number(path) > step:  # of steps that are being taken again
+            if _number(path) > step:  # of steps that will be taken again
                 remove(_index(path))
         self.settle(step)
 
     def settle(self, step: int) -> None:
-        """Has the folder say that the state after `step` is the latest, and hold those to keep."""
+        """Makes the state after `step` the latest, and removes states and files not to keep."""
         states = [path for path in _states(self._folder) if _number(path) <= step]
-        if states:  # for `tf.train.latest_checkpoint`; a run looks at the states themselves
+        if states:  # for `tf.train.latest_checkpoint`; a run does not read it
             write(self._folder / LATEST, f'model_checkpoint_path: "{states[0].name}"\n')
         for path in states[self._keep :]:
             remove(_index(path))
@@ -91,10 +57,10 @@ class Checkpoints:
                 remove(path)
 
     def restore(self, say: Callable[[str], None]) -> int:
-        """Loads the newest state that can be read, and returns its step; 0 where there is none.
+        """Loads the newest readable state, and returns its step; 0 if there are no states.
 
         Raises:
-            CheckpointError: there are states, and the run can go on from none of them.
+            CheckpointError: there are states, but the run can continue from none of them.
         """
         if (latest := self._folder / LATEST).is_dir():
             raise CheckpointError(f"{latest} is a folder, which no run makes; move it away.")
@@ -106,66 +72,41 @@ class Checkpoints:
                 problems.append((f"{path} {_clause(error)}.", isinstance(error, OfLog)))
                 continue
             for problem, _ in problems:
-                say(f"{problem} Going on from {path.name} instead.")
+                say(f"{problem} Continuing from {path.name} instead.")
             for notice in notices:
                 say(notice)
             return _number(path)
         if not problems:
             return 0
         problem, of_log = problems[0]
-        advice = "Put back a copy of that log, or remove it to go on without its rows; or start"
+        advice = "Put back a copy of that log, or remove it to continue without its rows; or start"
         raise CheckpointError(f"{problem} {advice if of_log else 'Start'} afresh: run.fresh=true.")
 
     def _load(self, path: Path, step: int) -> list[str]:
-        """Loads a state if it is whole and of this run; returns what the user should know."""
-        reader = tf.train.load_checkpoint(str(path))
-        self._check_variables(reader)
-        _check_graph(reader, self._variables)
-        saved = _origin_in(reader)
-        if saved is None and not np.array_equal(said := reader.get_tensor(STEP), step):
+        """Loads a state if it is whole and of this run; returns notices for the user."""
+        state = SavedState(path)
+        origin = state.origin()
+        if origin is None and not np.array_equal(said := state.step(), step):
             raise CheckpointError(f"cannot be read: it says that it is of step {said}")
-        notices = self._origin.check(saved, step)
-        self._check_values(reader)
-        status = self._state.read(str(path)).expect_partial()  # as to what is no variable
-        status.assert_existing_objects_matched()
+        paths = None if origin is None else parsed(origin)[1].paths
+        variables = state.matched(self._groups, paths)
+        notices = self._origin.check(origin, step)
+        state.load(variables)
         return notices
-
-    def _check_variables(self, reader: Any) -> None:
-        """Refuses other variables before a byte is allocated: a file says what it likes."""
-        shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-        for name, variable in self._variables.items():
-            key = f"{name}{VALUE}"
-            if shapes.pop(key, None) != variable.shape or dtypes[key] != variable.value.dtype:
-                message = f"it holds no {variable.path} of shape {tuple(variable.shape)}"
-                raise CheckpointError(f"cannot be read: {message}")
-        if more := sorted(set(shapes) - {ORIGIN, GRAPH, STEP, COUNTER}):
-            raise CheckpointError(f"cannot be read: its {more[0]} is no variable of this run")
-
-    def _check_values(self, reader: Any) -> None:
-        """Refuses what an optimizer's variable cannot hold, where it says what it can."""
-        for name, variable in self._variables.items():
-            low, high = getattr(variable, "within", UNBOUNDED)
-            if (low, high) == UNBOUNDED:
-                continue
-            value = reader.get_tensor(f"{name}{VALUE}")
-            diverged = ~np.isfinite(value) if math.isinf(high) else False
-            if not np.all((value >= low) & (value <= high) | diverged):
-                message = f"its {variable.path} does not lie in [{low:g}, {high:g}]"
-                raise CheckpointError(f"cannot be read: {message}")
 
 
 def check_records(folder: Path) -> None:
-    """Refuses the records in a run's folder that are not those its newest state was saved with.
+    """Refuses records in a run's folder that differ from those its newest state was saved with.
 
-    What is damaged in the file itself, it tells by itself.
+    Damage that shows in the file alone is left to its reader.
 
     Raises:
-        ReportError: rows are missing, or are another run's.
+        ReportError: rows are missing, or belong to another run.
     """
     path = folder / records.FILE
     for state in _states(folder / "checkpoints"):
         try:
-            saved = _origin_in(tf.train.load_checkpoint(str(state)))
+            saved = SavedState(state).origin()
             expected = None if saved is None else parsed(saved)[1].checksums.get(path.name)
         except UNREADABLE:
             continue
@@ -179,12 +120,8 @@ def check_records(folder: Path) -> None:
         return
 
 
-def _origin_in(reader: Any) -> bytes | None:
-    return reader.get_tensor(ORIGIN) if reader.has_tensor(ORIGIN) else None
-
-
 def _states(folder: Path) -> list[Path]:
-    """The states in a folder, the newest first: one is there when its index is."""
+    """Lists the states in a folder, the newest first; a state exists if its index does."""
     found = [path.with_suffix("") for path in folder.glob("ckpt-*.index")]
     found = [path for path in found if re.fullmatch(r"ckpt-\d+", path.name)]
     return sorted(found, key=_number, reverse=True)
@@ -198,17 +135,7 @@ def _index(path: Path) -> Path:
     return path.with_name(f"{path.name}.index")
 
 
-def _check_graph(reader: Any, names: Iterable[str]) -> None:
-    """Refuses a file that would have another's value restored into a variable."""
-    nodes = TrackableObjectGraph.FromString(reader.get_tensor(GRAPH)).nodes
-    children = {child.local_name: nodes[child.node_id] for child in nodes[0].children}
-    for name in names:
-        found = [each.checkpoint_key for each in children[name].attributes]
-        if found != [f"{name}{VALUE}"] or children[name].HasField("registered_saver"):
-            raise CheckpointError(f"cannot be read: it would restore {found} into {name}")
-
-
 def _clause(error: Exception) -> str:
-    """What is wrong with a state."""
+    """Describes an error of a state as a clause."""
     reason = str(error).strip().partition("\n")[0].rstrip(".")
     return reason if isinstance(error, CheckpointError) else f"cannot be read: {reason}"

@@ -1,7 +1,7 @@
-"""Configs: YAML and overrides in, a checked `RunConfig` or a `ConfigError` out.
+"""Reads configs: YAML and overrides in, a checked `RunConfig` or a `ConfigError` out.
 
-Files and overrides are read alike, as plain data (see `plain_yaml`): reading a config from
-elsewhere runs nothing and opens nothing.
+Files and overrides are both read as plain data (see `plain_yaml`): reading a config from elsewhere
+runs no code and opens no other file.
 """
 
 import math
@@ -14,12 +14,12 @@ from pydantic import ValidationError
 
 from tf_graft.training import plain_yaml, start
 from tf_graft.training.errors import ConfigError, Key, Source, explain, last_name, shown
-from tf_graft.training.schema import OPENSEQ2SEQ, OpenSeq2Seq, RunConfig
+from tf_graft.training.schema import OPENSEQ2SEQ, Config, OpenSeq2Seq, RunConfig
 
 MAX_BYTES = 64 * 1024
 SERIALIZED = {"class_name", "module", "registered_name"}
 NUMBER = re.compile(r"[+-]?\d[\d_]*\.?\d*(e[+-]?\d+)?", re.IGNORECASE)
-FLOAT32 = (1.1754944e-38, 3.4028235e38)  # what its numbers lie between, but for 0
+FLOAT32 = (1.1754944e-38, 3.4028235e38)  # the smallest and the largest of its normal numbers
 
 
 def load(
@@ -30,13 +30,13 @@ def load(
     Args:
         path: a YAML file of at most 64 KiB.
         overrides: such as `optimizer.learning_rate=0.1`, applied in order.
-        own: of a run's folder, where a file of rates may have made it longer.
+        own: whether a run wrote the file; then it may be longer, as it includes a file of rates.
 
     Returns:
-        The config, its `run.dir` filled in, and where each value came from.
+        The config, with `run.dir` filled in, and the place each value came from.
 
     Raises:
-        ConfigError: in one sentence, what is wrong and where.
+        ConfigError: the config is invalid; the message says in one sentence what and where.
     """
     try:
         with open(path, "rb") as file:
@@ -60,7 +60,7 @@ def load(
 def parse(
     text: str, name: str = "<config>", overrides: Sequence[str] = ()
 ) -> tuple[RunConfig, Source]:
-    """Checks the text of a config; `name` stands for the file in messages."""
+    """Checks the text of a config; messages call the file `name`."""
     source = Source(name)
     values = plain_yaml.read(text, source)
     if not isinstance(values, dict):
@@ -76,28 +76,28 @@ def parse(
         raise explain(error.errors()[0], values, source) from None
 
 
-def _translated(values: dict[str, Any], source: Source) -> dict[str, Any]:
-    """The values with OpenSeq2Seq's words in ours."""
+def _translated(values: Config, source: Source) -> Config:
+    """Translates the section `openseq2seq` into `optimizer` and `precision`."""
     try:
         section = OpenSeq2Seq.model_validate(values[OPENSEQ2SEQ])
     except ValidationError as error:
         first = error.errors()[0]
         first["loc"] = (OPENSEQ2SEQ, *first["loc"])
         raise explain(first, values, source) from None
-    start.tensorflow()  # only such a config needs it to be read
+    start.tensorflow()  # no other config needs it to be read
     from tf_graft.training import openseq2seq_config
 
     return openseq2seq_config.translate(values, section, source)
 
 
 def dump(config: RunConfig) -> str:
-    """The config as YAML, which `load` reads back; `run.fresh`, an order for once, aside."""
+    """Writes a config as YAML that `load` reads back, without `run.fresh`, which acts once."""
     values = config.model_dump(exclude_none=True, exclude={"run": {"fresh"}})
     return plain_yaml.written(values | {"optimizer": config.optimizer.given()})
 
 
 def differences(old: RunConfig, new: RunConfig, ignore: Sequence[str]) -> list[str]:
-    """What changed between two configs, a phrase a key, the keys in `ignore` aside."""
+    """Lists the changes between two configs, a phrase per key, except the keys in `ignore`."""
     before, after = (
         {".".join(map(str, key)): value for key, value in _flatten(config.model_dump())}
         for config in (old, new)
@@ -109,8 +109,8 @@ def differences(old: RunConfig, new: RunConfig, ignore: Sequence[str]) -> list[s
     ]
 
 
-def _override(values: dict[str, Any], override: str, source: Source) -> None:
-    """Replaces or adds a value; sections on the way to it are made."""
+def _override(values: Config, override: str, source: Source) -> None:
+    """Replaces or adds a value; missing sections on the path to it are created."""
     name, _, text = override.partition("=")
     override = " ".join(override.splitlines())
     if not re.fullmatch(r"\w+(\.\w+)*=.*", override):
@@ -121,7 +121,7 @@ def _override(values: dict[str, Any], override: str, source: Source) -> None:
 
 
 def _way(values: Any, names: list[str], override: str) -> tuple[Key, Any]:
-    """The key that names stand for, whole numbers in lists, and the section or list it is in."""
+    """Finds the section or list that a key is in, and the key, with whole numbers for lists."""
     key: Key = ()
     for depth, name in enumerate(names, 1):
         part: str | int = name
@@ -141,7 +141,7 @@ def _way(values: Any, names: list[str], override: str) -> tuple[Key, Any]:
     return key, values
 
 
-def _check_values(values: dict[str, Any], source: Source) -> None:
+def _check_values(values: Config, source: Source) -> None:
     for key, value in _flatten(values):
         for text in (*key, value):
             if isinstance(text, str):
@@ -150,14 +150,14 @@ def _check_values(values: dict[str, Any], source: Source) -> None:
             _check_number(key, value, source)
         if isinstance(value, str) and NUMBER.fullmatch(value) and key[-1] not in ("name", "dir"):
             raise source.error(key, f"{last_name(key)} is the text '{value}'; write {value}.")
-        if SERIALIZED.intersection(key):  # Keras would import the module it names
+        if SERIALIZED.intersection(key):  # Keras would import the module that it names
             raise source.error(key, f"'{last_name(key)}': write a name and its arguments.")
 
 
 def _check_text(key: Key, text: str, source: Source) -> None:
     half = re.search("[\ud800-\udfff]", text) is not None
     for found, what in (
-        ("${" in text, "'${'"),  # elsewhere it looks a value up, in the environment too
+        ("${" in text, "'${'"),  # other readers replace it, also from the environment
         ("\0" in text, "a zero byte"),
         (half, "half a character"),
     ):
@@ -167,7 +167,7 @@ def _check_text(key: Key, text: str, source: Source) -> None:
 
 
 def _check_number(key: Key, number: float, source: Source) -> None:
-    """Refuses what float32, in which everything is computed, makes 0, infinity or NaN."""
+    """Refuses numbers that become 0, infinity or NaN in float32, in which runs compute."""
     if number == 0 or FLOAT32[0] <= abs(number) <= FLOAT32[1]:
         return
     if isinstance(number, float) and not math.isfinite(number):
@@ -178,7 +178,7 @@ def _check_number(key: Key, number: float, source: Source) -> None:
     raise source.error(key, message)
 
 
-def _flatten(values: Any, key: Key = ()) -> Iterator[tuple[Key, Any]]:
+def _flatten(values: object, key: Key = ()) -> Iterator[tuple[Key, object]]:
     if not isinstance(values, dict | list) or not values:
         yield key, values
         return

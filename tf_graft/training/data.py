@@ -1,13 +1,13 @@
 """Data sets by name, and the endless stream of batches a run trains on.
 
-A batch is a function of the seed and its number alone, so a resumed run sees what the undisturbed
-one would have seen. Epoch `e` is the data set shuffled with a seed made of the run's and `e`;
-what the interrupted epoch has already used is skipped before any of it is decoded or batched.
+A batch depends on the seed and its number only, so a resumed run gets the same batches as an
+undisturbed one. Epoch `e` is the data set shuffled with a seed made from the run's seed and `e`;
+examples that the interrupted epoch has used are skipped before they are decoded or batched.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal, NamedTuple, TypeAlias
 
 import tensorflow as tf
 import tensorflow_datasets as tfds
@@ -18,33 +18,36 @@ from tf_graft.training.schema import Data
 
 CHARACTERS = 128
 
-Prepare = Callable[[Any], Any]
+Kind: TypeAlias = Literal["images", "characters", "words"]
+Read: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
+Example: TypeAlias = tf.Tensor | dict[str, tf.Tensor]
+Prepare: TypeAlias = Callable[[Example], tuple[tf.Tensor, tf.Tensor]]  # to an input and its class
 
 
 @dataclass(frozen=True)
 class Batches:
     """A data set as a run uses it.
 
-    A model is given images of `shape`, or `shape` ids of characters or words below `vocabulary`,
-    and answers with one of `classes` (for each character: the next one).
+    A model's inputs are images of `shape`, or `shape` ids of characters or words below
+    `vocabulary`; it predicts one of `classes` (for each character: the next one).
     """
 
-    kind: Literal["images", "characters", "words"]
+    kind: Kind
     shape: tuple[int, ...]
     vocabulary: int
     classes: int
     steps_per_epoch: int
-    test: Any
-    _train: Any
+    test: tf.data.Dataset
+    _train: tf.data.Dataset
     _prepare: Prepare
     _config: Data
 
-    def stream(self, seed: int, start: int) -> Any:
-        """The training batches from step `start` on, without end."""
+    def stream(self, seed: int, start: int) -> tf.data.Dataset:
+        """Returns the training batches from step `start` on, without end."""
         size, steps = self._config.batch_size, self.steps_per_epoch
         first, used = divmod(start, steps)
 
-        def epoch(number: Any) -> Any:
+        def epoch(number: tf.Tensor) -> tf.data.Dataset:
             shuffled = self._train.shuffle(
                 self._config.shuffle_buffer,
                 seed=number + seed * 1_000_003,
@@ -58,8 +61,18 @@ class Batches:
         return _for_all_workers(prepared.batch(size, drop_remainder=True))
 
 
+class _Form(NamedTuple):
+    """What the examples of a data set are, and how to make inputs and classes of them."""
+
+    kind: Kind
+    shape: tuple[int, ...]
+    vocabulary: int
+    classes: int
+    prepare: Prepare
+
+
 def list_data_sets() -> dict[str, str]:
-    """The names `data.name` knows, with a line on each."""
+    """Lists the values of `data.name`, with a line on each."""
     ours = {
         name: str(builder.__doc__).partition("\n")[0] for name, builder in prepared.SOURCES.items()
     }
@@ -67,41 +80,41 @@ def list_data_sets() -> dict[str, str]:
 
 
 def load(config: Data, steps_per_execution: int, source: Source) -> Batches:
-    """Opens a data set, which is prepared first (downloaded, where it is not one of ours).
+    """Opens a data set, after preparing it (downloading it, if it is not one of ours).
 
     An epoch is cut to whole batches, and to a whole number of executions.
 
     Raises:
-        ConfigError: the data set is unknown, cannot be downloaded, is of another kind, or smaller
-            than a batch.
+        ConfigError: the data set is unknown, cannot be downloaded, is of an unsupported kind, or
+            is smaller than a batch.
     """
     builder = prepared.builder(config, source)
     train, test = (_split(builder, key, config, source) for key in ("train", "test"))
     if config.name == "text":
-        kind: Any = "characters"
-        shape, vocabulary, classes = (config.sequence_length,), CHARACTERS, CHARACTERS
+        form = _characters(config.sequence_length)
         train, test = (_windows(split, config.sequence_length) for split in (train, test))
-        prepare: Prepare = _input_and_next(config.sequence_length)
     else:
-        kind, shape, vocabulary, classes, prepare = _classes(builder.info, config, source)
+        form = _classes(builder.info, config, source)
     size, count = config.batch_size, int(train.cardinality())
     steps = count // size // steps_per_execution * steps_per_execution
     if steps == 0:
         message = f"batch_size={size} times steps_per_execution={steps_per_execution} is more "
         raise source.error(("data", "batch_size"), f"{message}than the {count} examples.")
-    test = test.map(prepare, num_parallel_calls=tf.data.AUTOTUNE).batch(size)
+    test = test.map(form.prepare, num_parallel_calls=tf.data.AUTOTUNE).batch(size)
     test = _for_all_workers(test)
-    return Batches(kind, shape, vocabulary, classes, steps, test, train, prepare, config)
+    return Batches(*form[:4], steps, test, train, form.prepare, config)
 
 
-def _for_all_workers(batches: Any) -> Any:
-    """Every worker of a strategy reads all batches and takes its part of each."""
+def _for_all_workers(batches: tf.data.Dataset) -> tf.data.Dataset:
+    """Lets every worker of a strategy read all batches and take its part of each."""
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     return batches.with_options(options).prefetch(tf.data.AUTOTUNE)
 
 
-def _split(builder: Any, key: str, config: Data, source: Source) -> Any:
+def _split(
+    builder: tfds.core.DatasetBuilder, key: str, config: Data, source: Source
+) -> tf.data.Dataset:
     split = getattr(config, key)
     try:
         examples = builder.as_dataset(split=split, shuffle_files=False)
@@ -115,23 +128,23 @@ def _split(builder: Any, key: str, config: Data, source: Source) -> Any:
     return examples
 
 
-def _windows(files: Any, length: int) -> Any:
-    """The texts, one after the other, cut into pieces of `length` + 1 characters."""
+def _windows(files: tf.data.Dataset, length: int) -> tf.data.Dataset:
+    """Joins the texts and cuts them into pieces of `length` + 1 characters."""
     text = b"".join(example["text"] for example in files.as_numpy_iterator())
     pieces = [text[at : at + length + 1] for at in range(0, len(text) - length, length)]
     return tf.data.Dataset.from_tensor_slices(pieces)
 
 
-def _input_and_next(length: int) -> Prepare:
-    def read(piece: Any) -> Any:
+def _characters(length: int) -> _Form:
+    def prepare(piece: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         ids = tf.cast(tf.io.decode_raw(piece, tf.uint8), tf.int32)
         return tf.ensure_shape(ids[:-1], [length]), tf.ensure_shape(ids[1:], [length])
 
-    return read
+    return _Form("characters", (length,), CHARACTERS, CHARACTERS, prepare)
 
 
-def _classes(info: Any, config: Data, source: Source) -> Any:
-    """How to read a data set of (image or text, class) pairs."""
+def _classes(info: tfds.core.DatasetInfo, config: Data, source: Source) -> _Form:
+    """Describes a data set of (image or text, class) pairs."""
     keys = info.supervised_keys
     if not keys or len(keys) != 2 or not all(isinstance(key, str) for key in keys):
         message = f"'{config.name}' has no (input, class) pairs to train on."
@@ -140,34 +153,37 @@ def _classes(info: Any, config: Data, source: Source) -> Any:
     if not isinstance(y, tfds.features.ClassLabel):
         raise source.error(("data", "name"), f"the answers of '{config.name}' are not classes.")
     if isinstance(x, tfds.features.Image):
-        kind, vocabulary, (shape, read) = "images", 0, _image(x, config, source)
+        kind: Kind = "images"
+        vocabulary, (shape, read) = 0, _image(x, config, source)
     elif isinstance(x, tfds.features.Text):
         kind, shape, vocabulary = "words", (config.sequence_length,), config.vocabulary
         read = _words(config)
     else:
         message = f"'{config.name}' holds neither images nor texts but {type(x).__name__}."
         raise source.error(("data", "name"), message)
-    return kind, shape, vocabulary, y.num_classes, lambda e: (read(e[keys[0]]), e[keys[1]])
+    return _Form(kind, shape, vocabulary, y.num_classes, lambda e: (read(e[keys[0]]), e[keys[1]]))
 
 
-def _image(feature: Any, config: Data, source: Source) -> tuple[tuple[int, ...], Prepare]:
+def _image(
+    feature: tfds.features.Image, config: Data, source: Source
+) -> tuple[tuple[int, ...], Read]:
     height, width, channels = feature.shape
     size = config.image_size
     if size is None and None in (height, width):
         message = f"the images of '{config.name}' differ in size; set data.image_size."
         raise source.error(("data", "name"), message)
 
-    def read(image: Any) -> Any:
+    def read(image: tf.Tensor) -> tf.Tensor:
         scaled = tf.cast(image, tf.float32) / 255.0
         return scaled if size is None else tf.image.resize(scaled, (size, size))
 
     return (size or height, size or width, channels), read
 
 
-def _words(config: Data) -> Prepare:
-    """Words as ids: hashed, so that no dictionary must be made and kept; 0 is padding."""
+def _words(config: Data) -> Read:
+    """Maps words to ids by a hash, so that no dictionary is needed; 0 is padding."""
 
-    def read(text: Any) -> Any:
+    def read(text: tf.Tensor) -> tf.Tensor:
         words = tf.strings.split(tf.strings.lower(text))[: config.sequence_length]
         ids = tf.strings.to_hash_bucket_fast(words, config.vocabulary - 1) + 1
         padding = config.sequence_length - tf.size(ids)

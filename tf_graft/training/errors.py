@@ -1,4 +1,4 @@
-"""What is wrong with a config, said in one sentence with its place."""
+"""Errors in configs: one sentence, with the place."""
 
 import difflib
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from tf_graft.training.schema import (
 
 Key = tuple[str | int, ...]
 
-# Where pydantic's own words say little to the reader of a config.
+# Phrases that replace messages of pydantic which say little to the reader of a config.
 PHRASES = {
     "string_pattern_mismatch": "is not a name",
     "model_type": "should be a section of 'key: value' lines",
@@ -33,19 +33,19 @@ PHRASES = {
 
 
 class ConfigError(ValueError):
-    """A config that cannot be run; the message says where and what to write instead."""
+    """A config that cannot be run; the message says where, and what to write instead."""
 
 
 @dataclass
 class Source:
-    """Where each value of a config came from."""
+    """The place that each value of a config came from."""
 
     file: str
     lines: dict[Key, int] = field(default_factory=dict)
     overrides: dict[Key, str] = field(default_factory=dict)
 
     def error(self, key: Key, message: str) -> ConfigError:
-        """A ConfigError that names the place `key` was set, or its section, or the file."""
+        """Makes a ConfigError that names the place where `key`, or its section, was set."""
         for end in range(len(key), -1, -1):
             if key[:end] in self.overrides:
                 return ConfigError(f"override '{self.overrides[key[:end]]}': {message}")
@@ -54,18 +54,18 @@ class Source:
         return ConfigError(f"{self.file}: {message}")
 
     def at(self, line: int | None, key: Key, message: str) -> ConfigError:
-        """A ConfigError that names a line of the file; or the override that set `key`."""
+        """Makes a ConfigError that names a line of the file, or the override that set `key`."""
         if self.overridden(key):
             return self.error(key, message)
         return ConfigError(f"{self.file}:{line}: {message}" if line else f"{self.file}: {message}")
 
     def note(self, line: int, key: Key) -> None:
-        """Keeps the line that a key stands on, unless it is an override's."""
+        """Records the line of a key, unless an override set it."""
         if not self.overridden(key):
             self.lines.setdefault(key, line)
 
     def override(self, key: Key, text: str) -> None:
-        """Keeps the override that sets a key, in place of what it replaces."""
+        """Records the override that sets a key, in place of the values that it replaces."""
         replaced = [k for k in (*self.lines, *self.overrides) if k[: len(key)] == key]
         for known in replaced:
             self.lines.pop(known, None)
@@ -73,15 +73,15 @@ class Source:
         self.overrides[key] = text
 
     def overridden(self, key: Key) -> bool:
-        """Whether an override set a key, or a section that it is in."""
+        """Returns whether an override set a key, or a section that it is in."""
         return any(key[: len(over)] == over for over in self.overrides)
 
 
 def explain(error: ErrorDetails, values: Any, source: Source) -> ConfigError:
-    """A ConfigError for a complaint of pydantic's about `values`."""
+    """Makes a ConfigError from an error that pydantic found in `values`."""
     absent = error["type"] in ("missing", "extra_forbidden")
     key: Key = ()
-    for part in error["loc"]:  # which also holds tags of unions, where there is no value
+    for part in error["loc"]:  # includes tags of unions, which are no keys
         try:
             values = values[part]
         except (KeyError, IndexError, TypeError):
@@ -92,19 +92,19 @@ def explain(error: ErrorDetails, values: Any, source: Source) -> ConfigError:
 
 
 def reason(error: OSError) -> str:
-    """What the operating system says of an error, as a part of a sentence."""
+    """Returns the operating system's message as a part of a sentence."""
     said = error.strerror or str(error)
     return f"{said[:1].lower()}{said[1:]}"
 
 
 def suggest(word: str, options: Sequence[str]) -> str:
-    """The end of an error sentence: what was perhaps meant, else what there is."""
+    """Ends an error sentence with a close match, or else with all options."""
     close = difflib.get_close_matches(word, options, n=1)
     return f"did you mean '{close[0]}'?" if close else f"there are {', '.join(sorted(options))}."
 
 
 def last_name(key: Key) -> str:
-    """The innermost name in a key, as the reader of an error knows the value."""
+    """Returns the innermost name in a key, by which an error names the value."""
     return next((part for part in reversed(key) if isinstance(part, str)), "the config")
 
 
@@ -139,8 +139,8 @@ def _known_keys(error: ErrorDetails) -> list[str]:
     return list(section.model_fields)
 
 
-def shown(value: Any) -> str:
-    """A value as an error sentence names it."""
+def shown(value: object) -> str:
+    """Formats a value for an error sentence."""
     if isinstance(value, dict | list):
         return "a section" if isinstance(value, dict) else "a list"
     return f"the text {value[:60]!r}" if isinstance(value, str) else str(value)[:60]

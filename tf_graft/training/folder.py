@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import tensorflow as tf
 
@@ -19,7 +18,7 @@ from tf_graft.training.errors import ConfigError, Source, reason
 from tf_graft.training.lock import InUse, locked
 from tf_graft.training.schema import RunConfig
 
-# These may change between two sessions of a run: they do not change what is computed.
+# The keys that may change between two sessions of a run: they do not affect what it computes.
 FREE = (
     "data.dir",
     "run.checkpoint_every",
@@ -33,7 +32,7 @@ FREE = (
 
 
 class State(enum.Enum):
-    """Where a run stands, told by what its folder holds; see `RunFolder`."""
+    """The state of a run, as its folder's content shows it; see `RunFolder`."""
 
     NEW = enum.auto()
     RUN = enum.auto()
@@ -42,38 +41,38 @@ class State(enum.Enum):
 
 
 class FolderError(OSError):
-    """A run cannot write to its folder; the message says what, why, and how to go on."""
+    """A run cannot write to its folder; the message says what, why, and how to continue."""
 
 
 class RunFolder:
     """The files of one run, and the states of a run.
 
     config.yaml   the config as resolved
-    steps.csv     a row a step: step, epoch, loss, learning_rate
-    metrics.csv   a row an epoch: the means over the training data, and the test data's
-    plot.png      both, drawn
+    steps.csv     a row per step: step, epoch, loss, learning_rate
+    metrics.csv   a row per epoch: the means over the training data, and the test data
+    plot.png      a plot of both
     summary.json  the final numbers; written last
     model.keras   the trained model
     checkpoints/  states to resume from
-    graft.records, report.html  what a graft measured, and `tf-graft report` on it
+    graft.records, report.html  a graft's measurements, and the output of `tf-graft report`
     tensorboard/  the metrics for TensorBoard
-    run.lock      which process writes here, while it does
+    run.lock      the process that writes here, while it runs
 
-    A run can be killed at any moment: what a folder holds tells where the run stands, and each
-    step from one state to the next is a single operation on a file.
+    A run can be killed at any moment: the folder's content shows its state, and each transition
+    from one state to the next is a single operation on a file.
 
-    state     the folder holds        what begins or goes on there does
-    NEW       nothing                 puts config.yaml in its place; then it is a RUN
-    RUN       config.yaml             goes on from the newest checkpoint, from none at step 0, and
-                                      writes summary.json when all else is in its place;
+    state     the folder holds        the next session
+    NEW       nothing                 writes config.yaml; then the state is RUN
+    RUN       config.yaml             continues from the newest checkpoint, or at step 0, and
+                                      writes summary.json after all other files;
                                       with run.fresh, renames config.yaml to config.yaml.emptying
-    EMPTYING  config.yaml.emptying    removes what the run has left; then as if NEW, and removes
-              and no config.yaml      config.yaml.emptying
+    EMPTYING  config.yaml.emptying    removes the files of the run; then acts as in NEW, and
+              and no config.yaml      removes config.yaml.emptying
     FOREIGN   something else          is refused
 
-    A checkpoint is there when its index is, a log's rows once it comes after them. Anything else
-    gets its place whole, by way of `<name>.part`; those that a kill has left count for nothing,
-    and are removed when a run begins or goes on.
+    A checkpoint exists when its index exists; rows of a log count once a checkpoint follows them.
+    All other files are written whole, via `<name>.part`; such parts that a kill has left are
+    ignored, and removed when a run begins or continues.
     """
 
     def __init__(self, path: str) -> None:
@@ -94,10 +93,10 @@ class RunFolder:
         self._emptying, self._lock = self.path / "config.yaml.emptying", self.path / "run.lock"
 
     def state(self) -> State:
-        """Where the run stands.
+        """Returns the state of the run.
 
         Raises:
-            OSError: the folder cannot be read, or is none.
+            OSError: the folder cannot be read, or is not a folder.
         """
         try:
             held = set(self.path.iterdir())
@@ -131,11 +130,11 @@ class RunFolder:
     def opened(
         self, config: RunConfig, source: Source, say: Callable[[str], None]
     ) -> Iterator[None]:
-        """Has this process alone write to the folder, which is made, and emptied where asked to.
+        """Locks the folder for this process; creates it, or empties it with `run.fresh`.
 
         Raises:
-            ConfigError: the folder cannot be used; what it holds is as before.
-            FolderError: the folder cannot be written to any more.
+            ConfigError: the folder cannot be used; its content has not changed.
+            FolderError: the folder can no longer be written to.
         """
         with contextlib.ExitStack() as stack:
             with self._usable(source):
@@ -148,15 +147,15 @@ class RunFolder:
                 yield
 
     def goes_on(self, config: RunConfig) -> bool:
-        """Whether there are states to resume from, whoever empties the folder at this moment."""
+        """Returns whether a run continues here, even while another process empties the folder."""
         return not config.run.fresh and self.state() == State.RUN
 
-    def finished(self) -> dict[str, Any] | None:
-        """The summary of the last complete session; None where there is none.
+    def finished(self) -> results.Numbers | None:
+        """Reads the summary of the last complete session; None if there is none.
 
         Raises:
-            OSError: it cannot be read.
-            ValueError: it is damaged.
+            OSError: the summary cannot be read.
+            ValueError: the summary is damaged.
         """
         if self.state() != State.RUN or not self.summary.exists():
             return None
@@ -164,7 +163,7 @@ class RunFolder:
         return summary if self.model.exists() else None
 
     def _begin(self, config: RunConfig) -> None:
-        """Takes the folder to the state RUN, in the steps that the class describes."""
+        """Takes the folder to the state RUN, by the transitions that the class describes."""
         if config.run.fresh and self.config.exists():
             os.replace(self.config, self._emptying)
         if self._emptying.exists() and not self.config.exists():
@@ -177,7 +176,7 @@ class RunFolder:
         remove(self._emptying)
 
     def _files(self) -> tuple[Path, ...]:
-        """All but the config, which comes first and goes last."""
+        """Lists all files but the config, which is written first and removed last."""
         logs = self.steps, self.metrics, self.records
         return *logs, self.plot, self.summary, self.model, self.report
 
@@ -196,20 +195,20 @@ class RunFolder:
 
     @contextlib.contextmanager
     def _usable(self, source: Source) -> Iterator[None]:
-        """Says what is wrong with `run.dir` where the folder cannot be used."""
+        """Turns errors of a folder that cannot be used into a ConfigError about `run.dir`."""
         try:
             yield
         except InUse as holder:
             message = f"{self.path} is in use by {holder}; wait for it to end"
         except OSError as error:
-            message = f"{self.path} cannot be used ({reason(error)}); mend that"
+            message = f"{self.path} cannot be used ({reason(error)}); fix that"
         else:
             return
         raise source.error(("run", "dir"), f"{message}, or choose another run.dir.") from None
 
     @contextlib.contextmanager
     def _sentences(self) -> Iterator[None]:
-        """Says what to do where a file of the run cannot be written."""
+        """Turns errors of writing a file of the run into a FolderError that says what to do."""
         try:
             yield
         except (OSError, tf.errors.OpError, Unwritable) as error:
@@ -217,17 +216,17 @@ class RunFolder:
             if said is None:
                 raise
             raise FolderError(
-                f"{said}; nothing that was saved is lost: once that is mended, the same command "
-                "goes on."
+                f"{said}; nothing that was saved is lost: after that is fixed, the same command "
+                "continues."
             ) from error
 
     def _said(self, error: Exception) -> str | None:
-        """A file and what is wrong with it; None for errors that are of no file of the run."""
+        """Names a file and its error; None for errors that concern no file of the run."""
         if isinstance(error, OSError):
-            closed = isinstance(error, ConnectionError)  # by who reads our output
+            closed = isinstance(error, ConnectionError)  # of the pipe that reads our output
             return None if closed else f"{error.filename or self.path}: {reason(error)}"
         if isinstance(error, Unwritable):
             return str(error).removesuffix(".")
-        pattern = rf"({re.escape(str(self.path))}\S*); ([^\n\[]*)"  # as TensorFlow says it
+        pattern = rf"({re.escape(str(self.path))}\S*); ([^\n\[]*)"  # TensorFlow's form
         found = re.search(pattern, str(error))
         return found and f"{found[1]}: {found[2].strip().lower()}"

@@ -11,12 +11,12 @@ from tf_graft.training.errors import ConfigError, Source
 from tf_graft.training.schema import RunConfig
 from tf_graft.training.stop import StopRequest
 
-GRACE = 30.0  # seconds for the others to end after the chief, or for it after a signal
-RESTARTS = 3  # of workers of a parameter server, which the run survives
+GRACE = 30.0  # seconds for the others to end after the chief, or for the chief after a signal
+RESTARTS = 3  # of lost workers, with parameter servers
 
 
 class LaunchError(Exception):
-    """A task ended in a way the run cannot survive; the message says which and how."""
+    """A task ended in a way that the run cannot survive; the message says which and how."""
 
 
 def launch(
@@ -29,14 +29,14 @@ def launch(
     """Runs a config as a cluster of processes on this machine; returns the chief's exit code.
 
     Args:
-        config: of a strategy with several processes.
-        source: returned beside it.
-        command: what trains the config, in each process.
+        config: a config whose strategy needs several processes.
+        source: the places of its values.
+        command: the command that trains the config, run in each process.
         tasks: `{"worker": n, "ps": m}`.
-        say: is given what the user should know, a line at a time.
+        say: called with each line for the user.
 
     Raises:
-        ConfigError: the strategy does not go with the tasks.
+        ConfigError: the strategy does not match the tasks.
         LaunchError: a task failed; all others have been ended.
     """
     tasks = _tasks(config, source, tasks)
@@ -64,7 +64,7 @@ def _tasks(config: RunConfig, source: Source, given: dict[str, int]) -> dict[str
 
 
 def _watched(cluster: Cluster, serves: bool, stop: StopRequest, say: Callable[[str], None]) -> int:
-    """Waits for the chief; passes on what is to stop it; sees to the others."""
+    """Waits for the chief, forwards signals to it, and restarts workers that may be lost."""
     restarts = signalled = 0
     while cluster.chief not in cluster.ended():
         if stop.signum is not None and not signalled:
@@ -81,14 +81,14 @@ def _watched(cluster: Cluster, serves: bool, stop: StopRequest, say: Callable[[s
                     break
                 raise LaunchError(_failure(cluster, task, code))
             restarts += 1
-            say(f"The {_name(task)} {_ending(code)}; it is started again, and the run goes on.")
+            say(f"The {_name(task)} {_ending(code)}; it is restarted, and the run continues.")
             cluster.start(task)
         time.sleep(0.05)
     return _collected(cluster, serves)
 
 
 def _collected(cluster: Cluster, serves: bool) -> int:
-    """The chief's exit code, after the others have ended."""
+    """Waits for the other tasks to end, and returns the chief's exit code."""
     code = cluster.ended()[cluster.chief]
     others = [] if serves or code else cluster.tasks[1:]
     if not cluster.wait(others, GRACE):
@@ -103,7 +103,7 @@ def _collected(cluster: Cluster, serves: bool) -> int:
 def _failure(cluster: Cluster, task: Task, code: int) -> str:
     said = cluster.output(task)
     return f"the {_name(task)} {_ending(code)}; all others were ended." + (
-        f" Its last words:\n{said}" if said else ""
+        f" Its last output:\n{said}" if said else ""
     )
 
 
@@ -118,5 +118,5 @@ def _name(task: Task) -> str:
 
 
 def command_of(config: Path, overrides: Sequence[str]) -> list[str]:
-    """What trains a config in a process of its own."""
+    """Returns the command that trains a config in a separate process."""
     return [sys.executable, "-m", "tf_graft", "train", str(config), *overrides]

@@ -1,4 +1,4 @@
-"""A lock on a folder, which the operating system takes back from a process that dies."""
+"""A lock on a folder, which the operating system releases when its process dies."""
 
 import contextlib
 import errno
@@ -23,13 +23,13 @@ class InUse(Exception):
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[bool]:
-    """Holds the lock that is the file `path`, which says who holds it.
+    """Holds a lock on the file `path`, which names the process that holds it.
 
-    Gives whether there are locks where the file lies. The file is removed in the end; one that a
-    kill has left locks nothing.
+    Yields whether the file system supports locks. The file is removed at the end; a file that a
+    killed process has left locks nothing.
 
     Raises:
-        InUse: another process holds it.
+        InUse: another process holds the lock.
         OSError: the file cannot be written.
     """
     file, holds = _acquired(path)
@@ -42,7 +42,7 @@ def locked(path: Path) -> Iterator[bool]:
     finally:
         with contextlib.suppress(OSError):
             if _is_at(file, path):
-                path.unlink()  # before the lock is given back: who waits for it looks again
+                path.unlink()  # before the lock is released: who waits for it checks again
         file.close()
 
 
@@ -51,13 +51,13 @@ def _acquired(path: Path) -> tuple[IO[str], bool]:
         with contextlib.ExitStack() as stack:
             file = stack.enter_context(open(path, "a+", errors="replace"))
             holds = _lock(file)
-            if _is_at(file, path):  # else who held it has removed it since
+            if _is_at(file, path):  # otherwise its holder has removed it since
                 stack.pop_all()
                 return file, holds
 
 
 def _lock(file: IO[str]) -> bool:
-    """Locks a file; whether it could, or there are no locks."""
+    """Locks a file; returns False if the file system has no locks."""
     if fcntl is None:
         return False
     try:
@@ -73,7 +73,7 @@ def _lock(file: IO[str]) -> bool:
 
 
 def _is_at(file: IO[str], path: Path) -> bool:
-    """Whether an open file is still the one at `path`."""
+    """Returns whether an open file is still the one at `path`."""
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
     return False

@@ -1,10 +1,10 @@
-"""A run's logs: CSVs that grow by rows, each of which ends with its checksum."""
+"""A run's logs: CSV files that grow by rows; each row ends with a checksum."""
 
 import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,17 +12,17 @@ from tf_graft.core.checks import CheckpointError
 from tf_graft.core.whole_files import write
 from tf_graft.report.rows import Rows, checksum, unreadable
 
-CHECKSUM = "crc32"  # the last column; logs of earlier versions have none
+CHECKSUM = "crc32"  # the last column; logs of version 0.1 have none
 STEP = re.compile(r"\d{1,18}", re.ASCII)
 
 
 class Log:
-    """A CSV that grows by rows and never holds one twice, whatever happens to the process.
+    """A CSV that grows by rows and never holds a row twice, whatever happens to the process.
 
-    Opened at step `n`, rows of later steps, and what a killed process left of a row, are dropped.
+    Opening it at step `n` drops the rows of later steps, and the torn row of a killed process.
 
     Raises:
-        CheckpointError: the file is no such log.
+        CheckpointError: the file is not such a log.
     """
 
     def __init__(self, path: Path, columns: Sequence[str], step: int) -> None:
@@ -30,32 +30,32 @@ class Log:
         kept = found.texts[: found.rows.until(step)]
         if kept and found.columns != list(columns):
             raise CheckpointError(
-                f"{path} has the columns {','.join(found.columns)}, and {','.join(columns)} are "
-                "wanted; remove it to go on without its rows."
+                f"{path} has the columns {','.join(found.columns)} in place of "
+                f"{','.join(columns)}; remove it to continue without its rows."
             )
         self.path = path
         self._columns, self._checksum = columns, _of_header(columns)
         write(path, "".join([_header(columns), *map(self._sealed, kept)]))
         self._file = open(path, "a", buffering=1)  # noqa: SIM115  (a line at a time, for long)
 
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Appends a row; floats in the shortest form that reads back as the same float32."""
+    def add(self, row: Mapping[str, float]) -> None:
+        """Appends a row; floats have the shortest form that reads back as the same float32."""
         values = (row[column] for column in self._columns)
         texts = (str(np.float32(v) if isinstance(v, float) else v) for v in values)
         self._file.write(self._sealed(",".join(texts)))
 
     def sync(self) -> int:
-        """Returns the checksum of all rows when they are on disk."""
+        """Writes all rows to disk, and returns their checksum."""
         self._file.flush()
         os.fsync(self._file.fileno())
         return self._checksum
 
     def close(self) -> None:
-        """Ends the log."""
+        """Closes the log."""
         self._file.close()
 
     def _sealed(self, text: str) -> str:
-        """The row's line."""
+        """Formats a row as a line with its checksum."""
         self._checksum = checksum(f"{text}\n".encode(), self._checksum)
         return f"{text},{self._checksum}\n"
 
@@ -67,12 +67,12 @@ class _Content(NamedTuple):
 
 
 def rows(path: Path) -> Rows:
-    """The rows of a log, as far as they are whole."""
+    """Reads the rows of a log up to the first damaged one."""
     return _parsed(path).rows
 
 
 def read(path: Path) -> dict[str, np.ndarray]:
-    """The columns of a log, as far as its rows are whole."""
+    """Reads the columns of a log up to the first damaged row."""
     columns, texts, _ = _parsed(path)
     table = np.array([text.split(",") for text in texts]).reshape(len(texts), len(columns))
     return {name: table[:, i].astype(float) for i, name in enumerate(columns)}
@@ -92,11 +92,11 @@ def _parsed(path: Path) -> _Content:
     if "step" not in columns:
         damage = "line 1 is damaged" if header or lines else ""
         return _Content([], [], Rows(damage=damage, even=True))
-    return _whole(columns, lines[:-1], sealed)  # the last has no end: a row that is torn
+    return _whole(columns, lines[:-1], sealed)  # the last one has no line break: a torn row
 
 
 def _whole(columns: list[str], lines: list[str], sealed: bool) -> _Content:
-    """The lines up to the first that is damaged."""
+    """Parses the lines up to the first damaged one."""
     texts: list[str] = []
     steps: list[int] = []
     checksums = [_of_header(columns)]
@@ -115,7 +115,7 @@ def _whole(columns: list[str], lines: list[str], sealed: bool) -> _Content:
 
 
 def _step(text: str, columns: Sequence[str]) -> int | None:
-    """The step of a row; None where it is no row of numbers."""
+    """Returns the step of a row; None if it is not a row of numbers."""
     cells = text.split(",")
     try:
         numbers = [float(cell) for cell in cells]
@@ -126,7 +126,7 @@ def _step(text: str, columns: Sequence[str]) -> int | None:
 
 
 def _next(step: int, steps: Sequence[int]) -> bool:
-    """Whether a row of `step` can come next: all are as far from one another as the first two."""
+    """Returns whether a row of `step` can come next: rows come at even distances."""
     if len(steps) < 2:
         return not steps or step > steps[0]
     return step - steps[-1] == steps[1] - steps[0]

@@ -1,34 +1,38 @@
-"""What happens around each step of Keras' `fit`: logs, checkpoints, and a clean stop."""
+"""Callbacks of Keras' `fit`: logs, checkpoints, and a clean stop."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeAlias
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tf_graft import dtensor
+from tf_graft.core.types import Logs, Structure
 from tf_graft.report import GraftRecorder
 from tf_graft.scaling import MixedPrecision
 from tf_graft.training.checkpoints import Checkpoints
 from tf_graft.training.log import Log
 from tf_graft.training.stop import Stopped, StopRequest
 
+Writers: TypeAlias = dict[str, tf.summary.SummaryWriter]  # by split: train and test
+
 STEP_COLUMNS = ("step", "epoch", "loss", "learning_rate")
 
 
 @keras.saving.register_keras_serializable(package="tf_graft")
 class RecordedModel(keras.Model):
-    """A functional model that notes each training step's loss and learning rate as it computes.
+    """A functional model that records the loss and learning rate of each training step.
 
-    Keras' own logs hold the mean since the epoch began, and, with `steps_per_execution`, of the
-    last step of an execution only.
+    Keras' own logs hold the mean since the start of the epoch, and, with `steps_per_execution`,
+    that of the last step of an execution only.
     """
 
     def record(self, steps: int) -> None:
-        """Makes room for the `steps` of one execution, where the model's variables are.
+        """Creates storage for the `steps` of one execution, beside the model's variables.
 
-        To be called before `fit`.
+        Call it before `fit`.
         """
         layout_map = dtensor.layout_map_of(self)
         if layout_map is not None:
@@ -45,15 +49,17 @@ class RecordedModel(keras.Model):
             0, trainable=False, synchronization=on_read, aggregation=how.ONLY_FIRST_REPLICA
         )
 
-    def notes(self) -> Any:
-        """(loss, learning rate) of the steps of the last execution, an array of two columns."""
+    def notes(self) -> np.ndarray:
+        """Returns loss and learning rate of the steps of the last execution, in two columns."""
         return dtensor.from_mesh(self._notes).numpy()
 
-    def compute_loss(self, *args: Any, training: bool = True, **kwargs: Any) -> Any:
-        """The loss, noted down when it is a training step's."""
+    def compute_loss(
+        self, *args: Structure, training: bool = True, **kwargs: Structure
+    ) -> tf.Tensor:
+        """Computes the loss, and records it in a training step."""
         loss = super().compute_loss(*args, training=training, **kwargs)
         if training:
-            # Keras gives each replica its part of the mean.
+            # Keras returns each replica's part of the mean.
             whole = loss * tf.distribute.get_strategy().num_replicas_in_sync
             rate = tf.cast(self.optimizer.learning_rate, tf.float32)
             note = tf.stack([tf.cast(whole, tf.float32), rate])
@@ -64,30 +70,30 @@ class RecordedModel(keras.Model):
 
 
 class EpochBar(keras.callbacks.ProgbarLogger):
-    """Keras' progress bar, which begins a resumed epoch where it was left."""
+    """Keras' progress bar, which begins a resumed epoch where it stopped."""
 
     def __init__(self, first_epoch: int, used: int) -> None:
         super().__init__()
         self._first_epoch, self._used, self._skipped = first_epoch, used, 0
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         """Starts a bar."""
         super().on_epoch_begin(epoch, logs)
         self._skipped = self._used if epoch == self._first_epoch else 0
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Moves the bar."""
         super().on_train_batch_end(batch + self._skipped, logs)
 
 
 @dataclass(eq=False)
 class Bookkeeping(keras.callbacks.Callback):
-    """Logs every step, saves when it is time, and stops when asked to.
+    """Logs every step, saves when it is time, and stops on a signal.
 
-    `step` counts the steps of the whole run. A state is saved between two epochs only after the
-    first is evaluated and logged, so a step number alone says where a run continues. `logs` are of
-    steps and of epochs; `recorders` keep more, before a state is saved. `agreed` makes one of what
-    several processes were asked, so that all stop after the same step.
+    `step` counts the steps of the whole run. Between two epochs, a state is saved only after the
+    first is evaluated and logged, so a step number alone says where a run continues. `logs` are
+    the logs of steps and of epochs; `recorders` write theirs before a state is saved. `agreed`
+    combines the signals of several processes, so that all stop after the same step.
     """
 
     checkpoints: Checkpoints
@@ -97,34 +103,34 @@ class Bookkeeping(keras.callbacks.Callback):
     steps_per_epoch: int
     every: int
     step: int
-    writers: dict[str, Any]
+    writers: Writers
     agreed: Callable[[int | None], int | None] = lambda signum: signum
-    _running: list[Any] = field(default_factory=list)
+    _running: list[np.ndarray] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         super().__init__()
         self._steps, self._metrics = self.logs
         self._saved = self.step
 
-    def on_train_begin(self, logs: Any = None) -> None:
-        """Remembers the restored metrics, which `fit` is about to reset."""
+    def on_train_begin(self, logs: Logs = None) -> None:
+        """Keeps the restored metrics, which `fit` is about to reset."""
         self._running = [variable.numpy() for variable in self.model.metrics_variables]
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Lets the metrics of an interrupted epoch go on from where they were."""
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
+        """Restores the metrics of an interrupted epoch."""
         if self.step % self.steps_per_epoch:
             for variable, value in zip(self.model.metrics_variables, self._running, strict=True):
                 variable.assign(value)
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Logs the steps of an execution; saves; stops."""
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
+        """Logs the steps of an execution; saves and stops if it is time."""
         for loss, rate in self.model.notes():
             self.step += 1
             epoch = (self.step - 1) // self.steps_per_epoch + 1
             row = (self.step, epoch, loss, rate)
             self._steps.add(dict(zip(STEP_COLUMNS, row, strict=True)))
         if self.step % self.steps_per_epoch == 0:
-            self.model.stop_training = True  # ends the epoch, also a resumed one, which is shorter
+            self.model.stop_training = True  # ends the epoch; a resumed one is shorter
             return
         signum = self.agreed(self.stop.signum)
         if signum is not None or self.step - self._saved >= self.every:
@@ -132,7 +138,7 @@ class Bookkeeping(keras.callbacks.Callback):
         self._stop_if_asked(signum)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        """Logs the epoch and saves; on to the next one."""
+        """Logs the epoch, and saves."""
         self.model.stop_training = False
         rate = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
         named = {_column(name): value for name, value in (logs or {}).items()}
@@ -143,7 +149,7 @@ class Bookkeeping(keras.callbacks.Callback):
 
     def _save(self) -> None:
         kept = [each for each in self.recorders if isinstance(each, GraftRecorder)]
-        logs: list[Any] = [*self.logs, *kept]
+        logs: list[Log | GraftRecorder] = [*self.logs, *kept]
         self.checkpoints.save(self.step, {log.path.name: log.sync() for log in logs})
         self._saved = self.step
 
@@ -162,7 +168,7 @@ class Bookkeeping(keras.callbacks.Callback):
 
 
 def metric_columns(model: keras.Model) -> list[str]:
-    """The columns of the metrics log."""
+    """Lists the columns of the metrics log."""
     names = list(model.get_metrics_result())
     tests = [f"test_{name}" for name in names]
     if isinstance(model.optimizer, MixedPrecision):

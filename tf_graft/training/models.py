@@ -1,33 +1,33 @@
-"""Models by name. They answer with logits in float32, whatever they compute in."""
+"""Models by name. Their outputs are logits in float32, whatever they compute in."""
 
 import inspect
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import keras
+import tensorflow as tf
 
-from tf_graft.training.data import Batches
+from tf_graft.training.data import Batches, Kind
 from tf_graft.training.errors import Source, suggest
-from tf_graft.training.schema import MODELS, Cnn, Embedding, Mlp, Transformer
+from tf_graft.training.schema import MODELS, Cnn, Embedding, Mlp, Model, Transformer
 
 layers = keras.layers
-MAX_WEIGHTS = 2**30  # which need 12 GB with their gradients and a slot each
+MAX_WEIGHTS = 2**30  # they need 12 GB with their gradients and a slot each
 
 
 def list_models() -> dict[str, str]:
-    """The names `model.name` knows, with a line on each."""
+    """Lists the values of `model.name`, with a line on each."""
     known = {name: inspect.getdoc(spec) or "" for name, spec in MODELS.items()}
     known["ResNet50, MobileNetV2 ..."] = known.pop("application")
     return known
 
 
-def build(spec: Any, data: Batches, source: Source) -> keras.Model:
-    """The model that `spec` describes, for the inputs and classes of `data`.
+def build(spec: Model, data: Batches, source: Source) -> keras.Model:
+    """Builds the model that `spec` describes, for the inputs and classes of `data`.
 
     Raises:
-        ConfigError: the model is unknown, or not made for this kind of data.
+        ConfigError: the model is unknown, too large, or not for this kind of data.
     """
     if spec.name not in BUILDERS:
         return _application(spec.name, data, source)
@@ -44,20 +44,22 @@ def build(spec: Any, data: Batches, source: Source) -> keras.Model:
 
 
 def metrics(data: Batches) -> list[keras.metrics.Metric]:
-    """What is measured beside the loss."""
+    """Returns the metrics in addition to the loss."""
     accuracy = keras.metrics.SparseCategoricalAccuracy(name="accuracy")
     return [accuracy, BitsPerCharacter()] if data.kind == "characters" else [accuracy]
 
 
 @keras.saving.register_keras_serializable(package="tf_graft")
 class BitsPerCharacter(keras.metrics.SparseCategoricalCrossentropy):
-    """The cross-entropy in bits: what a character costs when coded with the model."""
+    """The cross-entropy in bits: the length of a character's code under the model."""
 
-    def __init__(self, name: str = "bits_per_character", dtype: Any = None, **_: Any) -> None:
+    def __init__(
+        self, name: str = "bits_per_character", dtype: str | None = None, **_: object
+    ) -> None:
         super().__init__(name=name, dtype=dtype, from_logits=True)
 
-    def result(self) -> Any:
-        """The mean so far."""
+    def result(self) -> tf.Tensor:
+        """Returns the mean so far."""
         return super().result() / math.log(2)
 
 
@@ -65,27 +67,27 @@ class BitsPerCharacter(keras.metrics.SparseCategoricalCrossentropy):
 class PositionEmbedding(keras.layers.Layer):
     """Adds a learned vector to each position of a sequence."""
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
         """Creates a vector for each position."""
         self.positions = self.add_weight(
             name="positions", shape=input_shape[1:], initializer="uniform"
         )
 
-    def call(self, x: Any) -> Any:
-        """The sequence, (batch, position, features), with the positions added."""
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        """Adds the positions to a sequence, (batch, position, features)."""
         return x + keras.ops.convert_to_tensor(self.positions)
 
 
-def _logits(x: Any, data: Batches) -> Any:
+def _logits(x: keras.KerasTensor, data: Batches) -> keras.KerasTensor:
     x = layers.Dense(data.classes, name="classes")(x)
     return layers.Activation("linear", dtype="float32", name="logits")(x)
 
 
-def _mlp(spec: Mlp, data: Batches, inputs: Any) -> Any:
+def _mlp(spec: Mlp, data: Batches, inputs: keras.KerasTensor) -> keras.KerasTensor:
     return _hidden(layers.Flatten()(inputs), spec.units, spec.dropout)
 
 
-def _cnn(spec: Cnn, data: Batches, inputs: Any) -> Any:
+def _cnn(spec: Cnn, data: Batches, inputs: keras.KerasTensor) -> keras.KerasTensor:
     x = inputs
     for filters in spec.filters:
         x = layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)
@@ -95,8 +97,8 @@ def _cnn(spec: Cnn, data: Batches, inputs: Any) -> Any:
     return _hidden(layers.Flatten()(x), [spec.units], spec.dropout)
 
 
-def _transformer(spec: Transformer, data: Batches, inputs: Any) -> Any:
-    """Pre-norm blocks, as GPT-2's."""
+def _transformer(spec: Transformer, data: Batches, inputs: keras.KerasTensor) -> keras.KerasTensor:
+    """Stacks pre-norm blocks, as in GPT-2."""
     x = layers.Embedding(data.vocabulary, spec.d_model)(inputs)
     x = PositionEmbedding()(x)
     for _ in range(spec.layers):
@@ -111,12 +113,12 @@ def _transformer(spec: Transformer, data: Batches, inputs: Any) -> Any:
     return layers.LayerNormalization()(x)
 
 
-def _embedding(spec: Embedding, data: Batches, inputs: Any) -> Any:
+def _embedding(spec: Embedding, data: Batches, inputs: keras.KerasTensor) -> keras.KerasTensor:
     x = layers.Embedding(data.vocabulary, spec.dimension, mask_zero=True)(inputs)
     return _hidden(layers.GlobalAveragePooling1D()(x), spec.units, spec.dropout)
 
 
-def _hidden(x: Any, units: list[int], dropout: float) -> Any:
+def _hidden(x: keras.KerasTensor, units: list[int], dropout: float) -> keras.KerasTensor:
     for width in units:
         x = layers.Dense(width, activation="relu")(x)
         x = layers.Dropout(dropout)(x)
@@ -146,7 +148,7 @@ def _application(name: str, data: Batches, source: Source) -> keras.Model:
 
 
 def _between(*widths: int) -> int:
-    """How many weights dense layers of these widths have, but for their biases."""
+    """Counts the weights of dense layers of these widths, without biases."""
     return sum(a * b for a, b in itertools.pairwise(widths))
 
 
@@ -170,7 +172,7 @@ def _embedding_weights(spec: Embedding, data: Batches) -> int:
     return _between(data.vocabulary, spec.dimension, *spec.units, data.classes)
 
 
-BUILDERS: dict[str, tuple[str, Callable[..., Any], Callable[..., int]]] = {
+BUILDERS: dict[str, tuple[Kind, Callable[..., keras.KerasTensor], Callable[..., int]]] = {
     "mlp": ("images", _mlp, _mlp_weights),
     "cnn": ("images", _cnn, _cnn_weights),
     "transformer": ("characters", _transformer, _transformer_weights),

@@ -1,10 +1,10 @@
-"""Configs in OpenSeq2Seq's words, in the runner's own."""
+"""Translates OpenSeq2Seq's words in a config into the runner's own."""
 
 import inspect
-from typing import Any
 
 from tf_graft.core.names import snake_case
-from tf_graft.openseq2seq.optimize_loss import LARC_PARAMS
+from tf_graft.core.types import Config
+from tf_graft.openseq2seq import larc
 from tf_graft.openseq2seq.optimizers import NAMES
 from tf_graft.schedules.lr_policy import POLICIES
 from tf_graft.training.errors import Key, Source
@@ -12,20 +12,19 @@ from tf_graft.training.schema import OPENSEQ2SEQ as SECTION
 from tf_graft.training.schema import OpenSeq2Seq
 
 
-def translate(values: dict[str, Any], section: OpenSeq2Seq, source: Source) -> dict[str, Any]:
-    """A config whose section `openseq2seq` has become `optimizer` and `precision`.
+def translate(values: Config, section: OpenSeq2Seq, source: Source) -> Config:
+    """Translates the section `openseq2seq` of a config into `optimizer` and `precision`.
 
-    The wiring of the learning rate is that of OpenSeq2Seq's models: a decay that is not given its
-    `decay_steps` begins after the warm-up and lasts to the end of the run, and boundaries of
-    `piecewise_constant` are in epochs.
+    The learning rate follows OpenSeq2Seq's models: a decay without `decay_steps` begins after the
+    warm-up and lasts to the end of the run, and boundaries of `piecewise_constant` are in epochs.
 
     Args:
-        values: the config as it was read; left unchanged.
+        values: the config as it was read; not modified.
         section: the section, checked.
-        source: gets the places of what is new.
+        source: receives the places of the new values.
 
     Raises:
-        ConfigError: what excludes one another; a name that there is not.
+        ConfigError: two values exclude one another, or a name is unknown.
     """
     if "optimizer" in values:
         raise source.error(("optimizer",), f"'optimizer' and '{SECTION}' exclude one another.")
@@ -41,12 +40,12 @@ def translate(values: dict[str, Any], section: OpenSeq2Seq, source: Source) -> d
     return result
 
 
-def _optimizer(section: OpenSeq2Seq, source: Source) -> dict[str, Any]:
+def _optimizer(section: OpenSeq2Seq, source: Source) -> Config:
     optimizer = _named(section, source)
     if section.larc_params is not None:
         optimizer = {"name": "larc", "optimizer": optimizer, **_larc(section.larc_params, source)}
     if section.dtype == "mixed":
-        scale: Any = section.loss_scaling
+        scale: float | str | Config = section.loss_scaling
         if isinstance(scale, str):
             scale = {"name": scale.strip().lower(), **(section.loss_scaling_params or {})}
         elif section.loss_scaling_params:
@@ -61,8 +60,8 @@ def _optimizer(section: OpenSeq2Seq, source: Source) -> dict[str, Any]:
     return optimizer
 
 
-def _named(section: OpenSeq2Seq, source: Source) -> dict[str, Any]:
-    """The optimizer of a name, with TensorFlow 1's defaults; another name is one of ours."""
+def _named(section: OpenSeq2Seq, source: Source) -> Config:
+    """Translates an optimizer, with TensorFlow 1's defaults; a name of ours stays."""
     named = NAMES.get(section.optimizer)
     if named is None:
         return {"name": section.optimizer, **section.optimizer_params}
@@ -76,17 +75,17 @@ def _named(section: OpenSeq2Seq, source: Source) -> dict[str, Any]:
     return flat if is_ours else {"name": "wrapped", "optimizer": flat}
 
 
-def _larc(params: dict[str, Any], source: Source) -> dict[str, Any]:
+def _larc(params: Config, source: Source) -> Config:
     for name in params:
-        if name not in LARC_PARAMS:
-            message = f"unknown parameter '{name}'; there are {', '.join(LARC_PARAMS)}."
+        if name not in larc.NAMES:
+            message = f"unknown parameter '{name}'; there are {', '.join(larc.NAMES)}."
             raise source.error((SECTION, "larc_params", name), message)
     if "larc_eta" not in params:
         raise source.error((SECTION, "larc_params"), "larc_eta parameter has to be specified.")
-    return {LARC_PARAMS[name][0]: value for name, value in params.items()}
+    return {larc.NAMES[name][0]: value for name, value in params.items()}
 
 
-def _rate(section: OpenSeq2Seq, source: Source) -> dict[str, Any]:
+def _rate(section: OpenSeq2Seq, source: Source) -> Config:
     if section.lr_policy not in POLICIES:
         message = f"no policy '{section.lr_policy}'; there are {', '.join(POLICIES)}."
         raise source.error((SECTION, "lr_policy"), message)
@@ -100,14 +99,14 @@ def _rate(section: OpenSeq2Seq, source: Source) -> dict[str, Any]:
         if "begin_decay_at" in known and "warmup_steps" in known:
             begins = [params.get(name) for name in ("begin_decay_at", "warmup_steps")]
             params["begin_decay_at"] = max([step for step in begins if isinstance(step, int)] + [0])
-        params["decay_steps"] = "total"  # from there on
+        params["decay_steps"] = "total"  # until the end, from `begin_decay_at` on
     if "steps_per_epoch" in known and "steps_per_epoch" not in params:
         params["steps_per_epoch"] = "epoch"
     return {"name": "lr_policy", "policy": section.lr_policy, "params": params}
 
 
-def _note_places(source: Source, optimizer: dict[str, Any]) -> None:
-    """What the optimizer objects to is to be found where the section says it."""
+def _note_places(source: Source, optimizer: Config) -> None:
+    """Records where in the section each argument of the optimizer comes from, for errors."""
     origins: dict[str, Key] = {
         "learning_rate": ("lr_policy_params",),
         "global_clipnorm": ("max_grad_norm",),

@@ -1,35 +1,36 @@
-"""The optimizer of a run, from its flat section of the config."""
+"""Builds the optimizer of a run from its section of the config."""
 
 import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from tf_graft import optimizers, scaling, schedules, wrappers  # noqa: F401  (each registers)
-from tf_graft.core.wrapped import get
+from tf_graft.compose.of_keras import get
+from tf_graft.core.types import Config, ScheduleLike
 from tf_graft.report import MeasuredRates, ReportError
 from tf_graft.training.errors import ConfigError, Key, Source
 from tf_graft.training.schema import RunConfig
 
-LOOKS = 32  # at a schedule's rates, from the first step to the last
+CHECKED_STEPS = 32  # at which a schedule's rates are checked, from the first step to the last
 REFUSALS = (ValueError, TypeError, ArithmeticError, LookupError, tf.errors.OpError)
-Change = Callable[[Key, Any], Any]
+Change: TypeAlias = Callable[[Key, Any], Any]  # of a value, given its key
 
 
 def build(config: RunConfig, steps_per_epoch: int, source: Source) -> keras.optimizers.Optimizer:
-    """The optimizer `config.optimizer` describes.
+    """Builds the optimizer that `config.optimizer` describes.
 
-    In a schedule, `total` stands for the steps from its warm-up, or `begin_decay_at`, to the end
-    of the run, and `epoch` for the steps of an epoch. Both are replaced in `config`, which holds
-    numbers afterwards, as is the name of a rates file.
+    In a schedule, `total` stands for the steps from the end of its warm-up, or from
+    `begin_decay_at`, to the end of the run, and `epoch` for the steps of an epoch. Both are
+    replaced by numbers in `config`, and the name of a rates file by its content.
 
     Raises:
-        ConfigError: what the optimizer or the schedule objects to, with its place.
+        ConfigError: the optimizer or a schedule refuses an argument; the message says where.
     """
     section = config.optimizer
     every = (section.model_extra or {}).get("gradient_accumulation_steps") or 1
@@ -45,9 +46,9 @@ def build(config: RunConfig, steps_per_epoch: int, source: Source) -> keras.opti
         raise located(error, config, source) from None
 
 
-def _changed(section: dict[str, Any], key: Key, change: Change) -> dict[str, Any]:
-    """An optimizer's section with each value changed, and its children's."""
-    result: dict[str, Any] = {}
+def _changed(section: Config, key: Key, change: Change) -> Config:
+    """Changes each value of an optimizer's section, and of its children's."""
+    result: Config = {}
     for name, value in section.items():
         place = (*key, name)
         is_child = name != "learning_rate" and isinstance(value, dict) and "name" in value
@@ -56,12 +57,12 @@ def _changed(section: dict[str, Any], key: Key, change: Change) -> dict[str, Any
 
 
 def _loaded(source: Source) -> Change:
-    """Puts what a rates file holds in the place of its name.
+    """Replaces the name of a rates file by its content.
 
-    A file that the config names is sought beside the config; one in an override, from here.
+    The name is relative to the config's folder; in an override, to the working directory.
     """
 
-    def change(place: Key, value: Any) -> Any:
+    def change(place: Key, value: object) -> object:
         if place[-1] != "rates" or not isinstance(value, str):
             return value
         folder = Path() if source.overridden(place) else Path(source.file).parent
@@ -74,24 +75,25 @@ def _loaded(source: Source) -> Change:
 
 
 def _in_numbers(total: int, epoch: int) -> Change:
-    """Puts numbers in the place of a schedule's words."""
+    """Replaces the words in a schedule by numbers."""
 
-    def change(place: Key, value: Any) -> Any:
-        is_schedule = place[-1] == "learning_rate" and isinstance(value, dict)
-        return _resolve(value, total, epoch) if is_schedule else value
+    def change(place: Key, value: object) -> object:
+        if place[-1] == "learning_rate" and isinstance(value, dict):
+            return _resolve(value, total, epoch)
+        return value
 
     return change
 
 
 def _made(total: int, source: Source) -> Change:
-    """Makes schedules, and looks at their rates over the run."""
+    """Creates the schedules, and checks their rates over the run."""
 
-    def change(place: Key, value: Any) -> Any:
+    def change(place: Key, value: object) -> object:
         if place[-1] != "learning_rate" or not isinstance(value, dict):
             return value
         try:
             schedule = schedules.get(value)
-            _look_at(schedule, value, total)
+            _check_rates(schedule, value, total)
         except REFUSALS as error:
             raise _located(error, value, place, source) from None
         return schedule
@@ -99,20 +101,20 @@ def _made(total: int, source: Source) -> Change:
     return change
 
 
-def _look_at(schedule: Any, section: dict[str, Any], total: int) -> None:
+def _check_rates(schedule: ScheduleLike, section: Config, total: int) -> None:
     numbers = [n for n in section.values() if isinstance(n, int) and 0 < n < total]
-    steps = {0, 1, *numbers, *map(int, np.linspace(0, max(total - 1, 0), LOOKS))}
+    steps = {0, 1, *numbers, *map(int, np.linspace(0, max(total - 1, 0), CHECKED_STEPS))}
     for step in sorted(steps):
-        rate = float(schedule(step))
+        rate = float(np.asarray(schedule(step)))
         if not (math.isfinite(rate) and rate >= 0):
             raise ValueError(f"the rate at step {step} is {rate}; it must be finite and at least 0")
 
 
-def _resolve(schedule: dict[str, Any], total: int, epoch: int) -> dict[str, Any]:
+def _resolve(schedule: Config, total: int, epoch: int) -> Config:
     delays = [schedule.get(key) for key in ("begin_decay_at", "warmup_steps", "steps")]
     delay = max((d for d in delays if isinstance(d, int)), default=0)
     words = {"total": max(total - delay, 1), "epoch": epoch}
-    resolved: dict[str, Any] = {}
+    resolved: Config = {}
     for key, value in schedule.items():
         if isinstance(value, dict):
             resolved[key] = _resolve(value, words["total"], epoch)
@@ -122,14 +124,15 @@ def _resolve(schedule: dict[str, Any], total: int, epoch: int) -> dict[str, Any]
 
 
 def located(error: Exception, config: RunConfig, source: Source) -> Exception:
-    """The error with the place of the argument it names."""
+    """Adds to an error the place of the argument that it names."""
     return _located(error, config.optimizer.model_dump(), ("optimizer",), source)
 
 
-def _located(error: Exception, section: dict[str, Any], key: Key, source: Source) -> Exception:
+def _located(error: Exception, section: Config, key: Key, source: Source) -> Exception:
     if isinstance(error, ConfigError):
         return error
-    message = re.sub(r"\{\{.*?\}\} ", "", str(error).strip().partition("\n")[0])  # of TensorFlow's
+    # without the prefix of TensorFlow's errors
+    message = re.sub(r"\{\{.*?\}\} ", "", str(error).strip().partition("\n")[0])
     message = message if message.endswith((".", "?")) else f"{message}."
     named = re.findall(r"get\('([^']*)'\)", message)
     words = [*re.findall(r"(\w+)=", message), *re.findall(r"\w+", message)]
@@ -137,14 +140,14 @@ def _located(error: Exception, section: dict[str, Any], key: Key, source: Source
     found = [at for name in named for at, value in places if at[-1] == "name" and value == name]
     for word in words:
         known = [(at, value) for at, value in places if at[-1] == word]
-        # of several arguments of one name, the one that was quoted
+        # of several arguments of one name, first the one whose value the message quotes
         found += [at for at, value in known if f"{word}={value!r}" in message]
         found += [at for at, _ in known]
     return source.error(found[0] if found else (*key, "name"), message)
 
 
-def _places(section: dict[str, Any], key: Key) -> Iterator[tuple[Key, Any]]:
-    """Every argument of a section and its value, the outer ones first."""
+def _places(section: Config, key: Key) -> Iterator[tuple[Key, object]]:
+    """Yields every argument of a section and its value, the outer ones first."""
     yield from (((*key, name), value) for name, value in section.items())
     for name, value in section.items():
         if isinstance(value, dict):

@@ -1,7 +1,7 @@
-"""What a checkpoint knows of its run: the config, its step, and what the logs held then."""
+"""The origin of a checkpoint: its run's config, its step, and the checksums of the logs then."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,22 +17,29 @@ from tf_graft.training.schema import RunConfig
 
 
 class OfLog(CheckpointError):
-    """A log of the run that is not as a checkpoint left it."""
+    """A log of the run differs from the one that a checkpoint was saved with."""
 
 
 class Now(NamedTuple):
-    """Where a run stands: after how many steps, and the checksums of its logs, by name."""
+    """The state of a run's progress.
+
+    Args:
+        step: how many steps it has taken.
+        checksums: of its logs, by name.
+        paths: of its variables, by group; None in states of versions before 0.2.
+    """
 
     step: int
     checksums: Mapping[str, int]
+    paths: Mapping[str, Sequence[str]] | None = None
 
 
 class Origin(tf.train.experimental.PythonState):
-    """Is saved in a checkpoint; tells whether one is of this run, and goes with its logs.
+    """Saved in each checkpoint; checks that a checkpoint belongs to this run and its logs.
 
     Args:
-        config: of the run.
-        folder: of the run.
+        config: the run's config.
+        folder: the run's folder.
         last: the step at which the run ends.
     """
 
@@ -46,24 +53,24 @@ class Origin(tf.train.experimental.PythonState):
         self.now = Now(0, {})
 
     def serialize(self) -> str:
-        """The config, and where the run stands, as JSON.
+        """Returns the config and the progress of the run as JSON.
 
-        No variable: on a mesh all that is saved together must be there.
+        Not as a variable: on a mesh, all variables that are saved together must be on the mesh.
         """
         return json.dumps({"config": self._config.model_dump(mode="json"), **self.now._asdict()})
 
     def deserialize(self, string_value: bytes) -> None:
-        """Changes nothing: `check` has read it."""
+        """Does nothing: `check` has read the value."""
 
     def check(self, saved: bytes | None, step: int) -> list[str]:
-        """Refuses a state of another run, or one that the logs do not lead up to.
+        """Refuses a state of another run, or one that does not match the logs.
 
         Args:
-            saved: what the checkpoint holds; None in those of version 0.1, which know no run.
-            step: of the state.
+            saved: the value in the checkpoint; None in version 0.1, which saved none.
+            step: the step of the state.
 
         Returns:
-            What the user should know, a line each.
+            Notices for the user, one per line.
 
         Raises:
             CheckpointError: the state is refused; the message is a clause about it.
@@ -72,14 +79,14 @@ class Origin(tf.train.experimental.PythonState):
         notices = []
         for path, read in self._logs.items():
             if checksums is None and path.name == records.FILE and not path.exists():
-                continue  # that version did not say whether there is one
+                continue  # version 0.1 does not say whether there is one
             if checksums is not None and path.name not in checksums:
                 continue
             expected, rows = (checksums or {}).get(path.name), read(path)
             if rows.lost(step, expected):
                 notices.append(
                     f"{path} is gone or empty: the rows up to step {step} are lost, and the run "
-                    "goes on without them."
+                    "continues without them."
                 )
             elif wrong := rows.misfit(step, expected):
                 raise OfLog(f"does not go with {path}, whose {wrong}")
@@ -99,14 +106,17 @@ class Origin(tf.train.experimental.PythonState):
 
 
 def parsed(saved: bytes) -> tuple[RunConfig, Now]:
-    """The config of a run, and where it stood, in what `serialize` returned.
+    """Parses what `serialize` returned: the config of a run, and its progress.
 
     Raises:
-        CheckpointError: it is something else; the message is a clause about it.
+        CheckpointError: the value is invalid; the message is a clause about the state.
     """
     try:
         fields = json.loads(saved)
-        then = Now(fields["step"], dict(fields["checksums"]))
+        paths = fields.get("paths")
+        if paths is not None:
+            paths = {group: [str(path) for path in listed] for group, listed in paths.items()}
+        then = Now(fields["step"], dict(fields["checksums"]), paths)
         return RunConfig.model_validate(fields["config"]), then
-    except (ValueError, TypeError, KeyError, RecursionError):  # pydantic's is a ValueError
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
         raise CheckpointError("cannot be read: it does not say of which run it is") from None

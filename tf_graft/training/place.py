@@ -1,4 +1,4 @@
-"""Where a run computes: one device, replicas, workers, parameter servers or a mesh."""
+"""The place where a run computes: one device, replicas, workers, parameter servers or a mesh."""
 
 import contextlib
 import dataclasses
@@ -6,7 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple
 
 import keras
 import tensorflow as tf
@@ -18,19 +18,25 @@ from tf_graft.training.data import Batches
 from tf_graft.training.errors import Source
 from tf_graft.training.schema import Mesh, Mirrored, ParameterServer, RunConfig
 
-MAX_PARTS = 256  # of a CPU; each has threads of its own
+MAX_PARTS = 256  # logical devices of a CPU; each has its own threads
+
+
+class _Task(NamedTuple):
+    kind: str
+    number: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a run computes, and what this process does there.
+    """The place where a run computes, and this process's part in it.
 
     Attributes:
-        strategy: of `tf.distribute`, where there is one.
-        mesh: the section of the config, where there is one.
-        shards: how many servers a variable is divided among, with parameter servers.
+        strategy: the strategy of `tf.distribute`, if there is one.
+        mesh: the config's section `mesh`, if there is one.
         chief: whether this process writes the run's folder.
-        source: of the config.
+        source: the places of the config's values.
+        workers: the number of workers.
+        servers: whether variables are on parameter servers.
     """
 
     strategy: tf.distribute.Strategy | None
@@ -40,17 +46,17 @@ class Place:
     workers: int = 1
     servers: bool = False
 
-    def layer_scope(self) -> contextlib.AbstractContextManager[Any]:
-        """The context in which variables are made."""
-        if self.strategy is None or self.servers:  # with servers, these are not here
+    def layer_scope(self) -> contextlib.AbstractContextManager[object]:
+        """Returns the context in which to create variables."""
+        if self.strategy is None or self.servers:  # variables on servers have another scope
             return contextlib.nullcontext()
         return self.strategy.scope()
 
     def settle(self, model: keras.Model, data: Batches) -> None:
-        """Makes all that a compiled model makes on first use, and puts it where it belongs.
+        """Creates all variables that a compiled model creates on first use, and places them.
 
         Raises:
-            ConfigError: a layout that does not fit.
+            ConfigError: a layout does not fit.
         """
         if isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy):
             multi_worker(model)
@@ -71,13 +77,13 @@ class Place:
             raise self.source.error(("mesh", "layouts", *named[:1]), message) from None
 
     def agreed(self) -> Callable[[int | None], int | None]:
-        """A function of the signal that this process was sent: of the one that any was sent."""
+        """Returns a function from this process's signal to the signal of any process."""
         if self.strategy is None or self.workers == 1:
             return lambda signum: signum
         strategy = self.strategy
 
         @tf.function
-        def anywhere(asked: tf.Tensor) -> Any:
+        def anywhere(asked: tf.Tensor) -> tf.Tensor:
             def on_worker(asked: tf.Tensor) -> tf.Tensor:
                 context = tf.distribute.get_replica_context()
                 return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(asked))
@@ -92,10 +98,12 @@ class Place:
 
 
 def enter(config: RunConfig, source: Source) -> Place:
-    """Makes the devices and the strategy of a run, before anything else; a server stays here.
+    """Creates the devices and the strategy of a run, before anything else.
+
+    In the process of a worker or a server of parameter servers, this call does not return.
 
     Raises:
-        ConfigError: what the config asks for cannot be had here.
+        ConfigError: this machine or process does not provide what the config asks for.
     """
     end_with_launcher()
     section = config.strategy
@@ -138,7 +146,7 @@ def _multi_worker(config: RunConfig, source: Source) -> Place:
     task, cluster = _tf_config(source)
     workers = sum(len(cluster.get(kind, ())) for kind in ("chief", "worker"))
     _check_batch(config, workers, "workers", source)
-    chief = task["type"] == "chief" or ("chief" not in cluster and task["index"] == 0)
+    chief = task.kind == "chief" or ("chief" not in cluster and task.number == 0)
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     return Place(strategy, None, chief, source, workers=workers)
 
@@ -149,11 +157,11 @@ def _parameter_servers(section: ParameterServer, source: Source) -> Place:
         message = "parameter_server: the cluster in TF_CONFIG needs 'worker' and 'ps' tasks."
         raise source.error(("strategy", "name"), message)
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    if task["type"] in ("worker", "ps"):
+    if task.kind in ("worker", "ps"):
         server = tf.distribute.Server(
-            resolver.cluster_spec(), job_name=task["type"], task_index=task["index"]
+            resolver.cluster_spec(), job_name=task.kind, task_index=task.number
         )
-        server.join()  # until it is ended
+        server.join()  # until this process ends
     partitioner = None
     if section.shards > 1:
         partitioner = tf.distribute.experimental.partitioners.FixedShardsPartitioner(section.shards)
@@ -161,11 +169,11 @@ def _parameter_servers(section: ParameterServer, source: Source) -> Place:
     return Place(strategy, None, True, source, workers=len(cluster["worker"]), servers=True)
 
 
-def _tf_config(source: Source) -> tuple[dict[str, Any], dict[str, Any]]:
-    """This process's task, and the addresses of all, from the environment."""
+def _tf_config(source: Source) -> tuple[_Task, dict[str, list[str]]]:
+    """Reads this process's task, and the addresses of all tasks, from the environment."""
     try:
         config = json.loads(os.environ["TF_CONFIG"])
-        task = {"type": config["task"]["type"], "index": int(config["task"]["index"])}
+        task = _Task(config["task"]["type"], int(config["task"]["index"]))
         return task, dict(config["cluster"])
     except KeyError:
         problem = "TF_CONFIG in the environment must say which task this process is"
@@ -191,7 +199,7 @@ def _check_batch(config: RunConfig, count: int, what: str, source: Source) -> No
 
 
 def _devices(count: int, key: tuple[str, ...], source: Source) -> None:
-    """So many devices: accelerators where they are, else parts of the CPU."""
+    """Divides the CPU into `count` logical devices, unless there are accelerators."""
     if any(tf.config.list_physical_devices(kind) for kind in ("GPU", "TPU")):
         return
     if count > MAX_PARTS:

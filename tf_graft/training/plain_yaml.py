@@ -1,12 +1,12 @@
-"""YAML 1.2 as plain data: sections, lists, numbers, truth values, text and nothing.
+"""Reads YAML 1.2 as plain data: sections, lists, numbers, booleans, text and null.
 
-Tags, anchors, directives and numbers that one may misread are refused, so reading a text from
-elsewhere runs nothing, and what it says is what is read.
+Tags, anchors, directives and ambiguous numbers are refused, so reading a text from elsewhere runs
+no code, and the values are those that a reader sees.
 """
 
 import io
 import re
-from typing import Any
+from typing import Any, TypeAlias
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError
@@ -16,21 +16,23 @@ from ruamel.yaml.reader import ReaderError
 
 from tf_graft.training.errors import ConfigError, Key, Source, last_name
 
+Plain: TypeAlias = Any  # dicts, lists and scalars, nested
+
 MAX_DEPTH = 16
 DECIMAL = re.compile(r"[+-]?(0|[1-9][0-9_]*)")
-PLAIN = ("null", "bool", "int", "float")  # other untagged scalars are text, dates among them
+PLAIN = ("null", "bool", "int", "float")  # other untagged scalars are text, also dates
 
 
-def read(text: str, source: Source, key: Key = ()) -> Any:
-    """The value of a text.
+def read(text: str, source: Source, key: Key = ()) -> Plain:
+    """Reads the value of a text.
 
     Args:
-        text: a file's, or what an override gives to `key`.
-        source: says where errors are; gets the lines of a file.
-        key: of the override, which `source` knows already.
+        text: a file's content, or the value that an override gives to `key`.
+        source: locates errors; receives the lines of a file.
+        key: the override's key, which `source` knows already.
 
     Raises:
-        ConfigError: it is not one document of plain data.
+        ConfigError: the text is not one document of plain data.
     """
     try:
         _check_events(text, source, key)
@@ -49,16 +51,16 @@ def read(text: str, source: Source, key: Key = ()) -> Any:
         raise source.at(None, key, "an escape (\\U...) stands for no character.") from None
 
 
-def written(values: dict[str, Any]) -> str:
-    """The values as a text that `read` reads back."""
+def written(values: dict[str, Plain]) -> str:
+    """Writes values as a text that `read` reads back."""
     text = io.StringIO()
     _yaml().dump(values, text)
     return text.getvalue()
 
 
-def _yaml() -> Any:
+def _yaml() -> YAML:
     yaml: Any = YAML(typ="safe", pure=True)
-    yaml.allow_unicode = False  # some line breaks of Unicode, and of its own, do not come back
+    yaml.allow_unicode = False  # some line breaks, Unicode's and its own, are not read back
     yaml.width = 2**30
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False
@@ -66,7 +68,7 @@ def _yaml() -> Any:
 
 
 def _check_events(text: str, source: Source, key: Key) -> None:
-    """Refuses what is more than one document of plain data, before anything is built from it."""
+    """Refuses what is not one document of plain data, before building anything from it."""
     if directive := re.search(r"^%", text, re.MULTILINE):
         line = text[: directive.start()].count("\n") + 1
         raise source.at(line, key, "directives (%) are not supported.")
@@ -86,8 +88,8 @@ def _check_events(text: str, source: Source, key: Key) -> None:
             raise source.at(line, key, f"values are nested more than {MAX_DEPTH} deep.")
 
 
-def _plain(node: Node | None, key: Key, source: Source) -> Any:
-    """The node as dicts, lists and scalars; every line of a file is noted in `source`."""
+def _plain(node: Node | None, key: Key, source: Source) -> Plain:
+    """Converts a node to dicts, lists and scalars, and records the lines of a file."""
     if node is None:
         return None
     source.note(node.start_mark.line + 1, key)
@@ -96,7 +98,7 @@ def _plain(node: Node | None, key: Key, source: Source) -> Any:
     if isinstance(node, ScalarNode):
         return _scalar(node, key, source)
     assert isinstance(node, MappingNode)
-    values: dict[str, Any] = {}
+    values: dict[str, Plain] = {}
     for name_node, value_node in node.value:
         name, line = name_node.value, name_node.start_mark.line + 1
         if not isinstance(name_node, ScalarNode) or _kind(name_node) != "str":
@@ -114,8 +116,8 @@ def _kind(node: ScalarNode) -> str:
     return str(node.tag).rpartition(":")[2]
 
 
-def _scalar(node: ScalarNode, key: Key, source: Source) -> Any:
-    """A number, truth value, text or None."""
+def _scalar(node: ScalarNode, key: Key, source: Source) -> Plain:
+    """Converts a node to a number, a boolean, a text or None."""
     text, kind = node.value, _kind(node)
     if kind not in PLAIN:
         return text

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -15,7 +16,7 @@ TRAIN, TEST, RATE = "#4269d0", "#e8743b", "#3ca951"
 
 
 def draw_run(folder: RunFolder, title: str) -> None:
-    """Loss, the other metrics and the learning rate of a run, from its logs."""
+    """Draws the loss, other metrics and the learning rate of a run from its logs."""
     steps, epochs = read(folder.steps), read(folder.metrics)
     names = [name.removeprefix("test_") for name in epochs if name.startswith("test_")]
     figure = Figure(figsize=(4.6 * (len(names) + 1), 3.8), layout="constrained")
@@ -38,7 +39,7 @@ def draw_run(folder: RunFolder, title: str) -> None:
 
 
 def draw_schedule(rates: np.ndarray, steps: np.ndarray, title: str, path: Path) -> None:
-    """A learning rate over the steps of a run."""
+    """Draws a learning rate over the steps of a run."""
     figure = Figure(figsize=(7, 3.8), layout="constrained")
     axis = figure.subplots()
     _line(axis, steps, rates, color=RATE)
@@ -48,8 +49,8 @@ def draw_schedule(rates: np.ndarray, steps: np.ndarray, title: str, path: Path) 
     figure.savefig(path, dpi=120)
 
 
-def _pair(axis: Any, epochs: dict[str, np.ndarray], name: str) -> None:
-    """A metric on the training data, the mean over each epoch, and on the test data after it."""
+def _pair(axis: Axes, epochs: dict[str, np.ndarray], name: str) -> None:
+    """Draws a metric on the training data, the epoch's mean, and on the test data after it."""
     dots: dict[str, Any] = {"marker": "o", "markersize": 6 if len(epochs["epoch"]) < 4 else 3}
     train, test = epochs[f"train_{name}"], epochs[f"test_{name}"]
     axis.plot(epochs["epoch"] - 0.5, train, color=TRAIN, label="train, mean of the epoch", **dots)
@@ -62,12 +63,12 @@ def _pair(axis: Any, epochs: dict[str, np.ndarray], name: str) -> None:
     axis.set_title(f"test at the end: {shown}", fontsize="medium")
 
 
-def _line(axis: Any, x: np.ndarray, y: np.ndarray, **style: Any) -> None:
-    """A curve; a dot where there is one point, of which no line can be seen."""
+def _line(axis: Axes, x: np.ndarray, y: np.ndarray, **style: Any) -> None:
+    """Draws a curve, or a dot if there is only one point."""
     axis.plot(x, y, marker="o" if len(x) == 1 else None, markersize=4, **style)
 
 
-def _label(axis: Any, what: str, over: str) -> None:
+def _label(axis: Axes, what: str, over: str) -> None:
     axis.set_xlabel(over)
     axis.set_ylabel(what)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -10,7 +10,6 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import tensorflow as tf
 import tensorflow_datasets as tfds
@@ -20,19 +19,19 @@ from tf_graft.training.builders import SklearnDigits, StdlibText
 from tf_graft.training.errors import ConfigError, Source, suggest
 from tf_graft.training.schema import Data
 
-SOURCES: dict[str, Any] = {"digits": SklearnDigits, "text": StdlibText}
+SOURCES: dict[str, type[tfds.core.DatasetBuilder]] = {"digits": SklearnDigits, "text": StdlibText}
 PATIENCE = 10.0  # seconds for a host to answer
 
 
 def data_dir(config: Data) -> str:
-    """Where prepared data sets lie: `data.dir`, else TFDS_DATA_DIR, else the user's cache."""
+    """Returns the folder of prepared data sets: `data.dir`, TFDS_DATA_DIR or the user's cache."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     chosen = config.dir or os.environ.get("TFDS_DATA_DIR") or cache / "tf_graft" / "datasets"
     return str(Path(chosen).expanduser())
 
 
-def builder(config: Data, source: Source) -> Any:
-    """A data set that is on disk: prepared here, and downloaded first where it is not one of ours.
+def builder(config: Data, source: Source) -> tfds.core.DatasetBuilder:
+    """Prepares a data set on disk, and downloads it first if it is not one of ours.
 
     Raises:
         ConfigError: the data set is unknown or cannot be downloaded, or the folder cannot be used.
@@ -42,7 +41,7 @@ def builder(config: Data, source: Source) -> Any:
     if config.name in SOURCES:
         with _usable(folder, config, source):
             found = SOURCES[config.name](data_dir=folder)
-            # A second's work on local files: no progress bars, no talk of downloading.
+            # A second's work on local files: without progress bars and notices of a download.
             tfds.disable_progress_bar()
             with contextlib.redirect_stdout(io.StringIO()):
                 found.download_and_prepare(download_config=download)
@@ -69,7 +68,7 @@ def builder(config: Data, source: Source) -> Any:
 
 @contextlib.contextmanager
 def _usable(folder: str, config: Data, source: Source) -> Iterator[None]:
-    """Turns what is wrong with the folder of the data sets into a ConfigError."""
+    """Turns errors of the folder of the data sets into a ConfigError."""
     try:
         yield
     except (OSError, tf.errors.OpError) as error:
@@ -78,14 +77,16 @@ def _usable(folder: str, config: Data, source: Source) -> Iterator[None]:
         raise source.error(("data", "dir"), message) from None
     except ParseError as error:
         reason = str(error).partition("\n")[0].rstrip(".")
-        message = f"'{config.name}' in {folder} is damaged ({reason}); remove it, to have it anew."
+        message = (
+            f"'{config.name}' in {folder} is damaged ({reason}); remove it to prepare it again."
+        )
         raise source.error(("data", "dir"), message) from None
 
 
-def _is_whole(found: Any) -> bool:
-    """Whether the files of a data set of ours are as long as its records, and there."""
+def _is_whole(found: tfds.core.DatasetBuilder) -> bool:
+    """Returns whether the files of a data set of ours exist and have the size of its records."""
     splits = found.info.splits.values()
-    framing = 16  # bytes that a TFRecord has beside an example: its length and two checksums
+    framing = 16  # bytes of a TFRecord besides the example: its length and two checksums
     return bool(splits) and all(
         sum(os.path.getsize(path) for path in split.filepaths if os.path.isfile(path))
         == split.num_bytes + framing * split.num_examples
@@ -93,8 +94,13 @@ def _is_whole(found: Any) -> bool:
     )
 
 
-def _download(builder: Any, how: Any, config: Data, source: Source) -> None:
-    """Prepares a data set of tensorflow-datasets, which retries for minutes where we ask first."""
+def _download(
+    builder: tfds.core.DatasetBuilder,
+    how: tfds.download.DownloadConfig,
+    config: Data,
+    source: Source,
+) -> None:
+    """Prepares a data set after asking its host, as tensorflow-datasets would retry for minutes."""
     try:
         for url in list(builder.url_infos or ())[:1]:
             _reach(url)
@@ -109,7 +115,7 @@ def _download(builder: Any, how: Any, config: Data, source: Source) -> None:
 
 
 def _reach(url: str) -> None:
-    """Raises a ConnectionError where a URL's host cannot be reached. What it answers is all one."""
+    """Raises a ConnectionError if a URL's host cannot be reached; any answer will do."""
     try:
         urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=PATIENCE).close()
     except urllib.error.URLError as error:

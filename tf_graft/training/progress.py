@@ -1,38 +1,38 @@
-"""What a run says about itself."""
+"""What a run tells the user about its progress."""
 
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import keras
 
 from tf_graft.training import data as data_sets
 from tf_graft.training.folder import RunFolder
+from tf_graft.training.results import Numbers
 from tf_graft.training.schema import RunConfig
 
 
 def finished(
     config: RunConfig, folder: RunFolder, steps_per_epoch: int, say: Callable[[str], None]
-) -> dict[str, Any] | None:
-    """The summary of a run that has made its steps already; None where there is something to do."""
+) -> Numbers | None:
+    """Returns the summary of a run that has finished; None if there are steps to take."""
     if config.run.fresh:
         return None
     try:
         summary = folder.finished()
     except (OSError, ValueError):
-        say(f"{folder.summary} cannot be read; it is made anew.")
+        say(f"{folder.summary} cannot be read; it is written again.")
         return None
-    if not summary or summary["steps"] < config.run.epochs * steps_per_epoch:
+    if not summary or int(summary["steps"]) < config.run.epochs * steps_per_epoch:
         return None
     say(
-        f"{folder.path} is finished. More epochs go on from its end (run.epochs=...); "
+        f"{folder.path} is finished. More epochs continue from its end (run.epochs=...); "
         "run.fresh=true starts afresh."
     )
     return summary
 
 
 def verbosity(progress: str) -> int:
-    """Keras' `verbose` for `run.progress`."""
+    """Returns Keras' `verbose` for `run.progress`."""
     if progress == "auto":
         progress = "bar" if sys.stdout.isatty() else "line"
     return {"none": 0, "bar": 1, "line": 2}[progress]
@@ -41,7 +41,7 @@ def verbosity(progress: str) -> int:
 def announced(
     config: RunConfig, folder: RunFolder, model: keras.Model, data: data_sets.Batches, start: int
 ) -> str:
-    """What a run is about to do, in a line."""
+    """Describes in a line what a run is about to do."""
     total = config.run.epochs * data.steps_per_epoch
     if start:
         return f"Resuming {folder.path} after step {start:,} of {total:,}."

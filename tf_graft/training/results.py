@@ -1,24 +1,26 @@
-"""The final numbers of a run, in a file that shows whether it is as it was written."""
+"""The final numbers of a run, in a file with a checksum."""
 
 import json
-import zlib
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 from tf_graft.core.whole_files import write as write_text
+from tf_graft.report.rows import checksum
+
+Numbers: TypeAlias = dict[str, float | int | str]
 
 CHECKSUM = "checksum"
 
 
-def write(path: Path, numbers: dict[str, Any]) -> dict[str, Any]:
+def write(path: Path, numbers: Numbers) -> Numbers:
     """Writes numbers with their checksum, and returns both."""
     results = {**numbers, CHECKSUM: _checksum(numbers)}
     write_text(path, json.dumps(results, indent=2) + "\n")
     return results
 
 
-def read(path: Path) -> dict[str, Any]:
-    """What `write` returned, or a version before 0.2 has written, without a checksum.
+def read(path: Path) -> Numbers:
+    """Reads a file that `write` wrote, or a version before 0.2, without a checksum.
 
     Raises:
         OSError: the file cannot be read.
@@ -34,11 +36,11 @@ def read(path: Path) -> dict[str, Any]:
     tests = [value for name, value in numbers.items() if name.startswith("test_")]
     if not tests or not all(isinstance(value, float) for value in tests):
         raise ValueError
-    last = next(reversed(results))  # of those without a checksum, it is TensorFlow's version
+    last = next(reversed(results))  # TensorFlow's version in files without a checksum
     if last != "tensorflow" and results.get(CHECKSUM) != _checksum(numbers):
         raise ValueError
     return results
 
 
-def _checksum(numbers: dict[str, Any]) -> str:
-    return f"{zlib.crc32(json.dumps(numbers, sort_keys=True).encode()):08x}"
+def _checksum(numbers: Numbers) -> str:
+    return f"{checksum(json.dumps(numbers, sort_keys=True).encode()):08x}"

@@ -6,7 +6,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -27,24 +26,27 @@ from tf_graft.training.loop import (
     Bookkeeping,
     EpochBar,
     RecordedModel,
+    Writers,
     metric_columns,
 )
 from tf_graft.training.origin import Origin
 from tf_graft.training.place import Place, enter
+from tf_graft.training.results import Numbers
+from tf_graft.training.saved_state import groups_of
 from tf_graft.training.schema import RunConfig
 from tf_graft.training.stop import StopRequest
 from tf_graft.wrappers import AGN, CenterWeights
 
-RECORDS = 200  # of a graft in a run, at most: a small model must not wait for them
+RECORDS = 200  # of a graft in a run, at most, so that small models do not wait for them
 
 
-def train(config: RunConfig, source: Source, say: Callable[[str], None] = print) -> dict[str, Any]:
-    """Trains, or goes on training, the run that `config` describes.
+def train(config: RunConfig, source: Source, say: Callable[[str], None] = print) -> Numbers:
+    """Starts or continues the run that `config` describes.
 
     Args:
         config: what `tf_graft.training.config.load` returned; `run.dir` must be set.
-        source: returned beside it.
-        say: is given what the user should know, a line at a time.
+        source: the places of its values, returned by the same call.
+        say: called with each line for the user.
 
     Returns:
         The summary, as in `summary.json`.
@@ -52,7 +54,7 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
     Raises:
         ConfigError: the config cannot be run; nothing has been written to the run's folder.
         CheckpointError: no saved state of the run can be read.
-        FolderError: the run's folder cannot be written to any more.
+        FolderError: the run's folder can no longer be written to.
         Stopped: a signal ended the run, whose state is saved.
     """
     place = enter(config, source)
@@ -67,12 +69,12 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
         if place.chief:
             opened.enter_context(folder.opened(config, source, say))
         remote = servers.Remote(config, data, model, place, source) if place.servers else None
-        saved, keep = remote.saved() if remote else model, config.run.keep_checkpoints
+        saved, keep = remote.saved() if remote else groups_of(model), config.run.keep_checkpoints
         origin = Origin(config, folder, config.run.epochs * data.steps_per_epoch)
         checkpoints = Checkpoints(folder.checkpoints, saved, keep, origin)
         start = _start(config, place, folder, checkpoints, say)
         say(progress.announced(config, folder, model, data, start))
-        if not place.chief:  # all workers must take part, and one may write
+        if not place.chief:  # all workers must save, but only one in the run's folder
             own = opened.enter_context(tempfile.TemporaryDirectory(prefix="tf_graft_"))
             folder = RunFolder(own)
             checkpoints = Checkpoints(folder.checkpoints, saved, keep, origin)
@@ -91,7 +93,7 @@ def _start(
     checkpoints: Checkpoints,
     say: Callable[[str], None],
 ) -> int:
-    """The step that the run goes on from."""
+    """Restores the newest state, and returns its step."""
     if not place.chief:
         return checkpoints.restore(say) if folder.goes_on(config) else 0
     start = checkpoints.restore(say)
@@ -102,8 +104,8 @@ def _start(
 def _compile(
     config: RunConfig, data: data_sets.Batches, source: Source, place: Place
 ) -> RecordedModel:
-    # After the data, whose preparation may draw random numbers, and not 0: beside a global seed
-    # of 0, tf.data takes no seed that is a tensor.
+    # After the data, whose preparation may draw random numbers; and not 0, as tf.data accepts no
+    # tensor as a seed when the global seed is 0.
     keras.utils.set_random_seed(config.run.seed + 1)
     with place.layer_scope():
         plain = models.build(config.model, data, source)
@@ -115,7 +117,7 @@ def _compile(
             jit_compile=config.run.jit_compile,
             steps_per_execution=config.run.steps_per_execution,
         )
-    # Everything that is saved must exist: slots, and metrics, which are made on first use.
+    # All that is saved must exist: slots, and metrics, which Keras creates on first use.
     try:
         model.optimizer.build(model.trainable_variables)
     except (ValueError, TypeError) as error:
@@ -147,7 +149,7 @@ def _fit(
             epochs=config.run.epochs,
             initial_epoch=start // data.steps_per_epoch,
             steps_per_epoch=data.steps_per_epoch,
-            shuffle=False,  # the stream is shuffled
+            shuffle=False,  # the stream is shuffled already
             validation_data=data.test,
             verbose=progress.verbosity(config.run.progress),
             callbacks=[
@@ -174,8 +176,8 @@ def _finish(
     model: RecordedModel,
     folder: RunFolder,
     seconds: float,
-) -> dict[str, Any]:
-    """Evaluates the model as it is saved (with averaged weights, it is another than before)."""
+) -> Numbers:
+    """Evaluates and saves the model, with its averaged weights if there are any, and plots."""
     tests = model.evaluate(data.test, verbose=0, return_dict=True)
     if dtensor.layout_map_of(model) is not None:
         dtensor.collect(model)
@@ -184,7 +186,7 @@ def _finish(
     with whole(folder.model) as part:
         plain.save(part)
     log = {name: values for name, values in read(folder.metrics).items() if len(values)}
-    if log:  # it may have been lost
+    if log:  # empty if the log was lost
         title = f"{folder.path.name}: {config.model.name}, {config.optimizer.name}"
         plots.draw_run(folder, title)
     numbers = {
@@ -202,10 +204,10 @@ def _finish(
 
 @contextlib.contextmanager
 def _environment(config: RunConfig) -> Iterator[None]:
-    """The precision in which layers are made, and determinism, for the time of a run."""
+    """Sets the dtype policy of layers, and determinism, during a run."""
     before = keras.config.dtype_policy()
     if config.run.deterministic and tf.config.list_physical_devices("GPU"):
-        # On CPUs the operations are deterministic already; this cannot be switched off again.
+        # Operations on CPUs are deterministic already; this cannot be switched off again.
         tf.config.experimental.enable_op_determinism()
     keras.config.set_dtype_policy(config.precision.policy)
     try:
@@ -214,7 +216,7 @@ def _environment(config: RunConfig) -> Iterator[None]:
         keras.config.set_dtype_policy(before)
 
 
-def _writers(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
+def _writers(config: RunConfig, folder: RunFolder) -> Writers:
     if not config.run.tensorboard or importlib.util.find_spec("tensorboard") is None:
         return {}
     return {
@@ -224,10 +226,10 @@ def _writers(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
 
 
 def _recorders(
-    model: RecordedModel, folder: RunFolder, total: int, writers: dict[str, Any]
+    model: RecordedModel, folder: RunFolder, total: int, writers: Writers
 ) -> list[keras.callbacks.Callback]:
-    """What writes down the norms of a graft, before a state is saved that comes after them; and
-    the loss scale; what has validation see a centre.
+    """Returns the callbacks that record the loss scale and the norms of a graft, and the one that
+    evaluates AGN's centre. They run before a state is saved.
     """
     chosen = model.optimizer
     found: list[keras.callbacks.Callback] = []

@@ -1,4 +1,4 @@
-"""The learning rate a config would give, without training."""
+"""The learning rate over the run of a config, without training."""
 
 from pathlib import Path
 

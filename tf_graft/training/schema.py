@@ -1,6 +1,6 @@
-"""What a config may say: one pydantic model per section, nothing else is accepted.
+"""The schema of configs: one pydantic model per section; nothing else is accepted.
 
-Sizes have limits, so that a config from elsewhere cannot ask for the whole machine by mistake.
+Sizes have limits, so that a config from elsewhere cannot claim the whole machine by mistake.
 """
 
 import re
@@ -16,8 +16,10 @@ from pydantic import (
     model_validator,
 )
 
+Config = dict[str, Any]  # checked later, by those who take it
 Rate = Annotated[float, Field(ge=0, lt=1)]
 Width = Annotated[int, Field(ge=1, le=65_536)]
+Layouts = dict[str, list[Literal["batch", "model"] | None]]
 Depth = Annotated[int, Field(ge=1, le=128)]
 
 
@@ -28,7 +30,7 @@ class Section(BaseModel):
 
 
 class Data(Section):
-    """Which data set, and how its batches are made."""
+    """The data set, and how its batches are made."""
 
     name: Annotated[
         str, Field(pattern=r"^[A-Za-z0-9_]+(/[A-Za-z0-9_][\w.\-]*)?(:\d+\.\d+\.\d+)?$")
@@ -101,7 +103,7 @@ MODELS: dict[str, type[Section]] = {
 }
 
 
-def _which_model(value: Any) -> str:
+def _which_model(value: object) -> str:
     name = value.get("name") if isinstance(value, dict) else getattr(value, "name", None)
     return name if isinstance(name, str) and name in MODELS else "application"
 
@@ -122,10 +124,10 @@ class Optimizer(Section):
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
     name: str
-    learning_rate: float | dict[str, Any] | None = None
+    learning_rate: float | Config | None = None
 
-    def given(self) -> dict[str, Any]:
-        """What was said: a null, too, which for some arguments is a value."""
+    def given(self) -> Config:
+        """Returns the values that were given, with null, which some arguments accept."""
         values = self.model_dump()
         return {k: v for k, v in values.items() if k != "learning_rate" or v is not None}
 
@@ -134,22 +136,22 @@ OPENSEQ2SEQ = "openseq2seq"  # the section's name; it is no part of a RunConfig
 
 
 class OpenSeq2Seq(Section):
-    """An optimizer in the words of OpenSeq2Seq's configs, which is translated into `optimizer`."""
+    """An optimizer in the words of OpenSeq2Seq's configs, translated into `optimizer`."""
 
     optimizer: str
-    optimizer_params: dict[str, Any] = {}
+    optimizer_params: Config = {}
     lr_policy: str
-    lr_policy_params: dict[str, Any] = {}
-    larc_params: dict[str, Any] | None = None
+    lr_policy_params: Config = {}
+    larc_params: Config | None = None
     loss_scaling: float | str = 1.0
-    loss_scaling_params: dict[str, Any] | None = None
+    loss_scaling_params: Config | None = None
     iter_size: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     max_grad_norm: Annotated[float, Field(gt=0)] | None = None
     dtype: Literal["mixed", "float32"] = "float32"
 
 
 class Precision(Section):
-    """What the layers compute in."""
+    """The dtype policy of the layers."""
 
     policy: Literal["float32", "mixed_bfloat16", "mixed_float16", "float16", "bfloat16"] = "float32"
 
@@ -162,13 +164,13 @@ class Mirrored(Section):
 
 
 class MultiWorker(Section):
-    """Several processes, a copy of the model in each; `TF_CONFIG` says who they are."""
+    """Several processes, a copy of the model in each; `TF_CONFIG` describes the cluster."""
 
     name: Literal["multi_worker"]
 
 
 class ParameterServer(Section):
-    """A chief that hands steps to workers, which change variables on servers, by `TF_CONFIG`."""
+    """A chief assigns steps to workers, which update variables on servers; see `TF_CONFIG`."""
 
     name: Literal["parameter_server"]
     shards: Annotated[int, Field(ge=1, le=1_024)] = 1
@@ -186,11 +188,11 @@ class Mesh(Section):
 
     batch: Annotated[int, Field(ge=1, le=65_536)] = 1
     model: Annotated[int, Field(ge=1, le=65_536)] = 1
-    layouts: dict[str, list[Literal["batch", "model"] | None]] = {}
+    layouts: Layouts = {}
 
     @field_validator("layouts")
     @classmethod
-    def _are_expressions(cls, layouts: dict[str, Any]) -> dict[str, Any]:
+    def _are_expressions(cls, layouts: Layouts) -> Layouts:
         for pattern in layouts:
             try:
                 re.compile(pattern)
@@ -201,7 +203,7 @@ class Mesh(Section):
 
 
 class Run(Section):
-    """How long the run is, what it keeps, and where."""
+    """The length of the run, what it keeps, and where."""
 
     epochs: Annotated[int, Field(ge=1, le=1_000_000)]
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0

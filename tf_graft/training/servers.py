@@ -1,14 +1,14 @@
-"""Training on parameter servers: the chief hands out batches, workers take steps.
+"""Training on parameter servers: the chief assigns batches, workers take steps.
 
-The chief reads the data, so that each batch is used once whichever worker takes it. Steps are not
-in lockstep: a worker may compute a gradient of weights that another has changed since. A step whose
-worker is lost is taken again by another.
+The chief reads the data, so each batch is used once, by any worker. Steps are not synchronized: a
+worker may compute gradients of weights that another worker has changed since. If a worker is lost,
+another one repeats its step.
 """
 
 import contextlib
 import math
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Iterator
+from typing import TypeAlias
 
 import keras
 import numpy as np
@@ -23,16 +23,19 @@ from tf_graft.training.folder import RunFolder
 from tf_graft.training.log import Log
 from tf_graft.training.loop import STEP_COLUMNS, metric_columns
 from tf_graft.training.place import Place
+from tf_graft.training.saved_state import Groups
 from tf_graft.training.schema import RunConfig
 from tf_graft.training.stop import Stopped, StopRequest
 from tf_graft.wrappers import AGN
 
+Batch: TypeAlias = tuple[tf.Tensor, tf.Tensor]  # of examples and classes
+
 
 class Remote:
-    """A model on the servers, with its optimizer, as a likeness of one here.
+    """A copy of the local model on the servers, with its optimizer.
 
     Args:
-        here: the model on this device, compiled; it gives the first weights.
+        here: the local model, compiled; it provides the initial weights.
     """
 
     def __init__(
@@ -45,7 +48,7 @@ class Remote:
     ) -> None:
         assert place.strategy is not None
         self.here, self._strategy = here, place.strategy
-        keras.backend.clear_session(free_memory=False)  # layers are named as those here
+        keras.backend.clear_session(free_memory=False)  # layers get the same names again
         with self._strategy.scope():
             self.model = models.build(config.model, data, source)
             self.optimizer = optimizer.build(config, data.steps_per_epoch, source)
@@ -57,17 +60,15 @@ class Remote:
         self._step = tf.function(self._round if rounds else self._on_worker)
         self.period = self.optimizer.round_length if rounds else 1
 
-    def saved(self) -> Any:
-        """What `Checkpoints` saves of it."""
-        return SimpleNamespace(
-            variables=self.model.variables, optimizer=self.optimizer, metrics_variables=[]
-        )
+    def saved(self) -> Groups:
+        """Returns the variables to save."""
+        return {"model": self.model.variables, "optimizer": self.optimizer.variables}
 
-    def schedule(self, batches: list[Any]) -> Any:
-        """Hands out a step, or a round of `AGN` of as many steps as there are batches.
+    def schedule(self, batches: list[Batch]) -> tf.distribute.experimental.coordinator.RemoteValue:
+        """Assigns a step to a worker, or a round of `AGN` with one step per batch.
 
         Returns:
-            What will hold the mean loss, the accuracy and the learning rate.
+            The future mean loss, accuracy and learning rate.
         """
         if isinstance(self.optimizer, AGN):
             x, y = (tf.stack(column) for column in zip(*batches, strict=True))
@@ -75,15 +76,15 @@ class Remote:
         return self._coordinator.schedule(self._step, args=batches[0])
 
     def join(self) -> None:
-        """Waits until all steps that were handed out are taken."""
+        """Waits until all assigned steps are taken."""
         self._coordinator.join()
 
     def bring_home(self) -> keras.Model:
-        """The model here, with the weights of the servers."""
+        """Copies the weights of the servers to the local model, and returns it."""
         self.here.set_weights([np.asarray(v.numpy()) for v in self.model.weights])
         return self.here
 
-    def _on_worker(self, x: tf.Tensor, y: tf.Tensor) -> Any:
+    def _on_worker(self, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         return self._strategy.run(self._train, args=(x, y))
 
     def _round(self, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
@@ -92,7 +93,7 @@ class Remote:
             return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
 
         mean = self.optimizer.round(loss, (x, y), self.model.non_trainable_variables)
-        # of the centre, on the last batch
+        # the accuracy of the centre on the last batch
         right = tf.cast(tf.argmax(self.model(x[-1]), axis=-1), y.dtype) == y[-1]
         rate = tf.cast(self.optimizer.learning_rate, tf.float32)
         return tf.stack([mean, tf.reduce_mean(tf.cast(right, tf.float32)), rate])
@@ -118,10 +119,10 @@ def fit(
     start: int,
     stop: StopRequest,
 ) -> None:
-    """Trains from step `start` on; a state is saved after each epoch. Ends with the weights here.
+    """Trains from step `start` on, saves a state after each epoch, and copies the weights here.
 
     Raises:
-        Stopped: a signal ended it; the steps that were handed out are taken and saved.
+        Stopped: a signal ended the run; the assigned steps are taken and saved.
     """
     batches = iter(data.stream(config.run.seed, start))
     with (
@@ -151,11 +152,14 @@ def _show(config: RunConfig, epoch: int, line: dict[str, float]) -> None:
         print(f"Epoch {epoch + 1}/{config.run.epochs} - {text}", flush=True)
 
 
-def _taken(remote: Remote, batches: Any, count: int, stop: StopRequest) -> list[np.ndarray]:
-    """(loss, accuracy, rate) of up to `count` steps, a round's for each of its steps; fewer when
-    asked to stop.
+def _taken(
+    remote: Remote, batches: Iterator[Batch], count: int, stop: StopRequest
+) -> list[np.ndarray]:
+    """Takes up to `count` steps, or fewer on a signal; returns loss, accuracy and rate of each.
+
+    All steps of a round get the values of the round.
     """
-    results: list[tuple[int, Any]] = []
+    results = []
     while count and stop.signum is None:
         steps = min(count, remote.period)
         results.append((steps, remote.schedule([next(batches) for _ in range(steps)])))
@@ -167,7 +171,7 @@ def _taken(remote: Remote, batches: Any, count: int, stop: StopRequest) -> list[
 def _evaluated(
     remote: Remote, data: data_sets.Batches, taken: list[np.ndarray]
 ) -> dict[str, float]:
-    """A row of the metrics log: the means over the steps, and the test data's."""
+    """Computes a row of the metrics log: the means over the steps, and those of the test data."""
     model = remote.bring_home()
     loss, accuracy, _ = np.mean(taken, axis=0)
     means = {"loss": loss, "accuracy": accuracy, "bits_per_character": loss / math.log(2)}

@@ -1,4 +1,4 @@
-"""TensorFlow's start in a command, without what it says on every machine."""
+"""Imports TensorFlow in a command, without the messages it logs on every machine."""
 
 import contextlib
 import importlib
@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterator
 
 LEVEL = "TF_CPP_MIN_LOG_LEVEL"
-# Said before that is read: informations, and an error (303) where an information said just before
-# that there is no CUDA driver.
+# Logged before TensorFlow reads that variable: information, and an error (303) that repeats the
+# information that there is no CUDA driver.
 NOISE = re.compile(
     rb"WARNING: All log messages before absl::InitializeLog\(\) is called|I\d{4} "
     rb"|E\d{4} .*failed call to cuInit: .*\(303\)$"
@@ -20,8 +20,8 @@ NOISE = re.compile(
 def tensorflow() -> None:
     """Imports TensorFlow and Keras and looks for devices, unless TensorFlow is imported already.
 
-    Informations and warnings of TensorFlow's runtime are not shown from then on, errors are. A
-    `TF_CPP_MIN_LOG_LEVEL` in the environment decides for itself: with 0 everything is shown.
+    From then on TensorFlow's runtime logs errors, but no information and no warnings. A
+    `TF_CPP_MIN_LOG_LEVEL` in the environment takes precedence: 0 shows everything.
     """
     if "tensorflow" in sys.modules:
         return
@@ -35,7 +35,7 @@ def tensorflow() -> None:
 
 @contextlib.contextmanager
 def _without_noise() -> Iterator[None]:
-    """Has a process of its own pass standard error on, so that nothing is lost in a crash."""
+    """Filters standard error in a child process, so that nothing is lost in a crash."""
     reading, writing = os.pipe()
     sys.stderr.flush()
     child = os.fork()
@@ -56,7 +56,7 @@ def _without_noise() -> Iterator[None]:
 
 
 def _pass_on(reading: int) -> None:
-    """Passes on what is no noise until the other end is closed; ends this process."""
+    """Copies lines that are not noise until the other end closes; then ends this process."""
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, signal.SIG_IGN)
     with contextlib.suppress(OSError), open(reading, "rb") as lines:

@@ -1,9 +1,8 @@
-"""A signal that asks a run to stop, and what a run raises that has stopped."""
+"""Signals that ask a run to stop, and the exception of a run that has stopped."""
 
 import contextlib
 import signal
 from collections.abc import Iterator
-from typing import Any
 
 
 class Stopped(Exception):
@@ -12,24 +11,24 @@ class Stopped(Exception):
     def __init__(self, signum: int, step: int) -> None:
         name = "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name
         super().__init__(
-            f"Stopped by {name} after step {step:,}, which is saved: the same command goes on from "
-            "there."
+            f"Stopped by {name} after step {step:,}, which is saved: the same command continues "
+            "from there."
         )
         self.signum, self.step = signum, step
 
 
 class StopRequest:
-    """Remembers a SIGTERM or Ctrl-C until it suits; a second Ctrl-C interrupts at once."""
+    """Remembers a SIGTERM or Ctrl-C until the run can stop; a second Ctrl-C interrupts at once."""
 
     def __init__(self) -> None:
         self.signum: int | None = None
 
     @contextlib.contextmanager
     def listening(self) -> Iterator["StopRequest"]:
-        """Takes the two signals over while in the context. Needs the main thread."""
+        """Handles the two signals within the context. Must be called in the main thread."""
         before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
-        def remember(signum: int, _: Any) -> None:
+        def remember(signum: int, _: object) -> None:
             self.signum = signum
             signal.signal(signal.SIGTERM, before[signal.SIGTERM])
             signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,0 +1,120 @@
+"""A run's checkpoints match variables by path, or refuse them with a sentence."""
+
+import shutil
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_graft as tg
+from tf_graft.training import checkpoints, config, run
+from tf_graft.training.checkpoints import Checkpoints
+from tf_graft.training.folder import RunFolder
+from tf_graft.training.log import read
+from tf_graft.training.origin import Origin
+from tf_graft.training.saved_state import groups_of
+
+GOLDEN = Path(__file__).parent / "goldens" / "run_without_paths"  # stopped after 7 of 9 steps
+CONFIG = "model: {name: mlp}\noptimizer: {name: larc, optimizer: adam}\nrun: {epochs: 1}\n"
+
+
+def model(*names):
+    """A model whose layers, all of one shape, are in the order of their names."""
+    inputs = keras.Input([3])
+    layers = [keras.layers.Dense(3, name=name)(inputs) for name in names]
+    made = keras.Model(inputs, keras.layers.Concatenate()(layers))
+    made.compile(tg.LARC(tg.Adam(0.1)), "mse")
+    made.optimizer.build(made.trainable_variables)
+    return made
+
+
+def variables(model):
+    """Every variable that is saved, by path."""
+    found = {variable.path: variable for variable in model.variables}
+    return found | model.optimizer.named_variables()
+
+
+def states(folder, model):
+    """What saves and restores the model as the state of a run."""
+    origin = Origin(config.parse(CONFIG)[0], RunFolder("none"), 9)
+    return Checkpoints(folder, groups_of(model), 1, origin)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """The model with layers 'a' and 'b' whose state is saved, no two values of it the same."""
+    given = model("a", "b")
+    for number, variable in enumerate(variables(given).values()):
+        variable.assign(tf.cast(tf.fill(variable.shape, number / 64), variable.dtype))
+    states(tmp_path, given).save(5, {})
+    return given
+
+
+@pytest.fixture
+def before_0_2(monkeypatch):
+    """States that are saved do not list their paths."""
+    monkeypatch.setattr(checkpoints, "paths_of", lambda groups: None)
+
+
+def check_restored(folder, given, saved, rename=lambda path: path):
+    assert states(folder, given).restore(print) == 5
+    expected = {rename(path): v.numpy().tolist() for path, v in variables(saved).items()}
+    assert {path: v.numpy().tolist() for path, v in variables(given).items()} == expected
+
+
+def test_variables_in_another_order_are_matched_by_path(saved, tmp_path):
+    other = model("b", "a")
+    assert [v.path for v in other.variables] != [v.path for v in saved.variables]
+    check_restored(tmp_path, other, saved)
+
+
+def test_layers_that_are_numbered_anew_are_matched_in_order(tmp_path):
+    given = model("dense", "dense_1")
+    states(tmp_path, given).save(5, {})
+    numbers = {"dense": "dense_1", "dense_1": "dense_2"}
+
+    def rename(path):
+        return "/".join(numbers.get(part, part) for part in path.split("/"))
+
+    check_restored(tmp_path, model("dense_1", "dense_2"), given, rename)
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        (("a", "c"), r"it holds no c/kernel of shape \(3, 3\)"),
+        (("a", "b", "c"), r"it holds no c/kernel of shape \(3, 3\)"),
+        (("a",), "its b/kernel is no variable of this run"),
+    ],
+)
+def test_other_layers_are_refused(names, problem, saved, tmp_path):
+    with pytest.raises(tg.CheckpointError, match=f"ckpt-5 cannot be read: {problem}. Start afresh"):
+        states(tmp_path, model(*names)).restore(print)
+
+
+def test_a_state_that_lists_no_paths_is_restored_by_position(before_0_2, saved, tmp_path):
+    check_restored(tmp_path, model("a", "b"), saved)
+
+
+@pytest.mark.parametrize(("names", "path"), [("ba", "b/kernel"), ("ac", "c/kernel")])
+def test_a_state_that_lists_no_paths_is_refused(names, path, before_0_2, saved, tmp_path):
+    with pytest.raises(tg.CheckpointError, match=r"it holds \w/kernel in place of " + path):
+        states(tmp_path, model(*names)).restore(print)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(
+    "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
+)
+def test_a_run_whose_state_lists_no_paths_goes_on(tmp_path):
+    folder = shutil.copytree(GOLDEN, tmp_path / "run")
+    said = []
+    run.train(*config.load(folder / "config.yaml", [f"run.dir={folder}"]), say=said.append)
+    assert said == [f"Resuming {folder} after step 7 of 9."]
+    for name in ("steps.csv", "metrics.csv"):
+        found, whole = read(folder / name), read(GOLDEN / f"whole_{name}")
+        assert list(found) == list(whole)
+        for column in whole:
+            np.testing.assert_allclose(found[column], whole[column], rtol=1e-4)

@@ -1,0 +1,181 @@
+"""A saved state of a run, checked in full before any of it is loaded."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+from google.protobuf.message import DecodeError
+from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
+
+from tf_graft.core.checks import CheckpointError
+from tf_graft.core.parameters import paths
+from tf_graft.core.state import renamed, saved_names
+
+# Keys in a file: the ending of a variable's; the origin's, or those of the step and of the number
+# of states in version 0.1, which had no origin; that of TensorFlow's graph.
+VALUE, ORIGIN = "/.ATTRIBUTES/VARIABLE_VALUE", "origin/.ATTRIBUTES/py_state"
+STEP, COUNTER = f"step{VALUE}", f"save_counter{VALUE}"
+GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+DIVIDED = "ShardedVariable"  # TensorFlow's name for every variable divided among servers
+
+UNBOUNDED = (-math.inf, math.inf)
+
+# The errors that TensorFlow raises on files that are truncated, altered or of another program.
+UNREADABLE = (
+    tf.errors.OpError,
+    DecodeError,
+    AssertionError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
+Groups = Mapping[str, Sequence[keras.Variable]]  # of the model, the optimizer and the metrics
+
+
+def groups_of(model: keras.Model) -> Groups:
+    """Returns the variables of a compiled model on which its next step depends."""
+    return {
+        "model": model.variables,
+        "optimizer": model.optimizer.variables,
+        "metrics": model.metrics_variables,
+    }
+
+
+def keyed(groups: Groups) -> dict[str, keras.Variable]:
+    """Returns the variables by the names they are saved under: their group and number."""
+    return {
+        _name(group, number): variable
+        for group, variables in groups.items()
+        for number, variable in enumerate(variables)
+    }
+
+
+def paths_of(groups: Groups) -> dict[str, list[str]]:
+    """Returns the paths of the variables of each group, in order."""
+    return {group: paths(variables) for group, variables in groups.items()}
+
+
+class SavedState:
+    """One state on disk.
+
+    Args:
+        path: of the state, without the endings of its files.
+
+    Raises:
+        UNREADABLE: here and in all methods, if the files are damaged or of another program.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._reader = tf.train.load_checkpoint(str(path))
+
+    def origin(self) -> bytes | None:
+        """Reads what `Origin` wrote; None in states of version 0.1."""
+        return self._reader.get_tensor(ORIGIN) if self._reader.has_tensor(ORIGIN) else None
+
+    def step(self) -> np.ndarray:
+        """Reads the step of a state of version 0.1."""
+        return np.asarray(self._reader.get_tensor(STEP))
+
+    def matched(
+        self, groups: Groups, saved: Mapping[str, Sequence[str]] | None
+    ) -> dict[str, keras.Variable]:
+        """Returns the variables by the names of their saved values, matched by path.
+
+        It allocates nothing: a damaged file may claim any shape.
+
+        Args:
+            groups: the variables.
+            saved: the paths of the saved variables; None in states of versions before 0.2.
+
+        Raises:
+            CheckpointError: the state holds other variables; the message is a clause about it.
+        """
+        shapes = self._reader.get_variable_to_shape_map()
+        dtypes = self._reader.get_variable_to_dtype_map()
+        result: dict[str, keras.Variable] = {}
+        more: dict[str, str] = {}  # the saved paths that no variable here has taken, by key
+        for group, ours in paths_of(groups).items():
+            theirs = self._in_order(group, ours) if saved is None else saved[group]
+            names = {path: _name(group, number) for number, path in enumerate(theirs)}
+            more |= {f"{name}{VALUE}": path for path, name in names.items()}
+            pairs = saved_names(theirs, ours)
+            for path, variable in zip(ours, groups[group], strict=True):
+                name = names.get(pairs[path], "")
+                key = f"{name}{VALUE}"
+                if shapes.pop(key, None) != variable.shape or dtypes[key] != variable.value.dtype:
+                    what = f"{path} of shape {tuple(variable.shape)}"
+                    raise CheckpointError(f"cannot be read: it holds no {what}")
+                result[name] = variable
+        for key in sorted(set(shapes) - {ORIGIN, GRAPH, STEP, COUNTER}):
+            problem = f"its {more.get(key, key)} is no variable of this run"
+            raise CheckpointError(f"cannot be read: {problem}")
+        self._check_graph(result)
+        return result
+
+    def load(self, variables: Mapping[str, keras.Variable]) -> None:
+        """Gives variables their saved values.
+
+        Args:
+            variables: what `matched` returned.
+
+        Raises:
+            CheckpointError: an optimizer's variable cannot hold its value.
+        """
+        self._check_values(variables)
+        tensors = {name: variable.value for name, variable in variables.items()}
+        status = tf.train.Checkpoint(**tensors).read(str(self._path)).expect_partial()
+        status.assert_existing_objects_matched()
+
+    def _in_order(self, group: str, ours: list[str]) -> list[str]:
+        """Returns the paths of a state that does not list them: ours, by position.
+
+        TensorFlow's graph names each variable. The names of the model's variables must agree, and
+        the last parts of others: version 0.1 named the rates of wrapped optimizers differently.
+        """
+        nodes = self._nodes()
+        for number, path in enumerate(ours):
+            name = _name(group, number)
+            found = nodes[name].attributes[0].full_name if name in nodes else path
+            pair = (found, path) if group == "model" else (_last(found), _last(path))
+            if found != DIVIDED and not renamed(pair[:1], pair[1:]):
+                raise CheckpointError(f"cannot be read: it holds {found} in place of {path}")
+        return ours
+
+    def _nodes(self) -> dict[str, TrackableObjectGraph.TrackableObject]:
+        """Reads the nodes of TensorFlow's graph, by the names that values are saved under."""
+        nodes = TrackableObjectGraph.FromString(self._reader.get_tensor(GRAPH)).nodes
+        return {child.local_name: nodes[child.node_id] for child in nodes[0].children}
+
+    def _check_graph(self, names: Mapping[str, object]) -> None:
+        """Refuses a file from which another value would be restored into a variable."""
+        nodes = self._nodes()
+        for name in names:
+            found = [each.checkpoint_key for each in nodes[name].attributes]
+            if found != [f"{name}{VALUE}"] or nodes[name].HasField("registered_saver"):
+                raise CheckpointError(f"cannot be read: it would restore {found} into {name}")
+
+    def _check_values(self, variables: Mapping[str, keras.Variable]) -> None:
+        """Refuses values outside the bounds that an optimizer's variable declares."""
+        for name, variable in variables.items():
+            low, high = getattr(variable, "within", UNBOUNDED)
+            if (low, high) == UNBOUNDED:
+                continue
+            value = self._reader.get_tensor(f"{name}{VALUE}")
+            diverged = ~np.isfinite(value) if math.isinf(high) else False
+            if not np.all((value >= low) & (value <= high) | diverged):
+                message = f"its {variable.path} does not lie in [{low:g}, {high:g}]"
+                raise CheckpointError(f"cannot be read: {message}")
+
+
+def _name(group: str, number: int) -> str:
+    return f"{group}_{number:05d}"
+
+
+def _last(path: str) -> str:
+    return path.rpartition("/")[2]
