@@ -52,10 +52,16 @@ def mesh() -> dtensor.Mesh:
 
 def laid_out(value, spec) -> tf.Tensor:
     """A tensor on the mesh."""
-    everywhere = dtensor.copy_to_mesh(
-        tf.constant(value), dtensor.Layout.replicated(mesh(), np.ndim(value))
-    )
-    return dtensor.relayout(everywhere, dtensor.Layout(spec, mesh()))
+    value = np.asarray(value)
+    return _laid_out(value.tobytes(), value.dtype, value.shape, tuple(spec))
+
+
+@functools.cache
+def _laid_out(content, dtype, shape, spec):
+    """Made once: the cases share their weights and gradients."""
+    value = tf.constant(np.frombuffer(content, dtype).reshape(shape))
+    everywhere = dtensor.copy_to_mesh(value, dtensor.Layout.replicated(mesh(), len(shape)))
+    return dtensor.relayout(everywhere, dtensor.Layout(list(spec), mesh()))
 
 
 def whole(value) -> np.ndarray:

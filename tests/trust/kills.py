@@ -12,10 +12,10 @@ import re
 import resource
 import signal
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
+from support import forked
 from tf_graft.training.errors import ConfigError
 from tf_graft.training.folder import FolderError
 from trust import Result, folders, lives, operations
@@ -203,7 +203,7 @@ def _real(runs, life, attack, path):
         f"import sys; sys.path[:0] = {[str(tests), str(tests.parent)]!r}; sys.argv = {given}\n"
         f"from trust import kills; kills.die({str(runs.folder)!r}, {path!r})"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=300)
+    done = subprocess.run([forked.python(), "-c", program], capture_output=True, timeout=300)
     if done.returncode != -signal.SIGKILL:
         return Result(attack, f"it ended with {done.returncode}: {done.stderr[-500:]}")
     left = operations.content(runs.folder)
