@@ -46,7 +46,7 @@ def test_its_python_runs(names):
     child = names["model"].optimizer.direction_optimizer.optimizer
     assert isinstance(child, keras.optimizers.Lion)
     w, g = tf.Variable([1.0]), [tf.constant([0.3])]
-    names["Adagrad"](0.5).apply(g, [w])
+    names["PlainAdagrad"](0.5).apply(g, [w])
     np.testing.assert_allclose(w.numpy(), 1 - 0.5 * 0.3 / np.sqrt(0.1 + 0.09), rtol=1e-6)
 
 

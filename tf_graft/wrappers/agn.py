@@ -184,6 +184,11 @@ class AGN(OnServers):
             slots["touched_rows"] = tf.ones_like(p.s["touched_rows"])
             yield d, slots
 
+    def arguments(self) -> Config:
+        if self.scaler is None:
+            return super().arguments()
+        return super().arguments() | {"loss_scale_factor": None, "loss_scale": self.scaler}
+
     def get_config(self) -> Config:
         config = super().get_config()
         config |= {"center_optimizer": None} if self._copies else {}
