@@ -26,20 +26,19 @@ import sys
 import tempfile
 from pathlib import Path
 
-ADDRESS = "TESTS_FORKED_FROM"
 DIES = 1  # PR_SET_PDEATHSIG
-CLIENT = Path(__file__).with_name("forked_client.py")
 
 
 @functools.cache
 def python() -> str:
     """The program; its server lives as long as this process."""
-    if ADDRESS in os.environ:  # in what was forked
-        return str(CLIENT)
-    folder = tempfile.mkdtemp(prefix="forked_")
-    path = os.path.join(folder, "socket")
+    if Path(sys.executable).with_name("socket").exists():  # in what was forked
+        return sys.executable
+    folder = Path(tempfile.mkdtemp(prefix="forked_"))
+    program = folder / "python"
+    program.symlink_to(Path(__file__).with_name("forked_client.py"))
     listening = socket.socket(socket.AF_UNIX)
-    listening.bind(path)
+    listening.bind(str(folder / "socket"))
     listening.listen(64)
     fresh = {name: text for name, text in os.environ.items() if not name.startswith("DTENSOR_")}
     server = subprocess.Popen(
@@ -50,9 +49,8 @@ def python() -> str:
         start_new_session=True,
     )
     listening.close()
-    os.environ[ADDRESS] = path
     atexit.register(end, server, folder)
-    return str(CLIENT)
+    return str(program)
 
 
 def end(server, folder):
@@ -147,7 +145,7 @@ def run(asked, files):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     ctypes.CDLL(None).prctl(DIES, signal.SIGKILL)
     os.setsid()
-    sys.executable = str(CLIENT)  # what it starts is forked as well
+    sys.executable = asked["python"]  # what it starts is forked as well
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)

@@ -9,9 +9,14 @@ import socket
 import sys
 
 server = socket.socket(socket.AF_UNIX)
-server.connect(os.environ["TESTS_FORKED_FROM"])
+server.connect(os.path.join(os.path.dirname(sys.argv[0]), "socket"))
 files = array.array("i", [0, 1, 2])
-asked = {"arguments": sys.argv[1:], "environment": dict(os.environ), "folder": os.getcwd()}
+asked = {
+    "python": sys.argv[0],
+    "arguments": sys.argv[1:],
+    "environment": dict(os.environ),
+    "folder": os.getcwd(),
+}
 message = json.dumps(asked).encode() + b"\n"
 sent = server.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
 server.sendall(message[sent:])

@@ -3,7 +3,7 @@
 import inspect
 import re
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self, Unpack
 
 import keras
@@ -11,6 +11,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from tf_graft.core import (
+    adding,
     building,
     checks,
     description,
@@ -25,18 +26,16 @@ from tf_graft.core import (
 from tf_graft.core.building import Builder
 from tf_graft.core.identity import Named
 from tf_graft.core.options import Common, Options
-from tf_graft.core.parameters import Parameters, paths
+from tf_graft.core.parameters import Parameter, Parameters, paths
 from tf_graft.core.saving import SavedState
-from tf_graft.core.types import Config, Gradient, RateLike, Store, VariableLike
+from tf_graft.core.types import Config, Gradient, Key, RateLike, Store, VariableLike
+from tf_graft.core.variables import State
 
 
 @options.as_attributes
 @keras_contract.with_private_methods
 class KerasOptimizer(keras.optimizers.Optimizer):
-    """A Keras optimizer but for `apply` and `build`.
-
-    Its arguments are checked, its rates can be anything that Keras takes, its state is saved by
-    path and role.
+    """A Keras optimizer but for `apply` and `build`: its state is saved by path and role.
 
     Attributes:
         parameters: the model's variables with their state; empty before `build`.
@@ -47,7 +46,7 @@ class KerasOptimizer(keras.optimizers.Optimizer):
     decay_exclusions: Any
     _shared: Mapping[str, keras.Variable] = types.MappingProxyType({})
 
-    def __init__(self, learning_rate: RateLike, **common: Unpack[Common]):
+    def __init__(self, learning_rate: RateLike = 0.001, **common: Unpack[Common]):
         owner = type(self).__name__
         given = options.checked(owner, self.own_arguments(), common)
         of_keras = {name: given.pop(name) for name in options.OF_KERAS}
@@ -126,35 +125,35 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         self.mesh = mesh
         self.builder.move(self.variables, moved)
 
-    def add_variable(
-        self,
-        shape: Sequence[int],
-        initializer: Any = "zeros",
-        dtype: Any = None,
-        aggregation: str | None = "none",
-        layout: Any = None,
-        name: str | None = None,
-    ) -> keras.Variable:
-        """As Keras'. Where the optimizer is on a mesh it is, too, replicated if no
-        `tf.experimental.dtensor.Layout` is given.
-        """
-        if not isinstance(layout, dtensor.Layout):
-            if self.mesh is None:
-                return super().add_variable(shape, initializer, dtype, aggregation, layout, name)
-            layout = dtensor.Layout.replicated(self.mesh, len(shape))
-        return self.builder.laid_out(layout, shape, initializer, dtype, name)
+    add_variable = adding.add_variable
+    add_variable_from_reference = adding.add_variable_from_reference
 
-    def add_variable_from_reference(
-        self, reference_variable: Any, name: str | None = None, initializer: Any = "zeros"
-    ) -> keras.Variable:
-        """As Keras'. It is laid out as the reference variable where that is on a mesh."""
-        layout = slots.layout_of(reference_variable)
-        if layout is None:
-            return super().add_variable_from_reference(reference_variable, name, initializer)
-        (path,) = paths([reference_variable])
-        name = f"{path.replace('/', '_')}_{name or 'var'}"
-        like = reference_variable
-        return self.builder.laid_out(layout, like.shape, initializer, like.dtype, name)
+    def state(self, done: str) -> State:
+        """The variables as the engine sees them; `done` names the counter of the updates."""
+        return State(self.parameters, self._shared, self._scalars, done, self.mesh)
+
+    def hold(self, parameters: dict[Key, Parameter], shared: Named) -> None:
+        """Takes the state that was created, and gives it what was loaded before."""
+        self.parameters, self._shared = Parameters(parameters), shared
+        self._state = {p.path: {**p.slots, **p.state} for p in self.parameters}
+        try:
+            self._saved.settle()
+        finally:  # it is built, whether what it waited for fits or not
+            keras_contract.declare(self, [p.variable for p in self.parameters], self.strategy)
+
+    def named_variables(self, place: str = "") -> Named:
+        """Every variable of the optimizer by path and role; none before it is built.
+
+        Args:
+            place: goes before every role: `"center/"` for `dense/kernel/center/momentum`.
+        """
+        if not len(self.parameters):
+            return {}
+        shared = {**self.early_variables(), **self._shared}
+        named = {f"{place}{role}": variable for role, variable in shared.items()}
+        for p in self.parameters:
+            named |= {f"{p.path}/{place}{r}": v for r, v in {**p.slots, **p.state}.items()}
+        return named
 
     def exclude_from_weight_decay(
         self,

@@ -1,7 +1,7 @@
 """What users subclass and call: an algorithm, and the engine that writes it into variables."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Unpack
+from typing import Any
 
 import keras
 import numpy as np
@@ -22,13 +22,10 @@ from tf_graft.core import (
 from tf_graft.core.algorithm import Algorithm, Watcher
 from tf_graft.core.engine import Engine
 from tf_graft.core.exchange import Exchange
-from tf_graft.core.identity import Named
 from tf_graft.core.keras_optimizer import KerasOptimizer
-from tf_graft.core.options import Common
-from tf_graft.core.parameters import Parameter, Parameters, paths
+from tf_graft.core.parameters import Parameter, paths
 from tf_graft.core.scale import Scaling
-from tf_graft.core.types import Gradient, RateLike, Scalar, VariableLike
-from tf_graft.core.variables import State
+from tf_graft.core.types import Gradient, Scalar, VariableLike
 
 
 @signatures.complete
@@ -43,9 +40,7 @@ class Optimizer(KerasOptimizer, Algorithm):
     Attributes:
         rowwise: each row of a variable is updated from that row alone.
         idle: a zero gradient changes neither slots nor weights.
-        keras_slots: where an optimizer of Keras of the same class name keeps the same slots: their
-            roles, in the order in which that one keeps them. Those of one group stand together,
-            variable by variable.
+        keras_slots: the roles of the slots of Keras' optimizer of that name: see `core/stock.py`.
         skipped_steps: how many updates were left out by `nonfinite="skip"`.
 
     Args:
@@ -61,9 +56,6 @@ class Optimizer(KerasOptimizer, Algorithm):
     keras_slots: Sequence[Sequence[str]] | None = None
     _watcher: Watcher | None = None
 
-    def __init__(self, learning_rate: RateLike = 0.001, **common: Unpack[Common]):
-        super().__init__(learning_rate, **common)
-
     def __init_subclass__(cls, **options: Any):
         super().__init_subclass__(**options)
         contract.check_class(cls)
@@ -72,8 +64,7 @@ class Optimizer(KerasOptimizer, Algorithm):
     @property
     def engine(self) -> Engine:
         """The pipeline of `apply`."""
-        state = State(self.parameters, self._shared, self._scalars, self.counted_by(), self.mesh)
-        parts = (self.common, state, self.scaling(), self.exchange())
+        parts = (self.common, self.state(self.counted_by()), self.scaling(), self.exchange())
         return Engine(type(self).__name__, self, *parts, self._watcher)
 
     def scaling(self) -> Scaling:
@@ -206,7 +197,7 @@ class Optimizer(KerasOptimizer, Algorithm):
         if self.built:
             self.parameters.refuse_others(owner, keys)
             return
-        self._saved.examine()
+        self.examine()
         made_under, self.strategy = self.strategy, replicas.strategy_of(variables)
         with tf.init_scope(), replicas.creating_under(self.strategy):
             self.settle(self.mesh or slots.mesh_of(variables), made_under is not self.strategy)
@@ -214,16 +205,9 @@ class Optimizer(KerasOptimizer, Algorithm):
             by_path = dict(zip(paths(variables), variables, strict=True))
             self.prepare(by_path)
             contract.check(self, by_path)
-            built, self._shared = self.builder.state(
-                self, self.common, by_path, self.early_variables()
-            )
+            built, shared = self.builder.state(self, self.common, by_path, self.early_variables())
             self.complete(built)
-            self.parameters = Parameters(dict(zip(keys, built, strict=True)))
-            self._state = {p.path: {**p.slots, **p.state} for p in built}
-            try:
-                self._saved.settle()
-            finally:  # it is built, whether what it waited for fits or not
-                keras_contract.declare(self, variables, self.strategy)
+            self.hold(dict(zip(keys, built, strict=True)), shared)
 
     def lacks_state(self) -> bool:
         """Whether the engine keeps less than the arguments ask for by now."""
@@ -232,20 +216,6 @@ class Optimizer(KerasOptimizer, Algorithm):
     def signature(self) -> str:
         """Whose state this is."""
         return type(self).__name__
-
-    def named_variables(self, place: str = "") -> Named:
-        """Every variable of the optimizer by path and role; none before it is built.
-
-        Args:
-            place: goes before every role: `"center/"` for `dense/kernel/center/momentum`.
-        """
-        if not len(self.parameters):
-            return {}
-        shared = {**self.early_variables(), **self._shared}
-        named = {f"{place}{role}": variable for role, variable in shared.items()}
-        for p in self.parameters:
-            named |= {f"{p.path}/{place}{r}": v for r, v in {**p.slots, **p.state}.items()}
-        return named
 
     def __dir__(self) -> list[str]:
         return [name for name in super().__dir__() if name not in description.INTERNAL]
