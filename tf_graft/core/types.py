@@ -77,7 +77,7 @@ class ScheduleLike(Protocol):
     def __call__(self, step: TensorLike) -> TensorLike: ...
 
 
-RateLike: TypeAlias = float | tf.Tensor | ScheduleLike | Callable[[], TensorLike] | Config
+RateLike: TypeAlias = float | tf.Tensor | ScheduleLike | Callable[[], Scalar] | Config
 
 
 class OptimizerLike(Protocol):
