@@ -6,6 +6,8 @@
 - `Common`: the arguments that every constructor takes as `**common: Unpack[Common]`
 - `Checked`: an argument in the attribute of its name, checked by `number`, `integer`, `boolean`,
   `choice` or `patterns`; `matches` searches a variable's path for patterns
+- `RateLike`, `Slots`, `SlotVariables`: types of a constructor's rate, of `step`'s and of `kernel`'s
+  slots
 - `length`, `one_minus_power`, `quotient`: arithmetic that is the same in every execution
 - `NOT_NEGATIVE`: what a slot of squares lies `within`
 - of `Optimizer` one overrides `slots` (or `slots_for`) and `step`; less often `shared_slots` and
@@ -25,6 +27,7 @@ from tf_graft.core.parameters import Parameter, Parameters
 from tf_graft.core.point import Point, Step, under, within
 from tf_graft.core.registry import register
 from tf_graft.core.slots import NOT_NEGATIVE, Slot
+from tf_graft.core.types import RateLike, Slots, SlotVariables
 
 __all__ = [
     "NOT_NEGATIVE",
@@ -35,7 +38,10 @@ __all__ = [
     "Parameter",
     "Parameters",
     "Point",
+    "RateLike",
     "Slot",
+    "SlotVariables",
+    "Slots",
     "Step",
     "Wrapper",
     "boolean",

@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 from tensorflow.experimental import dtensor
@@ -70,14 +69,14 @@ def refuse_untrainable(owner: str, variables: Sequence[VariableLike], keys: Sequ
 
 
 def parameters_for(
-    owner: str, known: Parameters, keys: Sequence[Any], variables: Sequence[Any]
+    owner: str, known: Parameters, keys: Sequence[Key], variables: Sequence[VariableLike]
 ) -> list[Parameter]:
     """The parameter of each variable, by its key.
 
     Raises:
         ValueError: a variable that is unknown or given twice.
     """
-    found: dict[Any, Parameter] = {}
+    found: dict[Key, Parameter] = {}
     for variable, key in zip(variables, keys, strict=True):
         parameter = known.get(key)
         if parameter is None:

@@ -23,6 +23,7 @@ TensorLike: TypeAlias = (  # what `tf.convert_to_tensor` takes
 Scalar: TypeAlias = tf.Tensor | float  # a number, or a tensor of shape []
 Key: TypeAlias = Hashable  # what Keras knows a variable by
 Slots: TypeAlias = Mapping[str, tf.Tensor]  # the state of one variable, by role
+SlotVariables: TypeAlias = Mapping[str, tf.Variable]  # the same as variables, for kernels
 Rates: TypeAlias = Mapping[str, Scalar]  # learning rates, by role
 
 
@@ -76,7 +77,7 @@ class ScheduleLike(Protocol):
     def __call__(self, step: TensorLike) -> TensorLike: ...
 
 
-RateLike: TypeAlias = float | tf.Tensor | ScheduleLike | Callable[[], TensorLike] | Config
+RateLike: TypeAlias = float | tf.Tensor | ScheduleLike | Callable[[], Scalar] | Config
 
 
 class OptimizerLike(Protocol):

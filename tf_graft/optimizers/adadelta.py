@@ -1,6 +1,6 @@
 """Adadelta: steps measured in the units of the weights."""
 
-from typing import Any, Unpack
+from typing import Unpack
 
 import tensorflow as tf
 
@@ -9,7 +9,10 @@ from tf_graft.algorithm import (
     Checked,
     Common,
     Optimizer,
+    RateLike,
     Slot,
+    Slots,
+    SlotVariables,
     Step,
     number,
     register,
@@ -58,7 +61,7 @@ class Adadelta(Optimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
+        learning_rate: RateLike = 0.001,
         rho: float = 0.95,
         epsilon: float = 1e-7,
         **common: Unpack[Common],
@@ -71,7 +74,7 @@ class Adadelta(Optimizer):
         squares = ("accumulated_gradient", "accumulated_delta")
         return {role: Slot(within=NOT_NEGATIVE) for role in squares}
 
-    def step(self, g: Any, w: Any, s: dict[str, Any], lr: Any, t: Any) -> Step:
+    def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
         fresh = 1 - tf.constant(self.rho, g.dtype)
         a, b = s["accumulated_gradient"], s["accumulated_delta"]
         a += fresh * (g * g - a)
@@ -79,10 +82,12 @@ class Adadelta(Optimizer):
         b += fresh * (x * x - b)
         return -lr * x, {"accumulated_gradient": a, "accumulated_delta": b}
 
-    def kernel(self, g: tf.Tensor, w: Any, s: dict[str, Any], lr: Any, t: Any) -> None:
+    def kernel(
+        self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
+    ) -> None:
         tf.raw_ops.ResourceApplyAdadelta(**self._operands(w, s, lr), grad=g)
 
-    def _operands(self, w: Any, s: dict[str, Any], lr: Any) -> dict[str, Any]:
+    def _operands(self, w: tf.Variable, s: SlotVariables, lr: tf.Tensor) -> dict[str, tf.Tensor]:
         return {
             "var": w.handle,
             "accum": s["accumulated_gradient"].handle,

@@ -1,6 +1,6 @@
 """Adagrad: a rate for each weight, shrinking with the gradients it has seen."""
 
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 import tensorflow as tf
@@ -10,7 +10,10 @@ from tf_graft.algorithm import (
     Checked,
     Common,
     Optimizer,
+    RateLike,
     Slot,
+    Slots,
+    SlotVariables,
     Step,
     number,
     quotient,
@@ -61,7 +64,7 @@ class Adagrad(Optimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
+        learning_rate: RateLike = 0.001,
         initial_accumulator_value: float = 0.1,
         epsilon: float = 1e-7,
         **common: Unpack[Common],
@@ -77,11 +80,13 @@ class Adagrad(Optimizer):
     def slot_from_keras(self, role: str, value: np.ndarray) -> np.ndarray:
         return value + np.asarray(self.epsilon, value.dtype)
 
-    def step(self, g: Any, w: Any, s: dict[str, Any], lr: Any, t: Any) -> Step:
+    def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
         a = s["accumulator"] + g * g
         return quotient(-lr * g, tf.sqrt(a)), {"accumulator": a}
 
-    def kernel(self, g: tf.Tensor, w: Any, s: dict[str, Any], lr: Any, t: Any) -> None:
+    def kernel(
+        self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
+    ) -> None:
         tf.raw_ops.ResourceApplyAdagradV2(
             var=w.handle, accum=s["accumulator"].handle, lr=lr, epsilon=0.0, grad=g
         )

@@ -1,6 +1,6 @@
 """Adam: momentum over the root of the mean square, both freed of their start at zero."""
 
-from typing import Any, Unpack
+from typing import Unpack
 
 import tensorflow as tf
 
@@ -9,7 +9,10 @@ from tf_graft.algorithm import (
     Checked,
     Common,
     Optimizer,
+    RateLike,
     Slot,
+    Slots,
+    SlotVariables,
     Step,
     boolean,
     number,
@@ -66,7 +69,7 @@ class Adam(Optimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
+        learning_rate: RateLike = 0.001,
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-7,
@@ -83,7 +86,7 @@ class Adam(Optimizer):
         squares = ["velocity"] + ["velocity_hat"] * self.amsgrad
         return {"momentum": Slot()} | {role: Slot(within=NOT_NEGATIVE) for role in squares}
 
-    def step(self, g: Any, w: Any, s: dict[str, Any], lr: Any, t: Any) -> Step:
+    def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
         beta_1, beta_2 = tf.constant(self.beta_1, g.dtype), tf.constant(self.beta_2, g.dtype)
         m = s["momentum"] + (1 - beta_1) * (g - s["momentum"])
         v = s["velocity"] + (1 - beta_2) * (g * g - s["velocity"])
@@ -92,7 +95,9 @@ class Adam(Optimizer):
             v = new["velocity_hat"] = tf.maximum(s["velocity_hat"], v)
         return -self._alpha(lr, t) * m / (tf.sqrt(v) + self.epsilon), new
 
-    def kernel(self, g: tf.Tensor, w: Any, s: dict[str, Any], lr: Any, t: Any) -> None:
+    def kernel(
+        self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
+    ) -> None:
         operands = {
             "var": w.handle,
             "m": s["momentum"].handle,

@@ -1,8 +1,8 @@
 """AdamW: Adam with decoupled weight decay."""
 
-from typing import Any, Unpack
+from typing import Unpack
 
-from tf_graft.algorithm import Checked, Common, number, register
+from tf_graft.algorithm import Checked, Common, RateLike, number, register
 from tf_graft.optimizers.adam import Adam
 
 
@@ -44,9 +44,9 @@ class AdamW(Adam):
 
     weight_decay = Checked(number, 0)
 
-    def __init__(
+    def __init__(  # type: ignore[misc]  # a common argument with a default of its own
         self,
-        learning_rate: Any = 0.001,
+        learning_rate: RateLike = 0.001,
         weight_decay: float = 0.004,
         beta_1: float = 0.9,
         beta_2: float = 0.999,

@@ -1,7 +1,7 @@
 """LAMB: Adam, with a rate for each layer in proportion to the norm of its weights."""
 
 from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Unpack
 
 import tensorflow as tf
 
@@ -9,7 +9,9 @@ from tf_graft.algorithm import (
     NOT_NEGATIVE,
     Checked,
     Common,
+    RateLike,
     Slot,
+    Slots,
     Step,
     length,
     number,
@@ -70,9 +72,9 @@ class LAMB(Layerwise):
     beta_2 = Checked(number, 0, 1, open_high=True)
     epsilon = Checked(number, 0, open_low=True)
 
-    def __init__(
+    def __init__(  # type: ignore[misc]  # a common argument with a default of its own
         self,
-        learning_rate: Any = 0.001,
+        learning_rate: RateLike = 0.001,
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-6,
@@ -91,7 +93,14 @@ class LAMB(Layerwise):
         return {"momentum": Slot(), "velocity": Slot(within=NOT_NEGATIVE)}
 
     def step(
-        self, g: Any, w: Any, s: Any, lr: Any, t: Any, decay: float = 0.0, adapts: bool = True
+        self,
+        g: tf.Tensor,
+        w: tf.Tensor,
+        s: Slots,
+        lr: tf.Tensor,
+        t: tf.Tensor,
+        decay: float = 0.0,
+        adapts: bool = True,
     ) -> Step:
         beta_1, beta_2 = tf.constant(self.beta_1, g.dtype), tf.constant(self.beta_2, g.dtype)
         m = s["momentum"] + (1 - beta_1) * (g - s["momentum"])

@@ -1,11 +1,22 @@
 """LARS: momentum, with a rate for each layer in proportion to the norm of its weights."""
 
 from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Unpack
 
 import tensorflow as tf
 
-from tf_graft.algorithm import Checked, Common, Slot, Step, boolean, length, number, register
+from tf_graft.algorithm import (
+    Checked,
+    Common,
+    RateLike,
+    Slot,
+    Slots,
+    Step,
+    boolean,
+    length,
+    number,
+    register,
+)
 from tf_graft.optimizers.layerwise import Layerwise, ratio
 
 
@@ -71,9 +82,9 @@ class LARS(Layerwise):
     sum_of_norms = Checked(boolean)
     epsilon = Checked(number, 0)
 
-    def __init__(
+    def __init__(  # type: ignore[misc]  # a common argument with a default of its own
         self,
-        learning_rate: Any = 0.01,
+        learning_rate: RateLike = 0.01,
         momentum: float = 0.9,
         weight_decay_rate: float = 0.0,
         eeta: float = 0.001,
@@ -104,7 +115,14 @@ class LARS(Layerwise):
         return {"momentum": Slot()} if self.momentum else {}
 
     def step(
-        self, g: Any, w: Any, s: Any, lr: Any, t: Any, decay: float = 0.0, adapts: bool = True
+        self,
+        g: tf.Tensor,
+        w: tf.Tensor,
+        s: Slots,
+        lr: tf.Tensor,
+        t: tf.Tensor,
+        decay: float = 0.0,
+        adapts: bool = True,
     ) -> Step:
         decayed = g + decay * w if decay else g
         if not self.classic_momentum:
@@ -113,14 +131,16 @@ class LARS(Layerwise):
         measured, more = (g, decay) if self.sum_of_norms else (decayed, 0.0)
         return self._gathered(-self._rate(lr, w, measured, more, adapts) * decayed, s)
 
-    def _rate(self, lr: Any, w: Any, d: Any, decay: float, adapts: bool) -> tf.Tensor:
+    def _rate(
+        self, lr: tf.Tensor, w: tf.Tensor, d: tf.Tensor, decay: float, adapts: bool
+    ) -> tf.Tensor:
         if not adapts:
             return lr
         w_norm, d_norm = length(w), length(d)
         below = d_norm + decay * w_norm + self.epsilon
         return lr * ratio(self.eeta * w_norm, tf.where(d_norm > 0, below, d_norm))
 
-    def _gathered(self, x: Any, s: dict[str, Any]) -> Step:
+    def _gathered(self, x: tf.Tensor, s: Slots) -> Step:
         if not self.momentum:
             return x, {}
         m = self.momentum * s["momentum"] + x

@@ -5,7 +5,16 @@ from typing import Any, Unpack
 
 import tensorflow as tf
 
-from tf_graft.algorithm import Checked, Common, Optimizer, matches, number, patterns, quotient
+from tf_graft.algorithm import (
+    Checked,
+    Common,
+    Optimizer,
+    RateLike,
+    matches,
+    number,
+    patterns,
+    quotient,
+)
 
 
 class Layerwise(Optimizer):
@@ -28,9 +37,9 @@ class Layerwise(Optimizer):
     weight_decay_rate = Checked(number, 0)
     exclude_from_layer_adaptation = Checked(patterns, optional=True)
 
-    def __init__(
+    def __init__(  # type: ignore[misc]  # a common argument with a default of its own
         self,
-        learning_rate: Any,
+        learning_rate: RateLike,
         weight_decay_rate: float,
         exclude_from_weight_decay: Sequence[str] | None,
         exclude_from_layer_adaptation: Sequence[str] | None,

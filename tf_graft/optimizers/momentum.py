@@ -1,10 +1,22 @@
 """Momentum with the learning rate outside."""
 
-from typing import Any, Unpack
+from typing import Unpack
 
 import tensorflow as tf
 
-from tf_graft.algorithm import Checked, Common, Optimizer, Slot, Step, boolean, number, register
+from tf_graft.algorithm import (
+    Checked,
+    Common,
+    Optimizer,
+    RateLike,
+    Slot,
+    Slots,
+    SlotVariables,
+    Step,
+    boolean,
+    number,
+    register,
+)
 
 
 @register
@@ -50,7 +62,7 @@ class Momentum(Optimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.01,
+        learning_rate: RateLike = 0.01,
         momentum: float = 0.9,
         use_nesterov: bool = False,
         **common: Unpack[Common],
@@ -62,11 +74,13 @@ class Momentum(Optimizer):
     def slots(self) -> dict[str, Slot]:
         return {"momentum": Slot()}
 
-    def step(self, g: Any, w: Any, s: dict[str, Any], lr: Any, t: Any) -> Step:
+    def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
         m = self.momentum * s["momentum"] + g
         return -lr * (g + self.momentum * m if self.use_nesterov else m), {"momentum": m}
 
-    def kernel(self, g: tf.Tensor, w: Any, s: dict[str, Any], lr: Any, t: Any) -> None:
+    def kernel(
+        self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
+    ) -> None:
         tf.raw_ops.ResourceApplyMomentum(
             var=w.handle,
             accum=s["momentum"].handle,

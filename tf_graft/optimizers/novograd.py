@@ -9,7 +9,9 @@ from tf_graft.algorithm import (
     Checked,
     Common,
     Optimizer,
+    RateLike,
     Slot,
+    Slots,
     Step,
     boolean,
     length,
@@ -70,9 +72,9 @@ class NovoGrad(Optimizer):
     weight_decay = Checked(number, 0)
     grad_averaging = Checked(boolean)
 
-    def __init__(
+    def __init__(  # type: ignore[misc]  # a common argument with a default of its own
         self,
-        learning_rate: Any = 1.0,
+        learning_rate: RateLike = 1.0,
         beta1: float = 0.95,
         beta2: float = 0.98,
         epsilon: float = 1e-8,
@@ -96,7 +98,9 @@ class NovoGrad(Optimizer):
     def traits(self, path: str) -> dict[str, Any]:
         return {"decay": self.weight_decay if super().decays(path) else 0.0}
 
-    def step(self, g: Any, w: Any, s: dict[str, Any], lr: Any, t: Any, decay: float = 0.0) -> Step:
+    def step(
+        self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor, decay: float = 0.0
+    ) -> Step:
         norm = length(g)
         average = self.beta2 * s["squared_norm"] + (1 - self.beta2) * norm * norm
         v = tf.where(s["squared_norm"] > 0, average, norm * norm)

@@ -1,6 +1,7 @@
 """RMSprop: gradients divided by the root of their recent mean square."""
 
-from typing import Any, Unpack
+from collections.abc import Callable
+from typing import Unpack
 
 import tensorflow as tf
 
@@ -9,7 +10,10 @@ from tf_graft.algorithm import (
     Checked,
     Common,
     Optimizer,
+    RateLike,
     Slot,
+    Slots,
+    SlotVariables,
     Step,
     boolean,
     number,
@@ -67,7 +71,7 @@ class RMSprop(Optimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
+        learning_rate: RateLike = 0.001,
         rho: float = 0.9,
         momentum: float = 0.0,
         epsilon: float = 1e-7,
@@ -87,7 +91,7 @@ class RMSprop(Optimizer):
         zeros = {role: Slot() for role, wanted in roles.items() if wanted}
         return {"velocity": Slot(self.initial_velocity, within=NOT_NEGATIVE)} | zeros
 
-    def step(self, g: Any, w: Any, s: dict[str, Any], lr: Any, t: Any) -> Step:
+    def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
         fresh = 1 - tf.constant(self.rho, g.dtype)
         variance = s["velocity"] + fresh * (g * g - s["velocity"])
         new = {"velocity": variance}
@@ -101,11 +105,13 @@ class RMSprop(Optimizer):
         return -x, new
 
     @property
-    def kernel(self) -> Any:
+    def kernel(self) -> Callable[..., None] | None:  # type: ignore[override]
         """None without momentum, for which TensorFlow's would want a slot."""
         return self._kernel if self.momentum else None
 
-    def _kernel(self, g: tf.Tensor, w: Any, s: dict[str, Any], lr: Any, t: Any) -> None:
+    def _kernel(
+        self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
+    ) -> None:
         apply = (
             tf.raw_ops.ResourceApplyCenteredRMSProp
             if self.centered
@@ -113,7 +119,7 @@ class RMSprop(Optimizer):
         )
         apply(**self._operands(w, s, lr), grad=g)
 
-    def _operands(self, w: Any, s: dict[str, Any], lr: Any) -> dict[str, Any]:
+    def _operands(self, w: tf.Variable, s: SlotVariables, lr: tf.Tensor) -> dict[str, tf.Tensor]:
         operands = {
             "var": w.handle,
             "ms": s["velocity"].handle,

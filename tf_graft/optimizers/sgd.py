@@ -1,10 +1,22 @@
 """Stochastic gradient descent, with momentum."""
 
-from typing import Any, Unpack
+from typing import Unpack
 
 import tensorflow as tf
 
-from tf_graft.algorithm import Checked, Common, Optimizer, Slot, Step, boolean, number, register
+from tf_graft.algorithm import (
+    Checked,
+    Common,
+    Optimizer,
+    RateLike,
+    Slot,
+    Slots,
+    SlotVariables,
+    Step,
+    boolean,
+    number,
+    register,
+)
 
 
 @register
@@ -50,7 +62,7 @@ class SGD(Optimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.01,
+        learning_rate: RateLike = 0.01,
         momentum: float = 0.0,
         nesterov: bool = False,
         **common: Unpack[Common],
@@ -63,13 +75,15 @@ class SGD(Optimizer):
     def slots(self) -> dict[str, Slot]:
         return {"momentum": Slot()} if self.momentum else {}
 
-    def step(self, g: Any, w: Any, s: dict[str, Any], lr: Any, t: Any) -> Step:
+    def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
         if not self.momentum:
             return -lr * g, {}
         m = self.momentum * s["momentum"] - lr * g
         return (self.momentum * m - lr * g if self.nesterov else m), {"momentum": m}
 
-    def kernel(self, g: tf.Tensor, w: Any, s: dict[str, Any], lr: Any, t: Any) -> None:
+    def kernel(
+        self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
+    ) -> None:
         if not self.momentum:
             tf.raw_ops.ResourceApplyGradientDescent(var=w.handle, alpha=lr, delta=g)
             return

@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Unpack
 
 import tensorflow as tf
@@ -61,7 +61,7 @@ class LayerwiseRates(Wrapper):
         self.adopt(optimizer=optimizer)
         self.rowwise = self.optimizer.rowwise
 
-    def prepare(self, variables: dict[str, Any]) -> None:
+    def prepare(self, variables: Mapping[str, Any]) -> None:
         super().prepare(variables)
         try:
             self._rates = self._rates.matched(list(variables))
@@ -96,7 +96,7 @@ def _read(given: Any) -> report.MeasuredRates:
     if isinstance(given, report.MeasuredRates):
         given = given.to_dict()  # checked as the others are
     if isinstance(given, str | os.PathLike):
-        return report.MeasuredRates.load(given)
+        return report.MeasuredRates.load(os.fspath(given))
     if isinstance(given, dict):
         return report.MeasuredRates.from_dict(given, "LayerwiseRates(rates=...)")
     raise TypeError(
