@@ -469,6 +469,7 @@ def test_fit_ends_with_the_centre(steps):
     assert_holds_the_centre(model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run_eagerly", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_fit_on_replicas_with_a_period_of_one_is_synchronous_training(run_eagerly):
     found = []
@@ -884,7 +885,8 @@ def test_fit_in_half_precision(policy, options):
 
 
 @pytest.mark.parametrize(
-    "policy", ["mixed_float16", pytest.param("float16", marks=pytest.mark.slow)]
+    "policy",
+    [pytest.param(policy, marks=pytest.mark.slow) for policy in ("mixed_float16", "float16")],
 )
 def test_fit_in_half_precision_on_replicas(policy):
     scaler = tg.scaling.BackoffScaler(scale_max=2.0**24)

@@ -80,6 +80,7 @@ def test_a_data_set_that_cannot_be_had_is_one_sentence_at_once(command, monkeypa
     )
 
 
+@pytest.mark.slow
 def test_train_ends_with_the_results_and_where_they_are(command):
     result = command("train", CONFIG, "run.epochs=1", "run.dir=a", "model.units=8")
     assert result.exit_code == 0, result.output

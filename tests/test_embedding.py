@@ -77,6 +77,7 @@ def test_a_compiled_model_copies_no_table(name):
     assert_nothing_copies(lambda: model.train_on_batch(X, Y), [table])
 
 
+@pytest.mark.slow
 def test_replicas_copy_no_table():
     with mirrored().scope():
         model = embedding_model()

@@ -143,6 +143,7 @@ def test_a_callers_xla_is_near_eager(sample):
     )
 
 
+@pytest.mark.slow
 def test_a_callers_xla_is_near_eager_with_all():
     sample, options = BY_NAME["adam"], OPTIONS["together"]
     assert_within_ulps(

@@ -10,7 +10,7 @@ import tensorflow as tf
 import tf_graft as tg
 from support import samples
 from tf_graft.core import numerics
-from tf_graft.core.optimizer import INTERNAL
+from tf_graft.core.description import INTERNAL
 from tf_graft.core.wrapped import Wrapped
 
 INF, NAN = np.inf, np.nan
@@ -26,7 +26,7 @@ FOR_AUTHORS = {
     *("step", "traits", "whole"),
 }
 OF_WRAPPERS = {
-    "AGN": {"center_values", "centered", "inner", "roles", "round", "rounds", "workers"},
+    "AGN": {"center_values", "centered", "inner", "roles", "round", "rounds", "scaler", "workers"},
     "AdaGraft": {"norms", "roles"},
     "LARC": {"inner", "roles"},
     "LayerwiseRates": {"roles"},
@@ -39,7 +39,7 @@ def test_public_names_are_those_meant_for_users(sample):
     optimizer = sample.make()
     cls = type(optimizer)
     keras_own = set(dir(keras.optimizers.Optimizer(0.1)))
-    arguments = {*cls._own_arguments(), *samples.COMMON_NAMES}
+    arguments = {*cls.own_arguments(), *samples.COMMON_NAMES}
     more = {name for name in dir(optimizer) if name[0] != "_"} - keras_own - arguments
     expected = FOR_USERS | FOR_AUTHORS | OF_WRAPPERS.get(cls.__name__, set())
     assert more == expected - arguments
@@ -99,11 +99,11 @@ def test_repr_is_of_now_and_can_be_evaluated():
 
 def test_repr_of_ones_own_that_keeps_its_arguments_elsewhere():
     class Plain(tg.Optimizer):
-        def __init__(self, factor, *rest, **options):
-            super().__init__(0.5, **options)
+        def __init__(self, learning_rate, factor, **options):
+            super().__init__(learning_rate, **options)
             self.kept = factor
 
-    assert repr(Plain(3, clipvalue=1)) == "Plain(learning_rate=0.5, clipvalue=1.0)"
+    assert repr(Plain(0.5, 3, clipvalue=1)) == "Plain(learning_rate=0.5, clipvalue=1.0)"
 
 
 @samples.each()

@@ -7,6 +7,7 @@ import copy
 import itertools
 import json
 import pickle
+import sys
 from pathlib import Path
 
 import keras
@@ -43,8 +44,7 @@ def optimizer_with(slots=(), shared=()):
             return {role: Slot(shape="scalar") for role in shared}
 
         def step(self, g, w, s, lr, t):
-            total = s["average"] + g
-            return -lr * total, {"average": total}
+            return -lr * g, {role: s[role] for role in slots}
 
     return Mine
 
@@ -75,21 +75,9 @@ def test_a_role_that_the_engine_uses_is_refused(role):
 
 
 def test_a_role_that_slots_and_shared_slots_both_use_is_refused():
-    optimizer = optimizer_with(slots=["average"], shared=["average"])(0.1)
-    with pytest.raises(ValueError, match=r"Mine\.slots: the role 'average'"):
+    optimizer = optimizer_with(slots=["total"], shared=["total"])(0.1)
+    with pytest.raises(ValueError, match=r"Mine\.slots: the role 'total'"):
         optimizer.build([tf.Variable([1.0])])
-
-
-def test_a_role_that_the_engine_could_use_is_carried_where_it_does_not():
-    mine, (a, b) = optimizer_with(slots=["average"]), (tf.Variable([1.0]), tf.Variable([1.0]))
-    first, second = mine(0.1), mine(0.1)
-    first.apply([tf.constant([2.0])], [a])
-    store = {}
-    first.save_own_variables(store)
-    second.build([b])
-    second.load_own_variables(store)
-    second.apply([tf.constant([1.0])], [b])
-    np.testing.assert_allclose(b, [1 - 0.1 * 3])
 
 
 def test_names_that_look_alike_are_kept_apart():
@@ -207,6 +195,7 @@ def test_loaded_before_a_fit_on_replicas(name, tmp_path):
 # A second model in the same process.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["adam", "agn"])
 @pytest.mark.parametrize("built", ["before", "after"])
 def test_a_checkpoint_loads_into_a_second_model_of_the_process(name, built, tmp_path):
@@ -359,7 +348,7 @@ def load_and_build(load, model):
     model.optimizer.build(model.trainable_variables)
 
 
-@some(MISFITS, "averages", "a graft")
+@some(MISFITS, "a graft")
 def test_stock_state_that_does_not_fit_is_left_with_a_warning(name, tmp_path):
     """The model's weights load; the optimizer starts fresh, its counters and its rate too."""
     theirs, ours = MISFITS[name]
@@ -396,7 +385,7 @@ def copies(thing):
     return {"deepcopy": copy.deepcopy(thing), "pickle": pickle.loads(pickle.dumps(thing))}
 
 
-@some([n for n in OPTIMIZERS if n != "stock"], "adam", "mixed_agn")
+@some([n for n in OPTIMIZERS if n != "stock"], "mixed_agn")
 def test_copies_have_the_state(name):
     model = fit(compiled(OPTIMIZERS[name](), dtype="bfloat16" if name == "graft" else None))
     optimizers, models = copies(model.optimizer), copies(model)
@@ -438,7 +427,8 @@ def test_every_file_in_a_fresh_process(tmp_path):
         if name == "adam":
             at_saving = weights(model)
         expected[name] = weights(fit(model))
-    said = column_runs.run_alone(column_runs.program("support.file_models", tmp_path), 300)
+    command = [sys.executable, "-m", "support.file_models", str(tmp_path)]
+    said = column_runs.run_alone(command, 300)
     found = json.loads(said.splitlines()[-1])
     assert not found["imported"]
     assert "make sure they are all imported" in found["hint"]

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import tf_graft as tg
-from tf_graft.core import arguments, keras_arguments, keras_contract
+from tf_graft.core import keras_arguments, keras_contract, options
 
-COMMON = {*arguments.Common.__annotations__, "learning_rate", "name", "kwargs"}
+COMMON = {*options.Common.__annotations__, "learning_rate", "name", "kwargs"}
 OPTIMIZERS = [
     cls
     for cls in vars(keras.optimizers).values()

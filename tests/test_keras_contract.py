@@ -15,7 +15,7 @@ import tensorflow as tf
 
 import tf_graft
 from support.samples import each, gradients, variables, weights
-from tf_graft.core import environment, keras_contract
+from tf_graft.core import environment, keras_contract, types
 from tf_graft.core.keras_contract.names import (
     GRAPH_NAMES,
     MODEL_NAMES,
@@ -208,6 +208,23 @@ def test_optimizer_variables_are_its_own(sample):
     counters = 3  # iteration, skipped_steps, micro_steps
     shared = counters + sample.rates + len(sample.shared)
     assert len(optimizer.variables) == shared + sum(len(sample.roles(v.ndim)) for v in model)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "make"),
+    [
+        (types.VariableLike, lambda: keras.Variable(1.0)),
+        (types.VariableLike, lambda: tf.Variable(1.0)),
+        (types.OptimizerLike, lambda: keras.optimizers.Adam(0.1)),
+        (types.OptimizerLike, lambda: tf_graft.Adam(0.1)),
+    ],
+)
+def test_protocols_describe(protocol, make):
+    """Neither library has types that a type checker could compare with them."""
+    members = {*protocol.__annotations__, *vars(protocol)}
+    members = {name for name in members if not name.startswith("_")}
+    assert len(members) > 4
+    assert not {name for name in members if not hasattr(make(), name)}
 
 
 def test_the_key_is_the_same_for_a_variable_and_what_is_behind_it():

@@ -431,6 +431,7 @@ class Interrupt(keras.callbacks.Callback):
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", [pytest.param("plain", marks=pytest.mark.slow), "together"])
 def test_backup_and_restore(option, tmp_path):
     """An interrupted fit, started again in a fresh model, ends where the undisturbed one does."""

@@ -7,12 +7,12 @@ import fnmatch
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from programs import keras_own_cases
+from support import forked
 
 ROOT = Path(__file__).parents[1]
 
@@ -78,7 +78,7 @@ def run(folder):
     """How each test ended, run in a process of its own."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     ran = subprocess.run(
-        [sys.executable, keras_own_cases.__file__],
+        [forked.python(), keras_own_cases.__file__],
         cwd=folder,
         env=environment,
         timeout=600,

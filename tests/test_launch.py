@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from support import column_runs
+from support import column_runs, forked
 from tf_graft.processes.cluster import Cluster, free_ports
 from tf_graft.training import config as configs
 from tf_graft.training import launch as launcher
@@ -109,6 +109,7 @@ def test_a_worker_that_fails_ends_the_others_and_is_named(what, ending, tasks_do
     assert ("no such file" in str(error.value)) == ("code" in ending)
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_is_killed(tasks_do):
     hang = "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
     with pytest.raises(LaunchError, match="the worker 1 did not end with the chief; it was killed"):
@@ -133,6 +134,7 @@ def test_a_killed_worker_of_servers_is_started_again(tasks_do, tmp_path):
     assert said[1:] == [again, again]
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_again_and_again_ends_the_run(tasks_do):
     with pytest.raises(LaunchError, match="the worker 1 was killed by SIGKILL"):
         tasks_do(
@@ -159,6 +161,7 @@ def test_a_signal_is_handed_on_and_the_chief_may_finish(signum, tasks_do, tmp_pa
     assert tasks_do("multi_worker", WORKERS, worker_0=finish, others="time.sleep(60)") == 9
 
 
+@pytest.mark.slow
 def test_a_chief_that_does_not_heed_a_signal_is_killed(tasks_do, tmp_path):
     deaf = (
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -176,6 +179,7 @@ def when_ready(path, signum):
     os.kill(os.getpid(), signum)
 
 
+@pytest.mark.slow
 def test_tasks_end_when_the_launcher_is_killed(tmp_path):
     """What the tasks themselves do: they notice that their standard input has closed."""
     task = (
@@ -188,7 +192,7 @@ def test_tasks_end_when_the_launcher_is_killed(tmp_path):
         f"with Cluster([sys.executable, '-c', {task!r}], {{'worker': 2}}): time.sleep(100)"
     )
     environment = os.environ | {"PYTHONPATH": str(column_runs.ROOT)}
-    process = subprocess.Popen([sys.executable, "-c", code], env=environment)
+    process = subprocess.Popen([forked.python(), "-c", code], env=environment)
     try:
         until = time.monotonic() + 60
         while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < until:
@@ -295,7 +299,7 @@ def tf_graft(*arguments, folder, timeout=250, **more):
     """Runs the command line; returns its code and what it said."""
     environment = os.environ | {"PYTHONPATH": str(column_runs.ROOT)}
     process = subprocess.Popen(
-        [sys.executable, "-m", "tf_graft", *map(str, arguments)],
+        [forked.python(), "-m", "tf_graft", *map(str, arguments)],
         cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,

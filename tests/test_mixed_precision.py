@@ -96,7 +96,9 @@ def test_steps_are_the_optimizers_own(name, dtype):
 
 @pytest.mark.parametrize("execution", ["function", pytest.param("xla", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("scale", [SCALE, "backoff", "logmax"], ids=str)
+@pytest.mark.parametrize(
+    "scale", [SCALE, pytest.param("backoff", marks=pytest.mark.slow), "logmax"], ids=str
+)
 def test_executions_agree(execution, dtype, scale):
     """An overflow included."""
 
@@ -336,7 +338,14 @@ def data(count=96):
     return x, np.argmax(x[:, :3], -1)
 
 
-@pytest.mark.parametrize("options", [{}, {"jit_compile": True}, {"steps_per_execution": 3}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        pytest.param({"jit_compile": True}, marks=pytest.mark.slow),
+        pytest.param({"steps_per_execution": 3}, marks=pytest.mark.slow),
+    ],
+)
 def test_fit_under_mixed_float16(mixed_float16, options):
     """The first scales overflow; Keras does not put its own scaling around it."""
     optimizer = MixedPrecision(tf_graft.Adam(0.02), scaling.BackoffScaler(scale_max=2.0**24))
@@ -368,6 +377,7 @@ def test_fit_with_half_precision_variables():
     assert float(model.optimizer.loss_scale()) > 1
 
 
+@pytest.mark.slow
 def test_fit_on_two_replicas(mixed_float16):
     with mirrored().scope():
         optimizer = MixedPrecision(tf_graft.Adam(0.02), scaling.BackoffScaler(scale_max=2.0**24))
@@ -394,6 +404,7 @@ def test_nothing_of_keras_class_is_in_use():
     assert not hasattr(MixedPrecision("sgd"), "inner_optimizer")
 
 
+@pytest.mark.slow
 def test_swap_ema_weights_and_reduce_lr_on_plateau(mixed_float16):
     x, y = data()
     optimizer = MixedPrecision(tf_graft.Adam(0.02, use_ema=True, ema_momentum=0.5), "backoff")
@@ -445,7 +456,7 @@ def test_the_logger_refuses_other_optimizers():
 
 
 @each_way
-@pytest.mark.parametrize("scale", ["backoff", "logmax"])
+@pytest.mark.parametrize("scale", [pytest.param("backoff", marks=pytest.mark.slow), "logmax"])
 def test_resume_bit_for_bit(scale, way, tmp_path):
     def make():
         options = {"gradient_accumulation_steps": 2, "use_ema": True, "ema_momentum": 0.7}

@@ -164,6 +164,7 @@ def test_overrides_are_of_the_section():
         built("openseq2seq.optimizer_params.momentum=3")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 def test_a_run_logs_the_scale(tmp_path):
     config, source = read(

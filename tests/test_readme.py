@@ -3,7 +3,6 @@
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import keras
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from support import forked
 from tf_graft.processes.cluster import Cluster
 
 ROOT = Path(__file__).parents[1]
@@ -55,7 +55,7 @@ def test_its_python_on_a_mesh_runs():
     (block,) = ON_MESH
     check = "assert int(model.optimizer.iterations) == 3"
     subprocess.run(
-        [sys.executable, "-c", f"{READER}\n{block}\n{check}"],
+        [forked.python(), "-c", f"{READER}\n{block}\n{check}"],
         check=True,
         timeout=180,
         env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"},
@@ -66,7 +66,7 @@ def test_its_python_on_a_mesh_runs():
 def test_its_python_on_workers_runs():
     (block,) = ON_WORKERS
     check = "assert int(model.optimizer.iterations.numpy()) == 3\nimport os; os._exit(0)"
-    command = [sys.executable, "-c", f"{READER}\n{block}\n{check}"]
+    command = [forked.python(), "-c", f"{READER}\n{block}\n{check}"]
     with Cluster(command, {"worker": 2}, {"TF_CPP_MIN_LOG_LEVEL": "2"}) as cluster:
         assert cluster.wait(cluster.tasks, 180)
         assert set(cluster.ended().values()) == {0}, cluster.output(("worker", 1))

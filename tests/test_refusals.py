@@ -167,7 +167,7 @@ def test_refuses_own_arguments(sample, refusal):
 def test_every_number_has_its_refusals():
     """An argument of a constructor that no refusal names has been forgotten in the table."""
     for cls in {sample.cls for sample in SAMPLES}:
-        own = set(inspect.signature(cls).parameters) - {"learning_rate", "common"}
+        own = set(inspect.signature(cls.__init__).parameters) - {"self", "learning_rate", "common"}
         refused = {name for s in SAMPLES if s.cls is cls for r in s.refuses for name in r.kwargs}
         assert own <= refused, cls
     common = {name for refusal in COMMON_REFUSALS for name in refusal.kwargs}
@@ -513,7 +513,7 @@ def changed_arguments(cls):
 
 
 def test_the_list_of_common_arguments_is_the_packages():
-    from tf_graft.core.arguments import Common
+    from tf_graft.core.options import Common
 
     assert set(COMMON_NAMES) == set(Common.__annotations__)
 

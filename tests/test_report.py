@@ -6,7 +6,6 @@ import json
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import tensorflow as tf
 from typer.testing import CliRunner
 
 import tf_graft
+from support import forked
 from support.replicas import mirrored
 from support.stopping import stopping_at
 from tf_graft import cli, report
@@ -296,7 +296,7 @@ for step in range(1, 10**9):
     file.append(step, 0.5, 1.0)
     print(step, flush=True)
 """
-    command = [sys.executable, "-c", script]
+    command = [forked.python(), "-c", script]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         said = list(itertools.islice(filter(str.isdigit, map(str.strip, process.stdout)), 500))
         process.kill()
@@ -386,6 +386,7 @@ def test_accumulation_records_updates_and_loss_scaling_is_seen_through(tmp_path)
     assert records.read(tmp_path / "b").steps.tolist() == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.slow
 def test_replicas_record_what_one_device_records(tmp_path):
     fit(graft(), report.GraftRecorder(tmp_path / "one"))
     with mirrored().scope():
@@ -423,7 +424,7 @@ def alone(tmp_path_factory):
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, marks=[pytest.mark.slow] * (number % 2))
+        pytest.param(case, marks=[pytest.mark.slow] * (number > 0))
         for number, case in enumerate(AROUND)
     ],
 )
@@ -436,6 +437,7 @@ def test_a_graft_is_found_in_what_is_around_it(case, alone, tmp_path):
         np.testing.assert_allclose(b, a, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_of_several_grafts_the_outermost_is_recorded_or_the_one_that_is_given(tmp_path):
     with mirrored().scope():
         agn = tf_graft.AGN(graft(), communication_period=2, center_optimizer=graft(learning_rate=3))
@@ -487,6 +489,8 @@ def test_what_measures_nothing_is_refused(tmp_path):
         graft().norms()
     with pytest.raises(ValueError, match=r"every=0"):
         report.GraftRecorder(tmp_path / "r", every=0)
+    with pytest.raises(RuntimeError, match=r"^GraftRecorder\.record: it has no optimizer yet"):
+        report.GraftRecorder(tmp_path / "r").record()
     assert not list(tmp_path.iterdir())
 
 
@@ -536,7 +540,7 @@ BAD = {
     "kind of no text": (edited(kind=[1]), "kind is"),
     "unknown key": (edited(module="os"), "'module' is unknown for kind 'piecewise'"),
     "missing key": (edited(curve=None), "'curve' is missing for kind 'piecewise'"),
-    "twice": (edited().replace('"a/b"', '"a/w"'), "'a/w' stands there twice"),
+    "twice": (edited().replace('"a/b"', '"a/w"'), "'a/w' occurs twice"),
     "NaN": (edited(rates={"a/w": float("nan")}), "must be finite"),
     "infinite": (edited("global").replace("0.3", "1e999"), "must be finite"),
     "beyond float32": (edited("global").replace("0.3", "1e39"), "must be finite"),
@@ -544,8 +548,8 @@ BAD = {
     "true": (edited("global", rate=True), "must be a number"),
     "no rates": (edited(rates={}), "a number for each variable"),
     "rates of no names": (edited(rates=[1.0]), "a number for each variable"),
-    "falling steps": (edited(steps=[1, 3, 3]), "steps must rise"),
-    "too few values": (edited(curve=[1, 2]), "a value for each"),
+    "falling steps": (edited(steps=[1, 3, 3]), "steps must increase"),
+    "too few values": (edited(curve=[1, 2]), "one value for each"),
     "a curve of zero": (edited(curve=[1, 0, 1]), "above 0"),
     "a curve of no numbers": (edited(curve="123"), "list of numbers"),
 }
@@ -766,6 +770,7 @@ def test_a_run_of_a_graft_keeps_its_records(workshop):
     assert found.magnitude[0, 1] == pytest.approx(0.01 * np.sqrt(16), rel=0.2)
 
 
+@pytest.mark.slow
 def test_a_run_of_a_graft_in_other_optimizers_keeps_the_same_records(workshop):
     text = TINY.replace("\n  ", "\n    ")
     around = "optimizer:\n  name: larc\n  eta: 1.0e+9\n  optimizer:\n"
@@ -813,6 +818,7 @@ def test_every_curve_of_the_ratios_is_in_the_legend(layers):
     assert len(axis.lines) == layers + 1
 
 
+@pytest.mark.slow
 def test_exported_rates_train(workshop, exported):
     loaded = report.MeasuredRates.load(workshop.folder / "rates.json")
     assert loaded.kind == "piecewise"
@@ -857,6 +863,7 @@ def test_report_refuses_in_one_sentence(workshop):
     assert workshop("report", "run", "--kind", "cubic").exit_code == 2
 
 
+@pytest.mark.slow
 def test_a_stopped_and_resumed_run_has_the_same_records(workshop):
     with stopping_at(10):
         assert workshop("train", "graft.yaml", "run.dir=parts").exit_code == 143
@@ -925,7 +932,7 @@ for a, b in zip(files[2][1:], files[5][1:], strict=True):
     np.testing.assert_allclose(a, b, rtol=1e-6)
 print("the same")
 """
-    command = [sys.executable, "-c", script]
+    command = [forked.python(), "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.stdout.endswith("the same\n"), done.stderr[-2000:]
 

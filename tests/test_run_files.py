@@ -6,13 +6,13 @@ What else can happen to them is tried by the battery, in `trust/files.py`.
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from support import forked
 from tf_graft import cli
 from tf_graft.report import records
 from tf_graft.training.log import read
@@ -95,7 +95,7 @@ def test_a_run_on_a_mesh_is_saved_and_goes_on(folder):
     text = config.read_text().replace("adagraft", "adam").partition("  diagnostic")
     config.write_text(f"{text[0]}{text[2].partition('momentum: 0.9')[2]}{MESH}")
     for epochs, said in {1: "Training a model", 2: "after step 3 of 6"}.items():
-        command = [sys.executable, "-m", "tf_graft", "train", str(config), f"run.epochs={epochs}"]
+        command = [forked.python(), "-m", "tf_graft", "train", str(config), f"run.epochs={epochs}"]
         done = subprocess.run(
             [*command, f"run.dir={folder / 'mesh'}"], capture_output=True, text=True, timeout=300
         )

@@ -248,6 +248,7 @@ def filled(place, name, options):
     return [cells[""].error for cells, _ in both], [digest for _, digest in both]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["adagrad", *(pytest.param(n, marks=SLOW) for n in ("adam", "lars", "wrapped_nadam"))]
 )
@@ -305,6 +306,7 @@ def test_replicas_may_have_other_numbers_of_rows(as_on_a_tpu):
     assert run_on_replicas(slices, {}) == [0, -3, 0, 0, -12, 0]
 
 
+@pytest.mark.slow
 def test_methods_run_traced_give_the_same_numbers(as_on_a_tpu):
     """From outside of the replicas, eagerly: they are traced once and see what is new."""
 

@@ -5,7 +5,6 @@ import json
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 import tf_graft
+from support import forked
 from support.stopping import stopping_at
 from tf_graft.training import data as data_sets
 from tf_graft.training import loop, models, plots, prepared, run
@@ -166,7 +166,7 @@ RESUMED = {
 }
 
 
-QUICK = ("in a later epoch", "momentum, decay, averages, accumulation")
+QUICK = ("momentum, decay, averages, accumulation",)
 
 
 @pytest.mark.parametrize(
@@ -190,11 +190,13 @@ def test_a_stopped_and_resumed_run_equals_the_undisturbed_one(case, tiny, tmp_pa
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_preparing_the_data_does_not_change_the_run(tiny, tmp_path, whole):
     tiny("a", f"data.dir={tmp_path}/data")
     assert logs(tmp_path / "a") == logs(whole)
 
 
+@pytest.mark.slow
 def test_rows_after_the_checkpoint_and_torn_ones_are_dropped(tiny, tmp_path, whole, stopped):
     shutil.copytree(stopped, tmp_path / "parts")
     with open(tmp_path / "parts" / "steps.csv", "a") as file:
@@ -220,8 +222,8 @@ DATA = "data-00000-of-00001"
 @pytest.mark.parametrize(
     ("part", "how"),
     [
-        ("index", "truncated"),
         (DATA, "altered"),
+        pytest.param("index", "truncated", marks=pytest.mark.slow),
         pytest.param(DATA, "truncated", marks=pytest.mark.slow),
         pytest.param("index", "altered", marks=pytest.mark.slow),
         pytest.param("index", "missing", marks=pytest.mark.slow),
@@ -259,6 +261,7 @@ def test_a_checkpoint_of_another_model_is_refused(tiny, tmp_path, stopped):
         tiny("a", "model.units=[17]")
 
 
+@pytest.mark.slow
 def test_a_finished_run_says_so_and_may_be_extended(tiny, tmp_path):
     constant = "optimizer={name: adam, learning_rate: 0.01}"
     tiny("a", constant)
@@ -422,6 +425,7 @@ def test_precisions(policy, tiny, tmp_path):
     assert model.output.dtype == "float32"
 
 
+@pytest.mark.slow
 def test_the_configs_in_the_repository_are_read():
     for path in CONFIGS.glob("*.yaml"):
         config, source = load(path)
@@ -440,7 +444,7 @@ def test_log_keeps_floats_exactly(tmp_path):
 
 
 def start(*arguments):
-    command = [sys.executable, "-m", "tf_graft", "train", *arguments]
+    command = [forked.python(), "-m", "tf_graft", "train", *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

@@ -43,6 +43,7 @@ def test_weights_are_put_back_where_the_optimizer_refuses(tmp_path):
         assert_same_state(everything(target), before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("built", [True, False])
 def test_the_optimizer_is_put_back_where_a_layer_does_not_fit(built, tmp_path):
     """Keras goes on to the optimizer, whose state fits, and then says that the layer did not."""
@@ -74,6 +75,7 @@ def test_a_model_with_an_optimizer_of_keras_is_loaded_as_keras_does(tmp_path):
     assert int(target.optimizer.iterations) == 4
 
 
+@pytest.mark.slow
 def test_of_two_optimizers_in_a_checkpoint_none_is_restored_where_one_refuses(tmp_path):
     first, second = (fit(compiled(Adam(0.01))) for _ in range(2))
     entry(second, "learning_rate", np.nan)

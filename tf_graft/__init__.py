@@ -3,14 +3,16 @@
 import importlib
 import sys
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
 
-if not TYPE_CHECKING:  # a type checker would take any name for one that is there
+if not TYPE_CHECKING:  # a type checker would accept every name
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> object:
+        if name == "testing":  # which few processes use
+            return importlib.import_module("tf_graft.testing")
         face = importlib.import_module("tf_graft.face")
         if name in (*face.__all__, "__all__"):
             return getattr(face, name)
@@ -22,15 +24,15 @@ def __dir__() -> list[str]:
 
 
 def _is_command() -> bool:
-    """Whether this process is `tf-graft` or `python -m tf_graft`."""
+    """Returns whether this process is `tf-graft` or `python -m tf_graft`."""
     program = sys.argv[0] if sys.argv else ""
-    if program == "-m":  # Python is about to look for the module
+    if program == "-m":  # Python has not found the module yet
         return "tf_graft" in sys.orig_argv
     return PurePath(program).stem == "tf-graft"
 
 
-# `tf-graft --help` must not wait for TensorFlow, so the command line imports the names when it uses
-# them. Every other process has them, registered with Keras, from the start.
+# `tf-graft --help` must not wait for TensorFlow: the command line imports the names on first use.
+# Every other process imports them at once, which registers the classes with Keras.
 if TYPE_CHECKING or not _is_command():
     from tf_graft.face import *  # noqa: F403
     from tf_graft.face import __all__ as __all__

@@ -1,10 +1,10 @@
-"""The public names of tf_graft. To import them is to register the classes with Keras."""
+"""The public names of tf_graft. Importing them registers the classes with Keras."""
 
-from tf_graft import dtensor, report, scaling, schedules
+from tf_graft import algorithm, dtensor, report, scaling, schedules
 from tf_graft.core.checks import CheckpointError
 from tf_graft.core.clipping import clip_by_global_norm
 from tf_graft.core.optimizer import Optimizer
-from tf_graft.core.registry import deserialize, list_optimizers, serialize
+from tf_graft.core.registry import deserialize, list_optimizers, register, serialize
 from tf_graft.core.replicas import shards
 from tf_graft.core.slots import Slot
 from tf_graft.core.wrapped import get, wrap
@@ -45,6 +45,7 @@ __all__ = [
     "Optimizer",
     "RMSprop",
     "Slot",
+    "algorithm",
     "clip_by_global_norm",
     "deserialize",
     "dtensor",
@@ -53,6 +54,7 @@ __all__ = [
     "list_optimizers",
     "multi_worker",
     "optimize_loss",
+    "register",
     "report",
     "scaling",
     "schedules",

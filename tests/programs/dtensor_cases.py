@@ -9,7 +9,6 @@ import math
 import pickle
 import re
 import subprocess
-import sys
 import zipfile
 
 import keras
@@ -19,6 +18,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 import tf_graft as tg
+from support import forked
 from tf_graft import dtensor as td
 
 DEVICES = len(tf.config.list_logical_devices("CPU"))
@@ -159,7 +159,7 @@ def test_mesh_of_all_devices_and_of_some():
     ("dims", "options", "message"),
     [
         ({"x": 3, "y": 3}, {}, "it takes 9 devices, and there are .*logical_cpus"),
-        ({"x": 1}, {}, "it takes 1 devices, and there are .*Fewer can be named"),
+        ({"x": 1}, {}, "it takes 1 devices, and there are .*Name fewer"),
         ({"x": 3, "y": -1}, {}, "a multiple of 3 devices"),
         ({"x": -1, "y": -1}, {}, "only one size can be -1"),
         ({"x": 0}, {}, "x is 0; it must be a whole number of at least 1"),
@@ -692,7 +692,7 @@ def test_a_saved_model_loads_in_a_process_with_one_device(tmp_path):
                 content = json.dumps(config).encode()
             target.writestr(name, content)
     done = subprocess.run(
-        [sys.executable, "-c", ELSEWHERE, data, new, old],
+        [forked.python(), "-c", ELSEWHERE, data, new, old],
         capture_output=True,
         text=True,
         timeout=300,

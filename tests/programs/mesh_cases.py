@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 import tf_graft
-from support import samples
+from support import samples, written
 from tf_graft import scaling
 
 NAMES = (
@@ -102,11 +102,14 @@ def run(optimizer, variables, gradients, graph: bool) -> None:
 QUICK = {
     ("sgd_momentum", "global_clipnorm", False),
     ("adagrad", "plain", True),
+    ("adamw", "weight_decay", True),
+    ("graft_decays_diagnostic", "plain", False),
+}
+# With the rest, which are chosen in turn, every optimizer and every option is there.
+OTHERS = {
     ("adadelta", "unchecked", False),
     ("rmsprop_centered_momentum", "accumulation", False),
     ("adam_amsgrad", "ema", False),
-    ("adamw", "weight_decay", True),
-    ("graft_decays_diagnostic", "plain", False),
     ("wrapped_nadam", "plain", False),
 }
 
@@ -114,10 +117,16 @@ QUICK = {
 # Eagerly and in a function in turn.
 ALL = [(option, number % 2 == 0) for number, option in enumerate(OPTIONS)]
 SLOW = [
-    pytest.param(name, *case, marks=pytest.mark.slow)
-    for name, cases in samples.spread(NAMES, ALL, every=len(ALL)).items()
-    for case in cases
-    if (name, *case) not in QUICK
+    pytest.param(*case, marks=pytest.mark.slow)
+    for case in sorted(
+        OTHERS
+        | {
+            (name, *case)
+            for name, cases in samples.spread(NAMES, ALL, every=len(ALL)).items()
+            for case in cases
+        }
+        - QUICK
+    )
 ]
 
 
@@ -164,8 +173,10 @@ def test_the_comparison_notices_one_shard():
 # Where the state lies.
 
 
-@pytest.mark.parametrize("option", ["ema", "accumulation"])
-@pytest.mark.parametrize("name", ["sgd_momentum", "adagrad", "adam_amsgrad"])
+@pytest.mark.parametrize("option", ["ema", pytest.param("accumulation", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["sgd_momentum", pytest.param("adagrad", marks=pytest.mark.slow), "adam_amsgrad"]
+)
 def test_state_is_laid_out_as_its_variable(name, option):
     sample, variables = samples.BY_NAME[name], on_mesh()
     optimizer = sample.make(name="optimizer", **OPTIONS[option])
@@ -191,6 +202,30 @@ def test_state_is_laid_out_as_its_variable(name, option):
     assert len(counters) == 4 + accumulates  # the rate too
 
 
+FACTORED = {  # where a slot's dimension is the variable's, it lies as that one
+    "rows": (["x"], ["unsharded"], ["x", "unsharded"]),
+    "columns": (["unsharded"], ["y"], ["unsharded", "unsharded"]),
+    "both": (["x"], ["y"], ["x", "unsharded"]),
+    "replicated": (["unsharded"], ["unsharded"], ["unsharded", "unsharded"]),
+    "bias": ([], ["y"], ["y", "unsharded"]),
+}
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_slots_shaped_by_a_function_lie_as_the_dimensions_they_are_of(graph):
+    variables, steps = on_mesh(), samples.gradients(STEPS, SHAPES)
+    optimizer, one = (written.Factored(0.1, name="optimizer") for _ in range(2))
+    on_devices = [[laid_out(g[p], SPECS[p]) for p in SHAPES] for g in steps]
+    run(optimizer, list(variables.values()), on_devices, graph)
+    alone = [tf.Variable(value, name=p) for p, value in samples.weights(SHAPES).items()]
+    run(one, alone, [[tf.constant(g[p]) for p in SHAPES] for g in steps], graph=False)
+    assert_equals_one_device(optimizer, list(variables.values()), one, alone)
+    found = {v.path: raw(v).layout.sharding_specs for v in optimizer.variables}
+    for path, specs in FACTORED.items():
+        roles = ("by_row", "by_column", "products")
+        assert tuple(found[f"optimizer/{path}/{role}"] for role in roles) == specs
+
+
 def test_adagrads_accumulator_starts_filled_and_sharded():
     variables = on_mesh()
     optimizer = tf_graft.Adagrad(0.1, initial_accumulator_value=0.5, epsilon=0.25, name="optimizer")
@@ -204,7 +239,10 @@ def test_adagrads_accumulator_starts_filled_and_sharded():
     assert shards == [[2, 3]] * 4
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "dtype",
+    [*(pytest.param(each, marks=pytest.mark.slow) for each in ("float64", "float16")), "bfloat16"],
+)
 def test_other_precisions_on_a_mesh(dtype):
     values = {"both": samples.weights(SHAPES)["both"]}
     v = dtensor.DVariable(tf.cast(laid_out(values["both"], SPECS["both"]), dtype), name="both")
@@ -254,8 +292,8 @@ def test_counters_and_rates_are_at_once_on_a_mesh_that_is_given():
 
 def test_added_variables_are_on_the_mesh():
     class Own(tf_graft.SGD):
-        def __init__(self):
-            super().__init__(0.1, name="own")
+        def __init__(self, learning_rate=0.1, **common):
+            super().__init__(learning_rate, name="own", **common)
             self.early = self.add_variable((2,), "ones", "float64", name="early")
 
         def build(self, variables):
@@ -422,3 +460,18 @@ def test_minimize_on_a_mesh(graph):
     for variable, before in zip(variables, start, strict=True):
         np.testing.assert_allclose(whole(variable), before / 2, rtol=1e-6)
     assert repr(optimizer).endswith("mesh=Mesh(x=2, y=2))")
+
+
+# `tf_graft.testing` on a mesh.
+
+
+class TwiceOnAMesh(tf_graft.SGD):
+    def step(self, g, w, s, lr, t):
+        return super().step(g if self.mesh is None else 2 * g, w, s, lr, t)
+
+
+def test_check_on_mesh():
+    (result,) = tf_graft.testing.check_on_mesh(tf_graft.Adam, learning_rate=0.1)
+    assert result.result == "kept"
+    with pytest.raises(AssertionError, match="breaks 1 of 1 guarantees:\n  mesh: one device: '"):
+        tf_graft.testing.check_on_mesh(TwiceOnAMesh)

@@ -7,7 +7,6 @@ import pathlib
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 import tf_graft
+from support import forked
 from tf_graft.processes.cluster import Cluster
 from tf_graft.training import log
 
@@ -58,8 +58,8 @@ def run(*parts, seconds=300):
 
 
 def program(module, *arguments):
-    """The command that runs a module of the tests."""
-    return [sys.executable, "-m", module, *map(str, arguments)]
+    """The command that runs a module of the tests, of which all import TensorFlow."""
+    return [forked.python(), "-m", module, *map(str, arguments)]
 
 
 def lines_of(arguments, tasks, seconds):

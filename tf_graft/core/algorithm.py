@@ -1,37 +1,66 @@
-"""What an algorithm supplies, and how what it proposes reaches the variables."""
+"""What an optimizer's mathematics is: pure functions of tensors. Nothing here writes a variable."""
 
 import functools
 import itertools
-import math
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_graft.core import keras_contract, numerics, replicas, scratch, write
-from tf_graft.core.lifecycle import Lifecycle
+from tf_graft.core import checks, scratch
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.point import Point, Step
-from tf_graft.core.write import Part, Rows, Whole
-
-# Variables of so many entries are gone through one by one, so that few steps are in memory at once.
-LARGE = 2**18
+from tf_graft.core.slots import Slot
+from tf_graft.core.types import Gradient, Rates, Slots
 
 
-class Algorithm(Lifecycle):
-    """An optimizer's mathematics: pure functions of tensors, and the writing of their results."""
+class Delegate(NamedTuple):
+    """Who updates a variable in place of an algorithm that leaves the update as it is.
+
+    Args:
+        algorithm: the one that does.
+        parameter: the variable, with the slots of that one.
+        rates: the rates of that one, by role.
+    """
+
+    algorithm: "Algorithm"
+    parameter: Parameter
+    rates: Rates
+
+
+class Algorithm:
+    """Two pure functions, `slots` and `step`; the engine derives every execution from them.
+
+    Attributes:
+        rowwise: each row of a variable is updated from that row alone.
+        idle: a zero gradient changes neither slots nor weights.
+        weight_decay: decoupled weight decay; None for none.
+        decay_exclusions: patterns of paths that do not decay.
+    """
 
     rowwise = True
     idle = False
+    weight_decay: Any = None
+    decay_exclusions: Any = ()
 
     # `step` as one in-place TensorFlow kernel, where there is one: a function of (g, w, s, lr, t)
     # like it, but of variables; it adds to `w` and makes no other use of it. For dense gradients;
     # on rows `step` was measured to be as fast.
     kernel: Callable[..., None] | None = None
 
-    def step(
-        self, g: tf.Tensor, w: tf.Tensor, s: dict[str, tf.Tensor], lr: tf.Tensor, t: tf.Tensor
-    ) -> Step:
+    def slots(self) -> dict[str, Slot]:
+        """What is remembered for each variable, by role. Roles are checkpoint keys."""
+        return {}
+
+    def slots_for(self, path: str) -> dict[str, Slot]:
+        """`slots`, where they differ from variable to variable."""
+        return self.slots()
+
+    def shared_slots(self) -> dict[str, Slot]:
+        """What is remembered once, not for each variable."""
+        return {}
+
+    def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
         """The signed step to add to the weights, and the new slots. Pure: reads no variable.
 
         Args:
@@ -44,17 +73,35 @@ class Algorithm(Lifecycle):
         raise NotImplementedError
 
     def traits(self, path: str) -> dict[str, Any]:
-        """What `step` is to know about the variable of that path, as further arguments."""
+        """What `step` needs to know about the variable of that path, as further arguments."""
         return {}
 
     def whole(self, path: str) -> bool:
-        """Whether the variable's touched rows are not enough for a step: it takes all of it."""
+        """Whether a step needs the whole variable, and not its touched rows alone."""
         return False
 
-    def propose(self, points: Iterable[Point]) -> Iterator[Step]:
-        """The steps of several variables, each made when it is asked for.
+    def advance(self, s: Slots, rates: Rates, t: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The new values of `shared_slots`: once an update, before its steps."""
+        return {}
 
-        What reshapes other optimizers' steps, or what spans variables, does it here.
+    def rates(self) -> dict[str, Any]:
+        """The present learning rates by role."""
+        return {}
+
+    def prepare(self, variables: Mapping[str, Any]) -> None:
+        """Looks at the variables, by path, before any state is made for them."""
+
+    def complete(self, parameters: Sequence[Parameter]) -> None:
+        """Makes what depends on the state of the variables, after that was made.
+
+        Args:
+            parameters: the variables, with the slots of this algorithm by its own roles.
+        """
+
+    def propose(self, points: Iterable[Point]) -> Iterator[Step]:
+        """The steps of several variables, each computed when it is asked for.
+
+        Override it to reshape the steps of other optimizers, or for what spans variables.
         """
         for p in points:
             if p.in_place and self.kernel is not None:
@@ -71,98 +118,28 @@ class Algorithm(Lifecycle):
         for p, (d, slots) in zip(points, self.propose(given), strict=True):
             yield (d - p.lr * self.weight_decay * p.w if self.decays(p.path) else d), slots
 
-    def advance(self, s: dict[str, Any], rates: dict[str, Any], t: tf.Tensor) -> dict[str, Any]:
-        """The new values of the state that is not of one variable: once an update, before it."""
-        return {}
-
-    def _write(
-        self, gradients: list[Any], parameters: list[Parameter], scale: Any, rates: Any
-    ) -> None:
-        """Propose, then write: by kernel where there is one, by `step` otherwise."""
-        t = self._done() + 1
-        scalars = {
-            dtype: ({role: tf.cast(rate, dtype) for role, rate in rates.items()}, tf.cast(t, dtype))
-            for dtype in dict.fromkeys(p.dtype for p in parameters)
-        }
-        shared = self._advanced(rates, t)
-        stepping = []
-        for gradient, parameter in _unscaled(zip(gradients, parameters, strict=True), scale):
-            if not self.write_by_kernel(gradient, parameter, *scalars[parameter.dtype]):
-                stepping.append((gradient, parameter))
-        self._write_steps(stepping, scalars, shared)
-        for parameter in parameters:
-            if parameter.variable.constraint is not None:
-                parameter.replace(parameter.variable.constraint(parameter.read(Whole())))
-
-    def _advanced(self, rates: dict[str, Any], t: tf.Tensor) -> dict[str, tf.Tensor]:
-        shared = {role: replicas.local(variable) for role, variable in self._shared.items()}
-        new = self.advance({role: v.value() for role, v in shared.items()}, rates, t)
-        for role, value in new.items():
-            shared[role].assign(value, read_value=False)
-        return new
-
-    def write_by_kernel(
-        self, gradient: Any, parameter: Parameter, rates: dict[str, tf.Tensor], t: tf.Tensor
-    ) -> bool:
-        """Updates one variable in place, and says whether it could."""
-        dense = not numerics.row_sparse(gradient)
-        if self.kernel is None or not dense or not self._kernels_serve(parameter):
-            return False
-        lr = rates["learning_rate"]
-        if self.decays(parameter.path):
-            weights = parameter.read(Whole())
-            parameter.move(Whole(), weights, -lr * self.weight_decay * weights)
-        slots = {role: replicas.local(slot) for role, slot in parameter.slots.items()}
-        self.kernel(gradient, replicas.local(parameter.variable), slots, lr, t)
-        return True
-
-    def _kernels_serve(self, parameter: Parameter) -> bool:
-        """Kernels know no masters and no meshes, and XLA does as well with `step`."""
-        compiled = self.jit_compile is True or keras_contract.in_xla()
-        return not (compiled or self.mesh is not None or "master" in parameter.state)
-
-    def _write_steps(
-        self, stepping: list[tuple[Any, Parameter]], scalars: Any, shared: dict[str, tf.Tensor]
-    ) -> None:
-        parts = [write.part_of(g, p.rows) for g, p in stepping]
-
-        def point(gradient: Any, parameter: Parameter, part: Part) -> Point:
-            slots = {role: replicas.local(slot) for role, slot in parameter.slots.items()}
-            in_place = isinstance(part, Whole) and self._kernels_serve(parameter)
-            if not in_place:
-                slots = {role: part.read(slot) for role, slot in slots.items()}
-            g, w = numerics.values(gradient), parameter.read(part)
-            rates, t = scalars[parameter.dtype]
-            return Point(parameter.path, g, w, slots | shared, rates, t, in_place)
-
-        points, given = itertools.tee(
-            point(g, p, part) for (g, p), part in zip(stepping, parts, strict=True)
-        )
-        dense = not any(isinstance(part, Rows) for part in parts)
-        compiled = self.jit_compile is True and dense
-        steps = iter(self._compiled_proposals(list(given)) if compiled else self.proposals(given))
-        written: list[tf.Operation] = []
-        for (_, p), part in zip(stepping, parts, strict=True):
-            large = math.prod(p.variable.shape) >= LARGE
-            with tf.control_dependencies(written if large else []):
-                at, (d, slots) = next(points), next(steps)
-                moved = p.move(part, at.w, d)
-                for role, value in slots.items():
-                    part.write(replicas.local(p.slots[role]), value)
-            if large and moved is not None:  # eagerly one comes after the other anyway
-                written = [moved]
-
     @functools.cached_property
-    def _compiled_proposals(self) -> Any:
+    def compiled_proposals(self) -> Any:
+        """`proposals` as a list, compiled by XLA."""
         return tf.function(lambda points: list(self.proposals(points)), jit_compile=True)
 
+    def decays(self, path: str) -> bool:
+        """Whether decoupled weight decay applies to the variable of that path."""
+        return bool(self.weight_decay) and not checks.matches(path, self.decay_exclusions)
 
-def _unscaled(both: Iterable[tuple[Any, Parameter]], scale: Any) -> Iterator[tuple[Any, Parameter]]:
-    """The gradients divided by the scale, one after the other, each soon before it is used."""
-    before: list[Any] = []
-    for gradient, parameter in both:
-        with tf.control_dependencies(before):
-            gradient = numerics.divided(gradient, scale)
-        if scale is not None:
-            before = [numerics.values(gradient)]
-        yield gradient, parameter
+    def acts_dense(self, path: str, sparse: str) -> bool:
+        """Whether a row-sparse gradient of the variable of that path acts as a dense one.
+
+        Args:
+            path: of the variable.
+            sparse: see `tf_graft.core.options.Common`.
+        """
+        exact_on_rows = self.idle and self.rowwise and not self.decays(path)
+        return self.whole(path) or (sparse == "exact" and not exact_on_rows)
+
+    def delegate(self, parameter: Parameter, rates: Rates) -> Delegate | None:
+        """Who updates the variable, if this algorithm leaves the update as it is."""
+        return None
+
+
+Watcher = Callable[[list[Gradient], list[Parameter]], None]

@@ -1,8 +1,7 @@
-"""What a checkpoint of TensorFlow that is being restored holds of an optimizer.
+"""An optimizer's part of a TensorFlow checkpoint that is being restored.
 
-A checkpoint is a graph of objects: each names those that it holds, and a variable says under which
-key its value is kept. The optimizer reads its part for itself, so that all of it is looked through
-before anything is changed.
+A checkpoint is a graph of objects: each names its children, and a variable has the key of its
+value. The optimizer reads its part itself, so that it checks all of it before it changes anything.
 """
 
 import contextlib
@@ -14,36 +13,36 @@ import tensorflow as tf
 
 from tf_graft.core import keras_contract
 from tf_graft.core.checks import CheckpointError
-from tf_graft.core.identity import damaged
+from tf_graft.core.identity import Named, damaged
 
-IDENTITY = "_identity"  # the attribute in which an optimizer keeps who it is
-LISTED = "_variables"  # the one in which an optimizer of Keras lists its variables
+IDENTITY = "_identity"  # the attribute that holds an optimizer's `Identity`
+LISTED = "_variables"  # the attribute in which a Keras optimizer lists its variables
 
-# What comes of a graph of objects that is not one that TensorFlow writes.
+# The errors of reading a graph of objects that TensorFlow did not write.
 UNREADABLE = (tf.errors.OpError, IndexError, KeyError, RuntimeError, ValueError)
 
 
 class Entry(NamedTuple):
-    """A value in a checkpoint, which is read when it is made an array."""
+    """A value in a checkpoint, which is read when it is converted to an array."""
 
     reader: Any
     key: str
     shape: tuple[int, ...]
     dtype: np.dtype
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self.reader.get_tensor(self.key))
 
 
 class CheckpointPart:
-    """What a checkpoint holds of one trackable, and of all that is in it.
+    """The part of a checkpoint that belongs to a trackable and all that it holds.
 
     Args:
-        trackable: what is being restored.
-        position: where one of those that it holds stands in the checkpoint.
+        trackable: the object that is being restored.
+        position: the position in the checkpoint of a child of it.
 
     Raises:
-        UNREADABLE: here and in all methods, where the checkpoint is damaged.
+        UNREADABLE: the checkpoint is damaged; also in all methods.
     """
 
     def __init__(self, trackable: Any, position: Any):
@@ -60,22 +59,22 @@ class CheckpointPart:
         self._reader = tf.train.load_checkpoint(self._checkpoint.save_path_string)
 
     def holds(self, *names: str) -> bool:
-        """Whether there is something of one of those names."""
+        """Whether the trackable has a child of one of those names in the checkpoint."""
         return not self._held[self._node].keys().isdisjoint(names)
 
-    def identity(self) -> Any:
-        """What the saved optimizer says of itself; None where it is none of this package."""
+    def identity(self) -> bytes | None:
+        """What `Identity` wrote; None if the saved optimizer is none of this package."""
         node = self._held[self._node].get(IDENTITY)
         if node is None:
             return None
         return self._reader.get_tensor(self._nodes[node].attributes[0].checkpoint_key)
 
-    def values(self, named: Mapping[str, Any], paths: Mapping[str, str]) -> dict[str, Entry]:
-        """What was saved for variables, by their names here; TensorFlow is left nothing to restore.
+    def values(self, named: Named, paths: Mapping[str, str]) -> dict[str, Entry]:
+        """The saved values of variables, by their present names; all count as restored from then.
 
         Args:
             named: the variables.
-            paths: for the path of a variable of the model, the one under which it was saved.
+            paths: for the path of each model variable, the one under which it was saved.
         """
         nodes = {}
         for found, node in self._found(paths):
@@ -87,7 +86,7 @@ class CheckpointPart:
         return {name: self._entry(node) for name, node in at.items()}
 
     def of_keras(self) -> tuple[str, dict[str, np.ndarray]] | None:
-        """The name and the values of an optimizer of Keras'; None where it is not one."""
+        """The name and the values of a Keras optimizer; None if the saved optimizer is none."""
         listed = self._held[self._node].get(LISTED)
         if listed is None:
             return None
@@ -96,23 +95,24 @@ class CheckpointPart:
         return author, {name: np.asarray(self._entry(node)) for name, node in nodes.items()}
 
     def settle_listed(self, taken: bool) -> None:
-        """Leaves TensorFlow nothing to restore of an optimizer of Keras'.
+        """Marks a Keras optimizer in the checkpoint as restored.
 
         Args:
-            taken: whether its variables have been; otherwise TensorFlow says that they have not.
+            taken: whether its variables were; if not, TensorFlow reports that they are unused.
         """
         held = self._held[self._node]
         for node in (*held.values(), *(self._held[held[LISTED]].values() if taken else ())):
             keras_contract.take_for_restored(self._checkpoint, node, self._trackable)
 
     def _found(self, paths: Mapping[str, str]) -> Iterable[tuple[Any, int]]:
-        """Each trackable below and its node in the checkpoint, by the names of what holds it.
+        """Each trackable below, with its node in the checkpoint, matched by the names of children.
 
-        TensorFlow is left the identity: it tells it when all that is to be restored is known.
+        It leaves the identity to TensorFlow, which notifies it when all that it will restore is
+        known.
         """
         found = [("", self._trackable, self._node)]
         seen = {id(self._trackable)}
-        for holder, trackable, node in found:  # which grows
+        for holder, trackable, node in found:  # grows in the loop
             for name, child in keras_contract.held_by(trackable).items():
                 saved_name = paths.get(name, name) if holder == "_state" else name
                 saved = self._held[node].get(saved_name)
@@ -123,7 +123,7 @@ class CheckpointPart:
         return [(trackable, node) for _, trackable, node in found[1:]]
 
     def _entry(self, node: int) -> Entry:
-        """A variable's value: under the key that is its path in the graph."""
+        """A variable's value; its key must be the variable's path in the graph."""
         (key,) = [
             a.checkpoint_key for a in self._nodes[node].attributes if a.name == "VARIABLE_VALUE"
         ]
@@ -138,13 +138,13 @@ class CheckpointPart:
 
 @contextlib.contextmanager
 def readable(owner: str) -> Iterator[None]:
-    """The context in which a checkpoint is read.
+    """The context in which to read a checkpoint.
 
     Args:
         owner: the optimizer.
 
     Raises:
-        CheckpointError: it cannot be.
+        CheckpointError: the checkpoint cannot be read.
     """
     try:
         yield
@@ -155,5 +155,5 @@ def readable(owner: str) -> Iterator[None]:
 
 
 def _in_key(name: str) -> str:
-    """As TensorFlow writes a name into a key."""
+    """A name as TensorFlow writes it into a key."""
     return name.replace(".", "..").replace("/", ".S")

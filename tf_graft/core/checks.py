@@ -1,7 +1,7 @@
 """Checks of arguments, with errors that name them.
 
 Every function takes the owner (a class name, as the caller typed it) and the argument's name, and
-returns the value as a plain Python object, so that configs hold nothing but plain values.
+returns the value as a plain Python object, so that configs hold only plain values.
 """
 
 import inspect
@@ -9,26 +9,27 @@ import math
 import numbers
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypeVar, overload
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-LEAST = 2.0**-126  # float32's smallest normal number; TensorFlow reads what is below as zero
-MOST_WHOLE = 2**53  # float64 has every whole number up to here
-LONGEST = 200  # characters of a value that a message shows
+T = TypeVar("T")
+LEAST = 2.0**-126  # float32's smallest normal number; TensorFlow flushes smaller ones to zero
+MOST_WHOLE = 2**53  # float64 represents every whole number up to here
+LONGEST = 200  # how many characters of a value a message shows
 
 
 class CheckpointError(ValueError):
-    """Saved state that does not fit the optimizer it is loaded into. Nothing has been changed."""
+    """Saved state does not fit the optimizer that it is loaded into. Nothing was changed."""
 
 
-def shown(value: Any, form: Callable[[Any], str] = repr) -> str:
-    """A value as a message shows it: on one line, cut where it is long."""
+def shown(value: object, form: Callable[[object], str] = repr) -> str:
+    """A value as messages show it: on one line, truncated if it is long."""
     try:
         text = " ".join(form(value).split())
-    except ValueError:  # Python writes no whole number of more than 4,300 digits
+    except ValueError:  # Python does not print whole numbers of more than 4,300 digits
         text = f"<{type(value).__name__} of more digits than Python shows>"
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
@@ -62,7 +63,7 @@ def number(
 def number(
     owner: str,
     name: str,
-    value: Any,
+    value: object,
     low: float | None = None,
     high: float | None = None,
     *,
@@ -71,10 +72,10 @@ def number(
     optional: bool = False,
     float64: bool = False,
 ) -> float | None:
-    """A finite real number within [low, high], an end excluded where `open_*` says so.
+    """Returns a finite real number in [low, high]; `open_low` and `open_high` exclude the ends.
 
-    It is so in float32 too, which updates are computed in: 1e39 is infinite there, 1e-300 is zero,
-    and 0.9999999999 is one. With `float64` it need not be: where it is computed with in float64.
+    It must be in the range in float32 too, the precision of updates: 1e39 is infinite there, 1e-300
+    is zero, and 0.9999999999 is one. `float64` drops this, for what is computed in float64.
     """
     if value is None and optional:
         return None
@@ -97,7 +98,7 @@ def fault(
     open_high: bool = False,
     float64: bool = False,
 ) -> str | None:
-    """What a number must and does not, in the words of a message; None where all is well."""
+    """The condition that a number does not meet, as a message words it; None if it meets all."""
     if not _within(given, low, high, open_low, open_high):
         return _range(low, high, open_low, open_high)
     if float64:
@@ -141,7 +142,7 @@ def integer(
 def integer(
     owner: str, name: str, value: Any, low: int | None = None, *, optional: bool = False
 ) -> int | None:
-    """A whole number, at least `low`, at most 2^53; a float is accepted when it is whole."""
+    """Returns a whole number in [low, 2^53]; a float is accepted if it is whole."""
     if value is None and optional:
         return None
     result = number(owner, name, value)
@@ -155,25 +156,24 @@ def integer(
     return int(result)
 
 
-def boolean(owner: str, name: str, value: Any) -> bool:
-    """True or False, nothing that merely looks like it."""
+def boolean(owner: str, name: str, value: object) -> bool:
+    """Returns True or False; refuses what merely looks like it."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{owner}({name}={shown(value)}): {name} must be True or False.")
     return bool(value)
 
 
-def choice(owner: str, name: str, value: Any, options: Sequence[Any]) -> Any:
-    """One of `options`."""
-    if not any(
-        value is option or (type(value) is type(option) and value == option) for option in options
-    ):
-        listed = ", ".join(repr(option) for option in options)
-        raise ValueError(f"{owner}({name}={shown(value)}): {name} must be one of {listed}.")
-    return value
+def choice(owner: str, name: str, value: object, options: Sequence[T]) -> T:
+    """Returns one of `options`."""
+    for option in options:
+        if value is option or (type(value) is type(option) and value == option):
+            return option
+    listed = ", ".join(repr(option) for option in options)
+    raise ValueError(f"{owner}({name}={shown(value)}): {name} must be one of {listed}.")
 
 
-def patterns(owner: str, name: str, value: Any, *, optional: bool = False) -> list[str] | None:
-    """Regular expressions, to be searched for in variable paths; None means none."""
+def patterns(owner: str, name: str, value: object, *, optional: bool = False) -> list[str] | None:
+    """Returns regular expressions, which are searched for in variable paths; None means none."""
     if value is None:
         return None if optional else []
     result = listed(f"{owner}({name}={{}}): {name} must be a list of patterns.", value)
@@ -190,19 +190,19 @@ def patterns(owner: str, name: str, value: Any, *, optional: bool = False) -> li
     return result
 
 
-def instance(owner: str, name: str, value: Any, *kinds: type) -> Any:
-    """An object of one of these classes."""
+def instance(owner: str, name: str, value: T, *kinds: type) -> T:
+    """Returns an object of one of these classes."""
     if not isinstance(value, kinds):
         wanted = " or ".join(kind.__name__ for kind in kinds)
         raise TypeError(f"{owner}({name}={shown(value)}): {name} must be a {wanted}.")
     return value
 
 
-def listed(refusal: str, value: Any) -> list[Any]:
-    """The entries of a list, or of what else can be gone through but is not one thing.
+def listed(refusal: str, value: object) -> list[Any]:
+    """Returns the entries of a list, or of another iterable that is not a single thing.
 
     Raises:
-        TypeError: it is none, with that message, in which `{}` is the value.
+        TypeError: it is none; the message is `refusal`, with the value in place of `{}`.
     """
     one = (str, bytes, Mapping, np.ndarray, tf.Tensor, tf.Variable, keras.Variable)
     if isinstance(value, one) or not isinstance(value, Iterable):
@@ -210,13 +210,13 @@ def listed(refusal: str, value: Any) -> list[Any]:
     return list(value)
 
 
-def as_constructed(holder: Any, name: str, value: Any) -> Any:
-    """What the constructor makes of an argument, where all of them are in attributes by now.
+def as_constructed(holder: object, name: str, value: object) -> Any:
+    """What the constructor makes of an argument, once all arguments are in attributes.
 
-    For objects that hold nothing but their arguments, so that a second one costs nothing.
+    For objects that hold only their arguments, so that making a second one costs nothing.
 
     Raises:
-        TypeError, ValueError: the constructor refuses it beside the others.
+        TypeError, ValueError: the constructor refuses it together with the others.
     """
     held = {n: vars(holder).get(n, holder) for n in inspect.signature(type(holder)).parameters}
     if name not in held or any(argument is holder for argument in held.values()):
@@ -225,9 +225,9 @@ def as_constructed(holder: Any, name: str, value: Any) -> Any:
 
 
 def matches(path: str, expressions: Iterable[str]) -> bool:
-    """Whether any of the regular expressions occurs in a variable's path.
+    """Whether any of the regular expressions matches somewhere in a variable's path.
 
-    A shard of a variable that parameter servers divide (`dense/bias/part_0`) goes by its path.
+    A shard of a variable (`dense/bias/part_0`) has the path of the whole variable.
     """
     whole = re.sub(r"/part_\d+$", "", path)
     return any(re.search(expression, whole) for expression in expressions)

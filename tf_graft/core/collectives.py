@@ -1,8 +1,8 @@
-"""Sums over replicas that may stand in control flow.
+"""Sums over replicas that work inside control flow.
 
 `ReplicaContext.all_reduce` of `MirroredStrategy` and `MultiWorkerMirroredStrategy` is a merge call,
-which no branch of a `tf.cond` may hold. In a graph the collective operations themselves are used:
-in a branch that all replicas take, or none does.
+which is not allowed in a branch of a `tf.cond`. In a graph this module uses the collective
+operations themselves; either all replicas take the branch or none does.
 """
 
 import collections
@@ -11,23 +11,21 @@ import itertools
 import weakref
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import tensorflow as tf
 
 from tf_graft.core import keras_contract, replicas, rows
+from tf_graft.core.types import Gradient, Scalar, VariableLike
 
 MERGE = tf.distribute.MirroredStrategy | tf.distribute.MultiWorkerMirroredStrategy
 OWN_GROUPS = 1 << 30  # strategies number their groups from 1
-SHAPES = 32  # that one collective may have
+SHAPES = 32  # the number of shapes that one collective may have
 
 _number = itertools.count()
 
 
 class Numbers:
-    """The numbers of the collectives of one function: the same on all replicas, which trace it one
-    after the other.
-    """
+    """Numbers the collectives of one function alike on all replicas, which trace it one by one."""
 
     def __init__(self) -> None:
         self._made: list[int] = []
@@ -42,24 +40,26 @@ class Numbers:
         return self._made[position]
 
 
-_of_functions: weakref.WeakKeyDictionary[Any, Numbers] = weakref.WeakKeyDictionary()
+_of_functions: weakref.WeakKeyDictionary[tf.Graph, Numbers] = weakref.WeakKeyDictionary()
 
 
-def summed(values: Sequence[Any], rows_of: Sequence[int], variable: Any) -> list[Any]:
-    """Dense and row-sparse tensors summed over the replicas: one all-reduce for each dtype.
+def summed(
+    values: Sequence[Gradient], rows_of: Sequence[int], variable: VariableLike
+) -> list[Gradient]:
+    """Sums dense and row-sparse tensors over the replicas, with one all-reduce for each dtype.
 
-    The rows of a sum stand in the order of the replicas and may repeat: of `UniqueRows` it is
-    `tf.IndexedSlices`. Every replica has to call it, or none.
+    The sum of `UniqueRows` is `tf.IndexedSlices`: its rows are in the order of the replicas and may
+    repeat. Either every replica calls it or none.
 
     Args:
         values: tensors, and row-sparse gradients in any form.
         rows_of: how many rows the variable of each value has.
-        variable: one of which each replica has a copy. It stands for the replica's collectives:
-            those on one copy are in order, and none waits for another replica's, which would wait
-            for it.
+        variable: a variable with a copy on each replica. The copy orders the replica's collectives:
+            those of one copy run in order, and never wait for those of another replica, which would
+            be a deadlock.
 
     Raises:
-        ValueError: compiled by XLA, where replicas would wait for each other for ever.
+        ValueError: compiled by XLA, where the replicas would deadlock.
     """
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1:
@@ -80,7 +80,7 @@ def summed(values: Sequence[Any], rows_of: Sequence[int], variable: Any) -> list
 
 
 def _dense(tensors: list[tf.Tensor], own: tf.Tensor) -> list[tf.Tensor]:
-    result: list[Any] = list(tensors)
+    result: list[tf.Tensor] = list(tensors)
     for dtype in dict.fromkeys(x.dtype for x in tensors):
         places = [i for i, x in enumerate(tensors) if x.dtype == dtype]
         flat = tf.concat([tf.reshape(tensors[i], [-1]) for i in places], 0)
@@ -93,9 +93,9 @@ def _dense(tensors: list[tf.Tensor], own: tf.Tensor) -> list[tf.Tensor]:
 
 
 def _gathered(slices: list[tf.IndexedSlices], own: tf.Tensor) -> list[tf.IndexedSlices]:
-    """All replicas' rows one after the other; each sends as many as the longest, or up to twice.
+    """Concatenates all replicas' rows; each sends as many as the longest has, or up to twice that.
 
-    A collective keeps its shape for good, so that each has a few: the powers of two.
+    A collective can never change its shape, so there is one for each power of two.
     """
     if not slices:
         return []
@@ -114,7 +114,7 @@ def _gathered(slices: list[tf.IndexedSlices], own: tf.Tensor) -> list[tf.Indexed
 
 
 def _exponent(length: tf.Tensor) -> tf.Tensor:
-    """Of the least power of two that is not below a length."""
+    """The exponent of the least power of two that is not below a length."""
     powers = tf.constant([1 << i for i in range(SHAPES - 1)])
     return tf.reduce_sum(tf.cast(powers < length, tf.int32))
 
@@ -125,7 +125,7 @@ def _reduced(x: tf.Tensor, how: str, own: tf.Tensor) -> tf.Tensor:
 
 
 def _collective(
-    operation: Callable[..., tf.Tensor], x: tf.Tensor, own: tf.Tensor, shape: Any = 0
+    operation: Callable[..., tf.Tensor], x: tf.Tensor, own: tf.Tensor, shape: Scalar = 0
 ) -> tf.Tensor:
     context = tf.distribute.get_replica_context()
     strategy = context.strategy
@@ -142,13 +142,13 @@ def _collective(
 
 def _numbers() -> Numbers:
     graph = tf.compat.v1.get_default_graph()
-    while hasattr(graph.outer_graph, "outer_graph"):  # out of all branches, which are graphs, too
+    while hasattr(graph.outer_graph, "outer_graph"):  # leaves all branches, which are graphs too
         graph = graph.outer_graph
     return _of_functions.setdefault(graph, Numbers())
 
 
 def _devices(strategy: tf.distribute.Strategy) -> str:
-    """The same text on all workers, another for other devices."""
+    """A text that names a strategy's devices: the same on all workers."""
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return f"{strategy.num_replicas_in_sync} over all workers"
     return ",".join(strategy.extended.worker_devices)

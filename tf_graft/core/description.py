@@ -1,23 +1,56 @@
-"""What optimizers, schedules and scalers are, as one would write them."""
+"""Descriptions of optimizers, schedules and scalers, written as calls."""
 
 import inspect
 from collections.abc import Container, Mapping
 from typing import Any
 
+from tensorflow.experimental import dtensor
+
+# What the engine's parts ask of an optimizer: `dir`, and with it tab completion, leaves it out.
+INTERNAL = {
+    *("acts_dense", "add_scalar", "apply_summed", "arguments", "builder", "compiled_proposals"),
+    *("complete", "counted_by", "decay_exclusions", "decays", "delegate", "early_variables"),
+    *(
+        "common",
+        "engine",
+        "everywhere",
+        "examine",
+        "exchange",
+        "hold",
+        "keras_slots",
+        "lacks_state",
+    ),
+    *("named_variables", "namesake", "own_arguments", "parameters", "parameters_for"),
+    *("prepare", "proposals", "rate_variables", "rates", "scaling", "settle", "signature"),
+    *(
+        "slot_from_keras",
+        "slots_in_keras",
+        "snapshot",
+        "spoiled_micro_steps",
+        "state",
+        "strategy",
+        "watch",
+    ),
+    # of wrappers
+    *("accumulated_steps", "adapts", "adopt", "centers", "children", "follow"),
+    *("leads", "local_step", "on_servers", "ratio", "reshapes", "round_length", "show_center"),
+    *("start_center",),
+}
+
 
 class Written(str):
-    """A description in the place of the thing itself."""
+    """A description in place of the object itself."""
 
     __repr__ = str.__str__
 
 
-def described(thing: Any, without: Container[str] = ()) -> str:
-    """`ExpDecay(learning_rate=0.1, decay_steps=10)`: an argument as one would write it.
+def described(thing: object, without: Container[str] = ()) -> str:
+    """A value as code: `ExpDecay(learning_rate=0.1, decay_steps=10)`.
 
     Args:
-        thing: a value; a function, which is named; or an object that keeps each argument of its
-            constructor in an attribute of the same name.
-        without: names of such arguments that are left out.
+        thing: a value; a function, which is shown by its name; or an object that keeps each
+            argument of its constructor in an attribute of the same name.
+        without: names of such arguments to leave out.
     """
     if inspect.isroutine(thing):
         return thing.__qualname__
@@ -30,17 +63,25 @@ def described(thing: Any, without: Container[str] = ()) -> str:
     return call(cls, held, {})
 
 
-def call(cls: type, arguments: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
-    """The call of a class with its learning rate, and what else differs from its defaults.
+def call(cls: type, arguments: Mapping[str, object], defaults: Mapping[str, object]) -> str:
+    """The call of a class with its learning rate, and the arguments that differ from defaults.
 
     Args:
-        cls: the class, whose constructor tells the defaults of its own arguments.
-        arguments: by name.
-        defaults: of other arguments, by name.
+        cls: the class; its constructor has the defaults of its own arguments.
+        arguments: the arguments by name.
+        defaults: the defaults of other arguments, by name.
     """
-    own = {name: p.default for name, p in inspect.signature(cls).parameters.items()}
+    constructor: Any = inspect.getattr_static(cls, "__init__")
+    own = {name: p.default for name, p in inspect.signature(constructor).parameters.items()}
     usual = {name: described(value) for name, value in {**defaults, **own}.items()}
     usual.pop("learning_rate", None)
     given = {name: described(value) for name, value in arguments.items()}
     shown = [f"{name}={x}" for name, x in given.items() if x != usual.get(name)]
     return f"{cls.__name__}({', '.join(shown)})"
+
+
+def mesh(given: dtensor.Mesh | None) -> Written | None:
+    """A mesh by its dimensions: `Mesh(batch=2, model=2)`."""
+    if given is None:
+        return None
+    return Written(f"Mesh({', '.join(f'{n}={given.dim_size(n)}' for n in given.dim_names)})")

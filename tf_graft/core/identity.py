@@ -1,25 +1,25 @@
-"""Whose state it is: what an optimizer says of itself in files."""
+"""What an optimizer writes into files to identify its state."""
 
 import json
 from collections.abc import Callable
-from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tf_graft.core.checks import CheckpointError
+from tf_graft.core.types import Config
 
 Named = dict[str, keras.Variable]
 Shapes = dict[str, list[int]]
 
 
 class Identity(tf.train.experimental.PythonState):
-    """Says in files whose state it is, and refuses another's.
+    """Identifies an optimizer's state in files, and refuses the state of another.
 
     Args:
-        signature: says whose state it is: the optimizer's class, and its children's.
-        named: gives the variables to save by path and role; none before the optimizer is built.
-        restore: takes what the optimizer has looked through of a checkpoint.
+        signature: returns the names of the optimizer's class and of its children's.
+        named: returns the variables to save, by path and role; none before the optimizer is built.
+        restore: loads what the optimizer has read and checked of a checkpoint.
     """
 
     def __init__(
@@ -34,21 +34,21 @@ class Identity(tf.train.experimental.PythonState):
 
     @property
     def owner(self) -> str:
-        """Whose state it is."""
+        """The optimizer whose state it is."""
         return self._signature()
 
     def serialize(self) -> str:
         """The owner, and the name and shape of every variable, in order, as JSON."""
         return json.dumps({"owner": self.owner, "shapes": shapes_of(self._named())})
 
-    def described(self, saved: Any) -> dict[str, Any]:
-        """What `serialize` or `save` wrote.
+    def described(self, saved: str | bytes) -> Config:
+        """The contents of what `serialize` or `save` wrote.
 
         Raises:
-            CheckpointError: it is something else, or another optimizer's.
+            CheckpointError: they did not write it, or it belongs to another optimizer.
         """
         try:
-            description = json.loads(tf.compat.as_str(saved))
+            description: Config = json.loads(tf.compat.as_str(saved))
             owner, shapes = description["owner"], description["shapes"]
             lengths = [length for shape in shapes.values() for length in shape]
             if not all(type(length) is int and length >= 0 for length in lengths):
@@ -61,18 +61,18 @@ class Identity(tf.train.experimental.PythonState):
             )
         return description
 
-    def deserialize(self, string_value: Any) -> None:
-        """Called by TensorFlow when it knows all that it is to restore, and before it does."""
+    def deserialize(self, string_value: object) -> None:
+        """Called by TensorFlow when it knows all that it will restore, before it restores it."""
         self._restore()
 
 
 def damaged(owner: str, what: str) -> CheckpointError:
-    """The error for state that no optimizer leaves."""
+    """The error for state that no optimizer can have written."""
     return unfit(owner, f"the saved state is damaged: {what}")
 
 
 def unfit(owner: str, what: str) -> CheckpointError:
-    """The error for state that is not taken."""
+    """The error for state that is refused."""
     return CheckpointError(f"{owner}: {what}. Nothing was loaded.")
 
 

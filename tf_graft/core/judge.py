@@ -2,53 +2,34 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tf_graft.core import keras_contract, numerics
-from tf_graft.core.parameters import Parameter
-
-
-class Update(NamedTuple):
-    """What travels from the gradients that were given to the variables.
-
-    Args:
-        gradients: times `scale`; each row once.
-        parameters: what they are for.
-        scale: what the gradients are still to be divided by; None for nothing.
-        rates: the learning rates by role.
-        finite: whether it can be made; None where that was not asked.
-    """
-
-    gradients: list[Any]
-    parameters: list[Parameter]
-    scale: Any
-    rates: dict[str, Any]
-    finite: tf.Tensor | None = None
+from tf_graft.core.update import Update
 
 
 def judged(
     update: Update, nonfinite: str, clips: Sequence[float | None], where: str
 ) -> tuple[Update, list[tf.Operation]]:
-    """The update with its verdict, and assertions of it where `nonfinite` is `"raise"`.
+    """The update with its verdict, which may have it skipped; or assertions, which may raise.
 
     Args:
         update: as received.
-        nonfinite: see `tf_graft.core.arguments.Common`.
-        clips: what its gradients will be clipped to.
+        nonfinite: see `tf_graft.core.options.Common`.
+        clips: what its gradients will be clipped to, if not None.
         where: class and method, for the message of an assertion.
     """
-    if nonfinite == "apply":
+    if applies(nonfinite):
         return update, []
     values = [numerics.values(gradient) for gradient in update.gradients]
     clipped = any(clip is not None and clip <= LARGEST_CLIP for clip in clips)
     gradients_serve = in_range(values, update.scale, clipped)
     rates_serve = tf.reduce_all([_serves(rate) for rate in update.rates.values()])
-    update = update._replace(finite=gradients_serve & rates_serve)
-    if nonfinite == "skip":
-        return update, []
+    if skips(nonfinite):
+        return update._replace(finite=gradients_serve & rates_serve), []
     if keras_contract.in_xla():
         raise ValueError(
             f"{where.partition('.')[0]}(nonfinite='raise'): compiled by XLA nothing can be raised; "
@@ -63,6 +44,16 @@ def judged(
         for what, serves in messages.items()
     ]
     return update, [check for check in checks if check is not None]  # eagerly it has been raised
+
+
+def skips(nonfinite: str) -> bool:
+    """Whether an update that cannot be made is skipped."""
+    return nonfinite == "skip"
+
+
+def applies(nonfinite: str) -> bool:
+    """Whether such an update is made all the same, so that state may be not finite."""
+    return nonfinite == "apply"
 
 
 def in_range(tensors: Sequence[tf.Tensor], divisor: Any = None, clipped: bool = False) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""What the arguments of Keras' own optimizers and schedules must be, which Keras does not check."""
+"""Checks the arguments of Keras' own optimizers and schedules, which Keras does not check."""
 
 import functools
 import inspect
@@ -8,16 +8,16 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_graft.core import arguments, checks
+from tf_graft.core import checks, options
 
-Check = Callable[[str, str, Any], Any]
+Check = Callable[[str, str, object], object]
 
 
 def _number(**bounds: Any) -> Check:
     return functools.partial(checks.number, **bounds)
 
 
-def _numbers(owner: str, name: str, value: Any) -> list[Any]:
+def _numbers(owner: str, name: str, value: object) -> list[float]:
     if not isinstance(value, list | tuple):
         raise TypeError(f"{owner}({name}={value!r}): {name} must be a list of numbers.")
     return [checks.number(owner, name, each) for each in value]
@@ -25,7 +25,7 @@ def _numbers(owner: str, name: str, value: Any) -> list[Any]:
 
 ANY: Check = checks.number
 SHARE = _number(low=0, high=1)
-FADING = _number(low=0, high=1, open_high=True)  # with 1 nothing would ever be forgotten
+FADING = _number(low=0, high=1, open_high=True)  # with 1 an average would never forget
 AT_LEAST_0 = _number(low=0)
 ABOVE_0 = _number(low=0, open_low=True)
 AT_MOST_0 = _number(high=0)
@@ -50,17 +50,17 @@ CHECKS: dict[str, Check] = {
     "exclude_layers": checks.patterns,
     "ns_steps": functools.partial(checks.integer, low=1),
     "warmup_steps": functools.partial(checks.integer, low=0),
-    # Of one class, where the name means something else: (0, 1], which Lion itself sees to.
+    # In this class the name means something else; Lion itself refuses what is not in (0, 1].
     "Lion.beta_1": SHARE,
 }
 
 
-def check(owner: str, given: Mapping[str, Any]) -> None:
-    """Refuses arguments of a class of Keras' that make no sense.
+def check(owner: str, given: Mapping[str, object]) -> None:
+    """Refuses arguments of a Keras class that make no sense.
 
     Args:
         owner: the class.
-        given: its own arguments. A tensor or a variable, which may change, passes.
+        given: its own arguments. Tensors and variables, which may change, are not checked.
 
     Raises:
         TypeError: one of the wrong type.
@@ -73,7 +73,7 @@ def check(owner: str, given: Mapping[str, Any]) -> None:
 
 
 def checked(cls: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """All arguments for an optimizer of Keras', its learning rate a float where it is a number.
+    """All arguments of a Keras optimizer, with a learning rate that is a number as a float.
 
     Raises:
         TypeError: unknown argument, or one of the wrong type.
@@ -81,7 +81,7 @@ def checked(cls: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """
     own = [name for name in inspect.signature(cls).parameters if name in CHECKS]
     common = {k: v for k, v in given.items() if k not in (*own, "learning_rate")}
-    arguments.checked(cls.__name__, own, common)
+    options.checked(cls.__name__, own, common)
     check(cls.__name__, given)
     rate = given.get("learning_rate")
     if rate is None or callable(rate) or isinstance(rate, Mapping):

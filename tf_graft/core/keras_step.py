@@ -150,14 +150,14 @@ class KerasStep:
         return slots, self._by_role(shared)
 
     def _used_for(self, path: str) -> list[StandIn]:
-        """The state that the update of one variable uses. Notes in `whole` if rows do not do."""
+        """The state that an update uses; adds the path to `whole` if it needs all rows."""
         if not self._serves_rows(path):
             self.whole.add(path)
             self._trace_update(path, storage(self._probes[path]).shape)
         return [s for s in self._made if s.touched]
 
     def _serves_rows(self, path: str) -> bool:
-        """Whether the update takes any number of rows and computes each entry from it alone."""
+        """Whether the update takes any number of rows, and each entry depends on itself alone."""
         shape = storage(self._probes[path]).shape
         if not shape.rank:
             return False

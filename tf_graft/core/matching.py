@@ -1,7 +1,7 @@
-"""Variables, and gradients matched with the parameters they are for, or refused."""
+"""Matches gradients and variables with parameters, or refuses them."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -10,13 +10,14 @@ from tensorflow.experimental import dtensor
 from tf_graft.core import checks, numerics, replicas, slots
 from tf_graft.core.checks import shown
 from tf_graft.core.parameters import Parameter, Parameters, paths
+from tf_graft.core.types import Gradient, Key, VariableLike
 
 
-def variables(owner: str, given: Any) -> list[Any]:
-    """The variables that were given.
+def variables(owner: str, given: object) -> list[VariableLike]:
+    """The given variables as a list.
 
     Raises:
-        TypeError: no list, or one of what is no variable.
+        TypeError: not a list of variables.
     """
     result = checks.listed(f"{owner}: the variables are {{}}; they must be in a list.", given)
     for position, variable in enumerate(result):
@@ -28,11 +29,11 @@ def variables(owner: str, given: Any) -> list[Any]:
     return result
 
 
-def gradients_and_variables(owner: str, given: Any) -> tuple[list[Any], list[Any]]:
-    """The gradients, and the variables they were given with.
+def gradients_and_variables(owner: str, given: object) -> tuple[list[object], list[object]]:
+    """The gradients and the variables of a list of pairs.
 
     Raises:
-        TypeError: no list of pairs.
+        TypeError: not a list of pairs.
     """
     refusal = f"{owner}: a list of pairs of gradient and variable is wanted, not {{}}."
     pairs = checks.listed(refusal, given)
@@ -42,13 +43,12 @@ def gradients_and_variables(owner: str, given: Any) -> tuple[list[Any], list[Any
     return [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
 
 
-def refuse_untrainable(owner: str, variables: Sequence[Any], keys: Sequence[Any]) -> None:
-    """Refuses variables that no optimizer can be built for.
+def refuse_untrainable(owner: str, variables: Sequence[VariableLike], keys: Sequence[Key]) -> None:
+    """Refuses variables for which no optimizer can be built.
 
     Raises:
         TypeError: one that is not floating point.
-        ValueError: one given twice, one of unknown shape, or one that is overwritten with its
-            gradient.
+        ValueError: one given twice, of unknown shape, or to be overwritten with its gradient.
     """
     named = list(zip(paths(variables), variables, strict=True))
     for path, variable in named:
@@ -70,37 +70,36 @@ def refuse_untrainable(owner: str, variables: Sequence[Any], keys: Sequence[Any]
 
 
 def parameters_for(
-    owner: str, known: Parameters, key: Callable[[Any], Any], variables: Sequence[Any]
+    owner: str, known: Parameters, keys: Sequence[Any], variables: Sequence[Any]
 ) -> list[Parameter]:
-    """The parameter of each variable.
+    """The parameter of each variable, by its key.
 
     Raises:
         ValueError: a variable that is unknown or given twice.
     """
     found: dict[Any, Parameter] = {}
-    for variable in variables:
-        identity = key(variable)
-        parameter = known.get(identity)
+    for variable, key in zip(variables, keys, strict=True):
+        parameter = known.get(key)
         if parameter is None:
             raise ValueError(
                 f"{owner}: '{paths([variable])[0]}' is not one of the {len(known)} variables that "
                 "the optimizer was built for."
             )
-        if identity in found:
+        if key in found:
             raise ValueError(f"{owner}: '{parameter.path}' is given twice.")
-        found[identity] = parameter
+        found[key] = parameter
     return list(found.values())
 
 
 def pairs(
-    owner: str, gradients: Sequence[Any], parameters: Sequence[Parameter]
-) -> tuple[list[Any], list[Parameter]]:
-    """Gradients that are there, as floating point tensors, and the parameters they are for.
+    owner: str, gradients: Sequence[object], parameters: Sequence[Parameter]
+) -> tuple[list[Gradient], list[Parameter]]:
+    """The gradients that are not None, as floating point tensors, with their parameters.
 
     Raises:
-        TypeError: a gradient that is not floating point, or an ordinary tensor for a variable on
-            a mesh; indices of rows that are no integers.
-        ValueError: gradients and variables differ in number or shape, or there is no gradient.
+        TypeError: a gradient that is not floating point, or that is an ordinary tensor for a
+            variable on a mesh; row indices that are not integers.
+        ValueError: gradients and variables differ in number or shape, or all gradients are None.
     """
     if len(gradients) != len(parameters):
         raise ValueError(
@@ -119,37 +118,37 @@ def pairs(
     return [_checked(owner, g, p) for g, p in present], [p for _, p in present]
 
 
-def _checked(owner: str, gradient: Any, parameter: Parameter) -> Any:
-    if isinstance(gradient, tf.distribute.DistributedValues):
-        return gradient
-    gradient = as_gradient(f"{owner}: the gradient of '{parameter.path}'", gradient)
+def _checked(owner: str, given: object, parameter: Parameter) -> Gradient:
+    if isinstance(given, tf.distribute.DistributedValues):
+        return given
+    gradient = as_gradient(f"{owner}: the gradient of '{parameter.path}'", given)
     shape = tuple(parameter.variable.shape)
-    given = numerics.values(gradient).shape
+    found = numerics.values(gradient).shape
     row_sparse = isinstance(gradient, tf.IndexedSlices)
     on_mesh = slots.layout_of(parameter.variable) is not None
-    if on_mesh and shape and tf.executing_eagerly() and not _lies_on_mesh(gradient):
+    if on_mesh and shape and tf.executing_eagerly() and not _on_mesh(gradient):
         raise TypeError(
             f"{owner}: the gradient of '{parameter.path}' is an ordinary tensor, and the variable "
             "is on a mesh; tf_graft.dtensor.to_mesh puts it there."
         )
-    if not given.is_compatible_with([None, *shape[1:]] if row_sparse else shape):
+    if not found.is_compatible_with([None, *shape[1:]] if row_sparse else shape):
         what = "row-sparse gradient" if row_sparse else "gradient"
         raise ValueError(
-            f"{owner}: the {what} of '{parameter.path}' has shape {tuple(given)}, the variable has "
+            f"{owner}: the {what} of '{parameter.path}' has shape {tuple(found)}, the variable has "
             f"shape {shape}."
         )
     return gradient
 
 
-def as_gradient(what: str, given: Any) -> Any:
-    """A gradient as a floating point tensor, or a `tf.IndexedSlices` of one with integer rows.
+def as_gradient(what: str, given: object) -> tf.Tensor | tf.IndexedSlices:
+    """A gradient as a floating point tensor, or `tf.IndexedSlices` of one with integer indices.
 
     Raises:
         TypeError: it is neither; the message begins with `what`.
-        ValueError: not each row has one index.
+        ValueError: not every row has one index.
     """
     try:
-        gradient = numerics.tensors(given)  # the variable's shape counts, not the one it brings
+        gradient = numerics.tensors(given)  # without a shape check: the variable's shape counts
     except (TypeError, ValueError):
         raise TypeError(
             f"{what} is {shown(given)}; it must be a tensor, a tf.IndexedSlices or None."
@@ -167,8 +166,8 @@ def as_gradient(what: str, given: Any) -> Any:
     return gradient
 
 
-def as_loss(owner: str, given: Any) -> tf.Tensor:
-    """What a function returned as the loss.
+def as_loss(owner: str, given: object) -> tf.Tensor:
+    """The loss that a function returned, as a tensor.
 
     Raises:
         TypeError: it is not a floating point tensor.
@@ -182,7 +181,7 @@ def as_loss(owner: str, given: Any) -> tf.Tensor:
     return loss
 
 
-def _lies_on_mesh(gradient: Any) -> bool:
+def _on_mesh(gradient: tf.Tensor | tf.IndexedSlices) -> bool:
     sparse = isinstance(gradient, tf.IndexedSlices)
     parts = [gradient.values, gradient.indices] if sparse else [gradient]
     return all(dtensor.is_dtensor(part) for part in parts)

@@ -1,4 +1,4 @@
-"""What a Keras variable on a mesh holds its value in."""
+"""The storage of a Keras variable on a mesh."""
 
 import functools
 from collections.abc import Callable
@@ -10,22 +10,25 @@ from tensorflow.experimental import dtensor
 
 from tf_graft.core import keras_contract
 from tf_graft.core.mesh_tensors import from_mesh, to_mesh
+from tf_graft.core.types import TensorLike
 
 
 class MeshStorage(dtensor.DVariable):
-    """A `DVariable` that can be read and assigned in one piece, as Keras does.
+    """A `DVariable` that can be read and assigned as a whole, as Keras does.
 
-    A function that uses it may use no variable off the mesh: TensorFlow would update that once per
-    device and out of order.
+    A function that uses it must use no variable off the mesh, which TensorFlow would update once
+    per device and out of order.
     """
 
-    def __init__(self, value: Any, layout: dtensor.Layout, name: str, trainable: bool = False):
+    def __init__(
+        self, value: TensorLike, layout: dtensor.Layout, name: str, trainable: bool = False
+    ):
         placed = dtensor.relayout if dtensor.is_dtensor(value) else to_mesh
         super().__init__(placed(value, layout), name=name, trainable=trainable)
 
     @property
-    def handle(self) -> Any:
-        """What every operation on it takes: a function that does is watched from then on."""
+    def handle(self) -> tf.Tensor:
+        """Every operation on the variable takes it: from then on the function is checked."""
         keras_contract.check_captured(functools.partial(_check, self.name.partition(":")[0]))
         return super().handle
 
@@ -33,23 +36,23 @@ class MeshStorage(dtensor.DVariable):
         """The whole value."""
         return from_mesh(self.read_value()).numpy()
 
-    def assign(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+    def assign(self, value: TensorLike, *args: Any, **kwargs: Any) -> tf.Variable:
         """Assigns a DTensor, or an ordinary value of the variable's whole shape."""
         return super().assign(self._on_mesh(value), *args, **kwargs)
 
-    def assign_add(self, delta: Any, *args: Any, **kwargs: Any) -> Any:
+    def assign_add(self, delta: TensorLike, *args: Any, **kwargs: Any) -> tf.Variable:
         """Adds a DTensor, or an ordinary value of the variable's whole shape."""
         return super().assign_add(self._on_mesh(delta), *args, **kwargs)
 
-    def assign_sub(self, delta: Any, *args: Any, **kwargs: Any) -> Any:
+    def assign_sub(self, delta: TensorLike, *args: Any, **kwargs: Any) -> tf.Variable:
         """Subtracts a DTensor, or an ordinary value of the variable's whole shape."""
         return super().assign_sub(self._on_mesh(delta), *args, **kwargs)
 
-    def _on_mesh(self, value: Any) -> Any:
+    def _on_mesh(self, value: TensorLike) -> TensorLike:
         if not tf.executing_eagerly():
             return value
-        value = tf.convert_to_tensor(value, dtype=self.dtype)
-        return value if dtensor.is_dtensor(value) else to_mesh(value, self.layout)
+        tensor = tf.convert_to_tensor(value, dtype=self.dtype)
+        return tensor if dtensor.is_dtensor(tensor) else to_mesh(tensor, self.layout)
 
 
 def filled(
@@ -59,9 +62,9 @@ def filled(
     dtype: str,
     name: str,
 ) -> MeshStorage:
-    """A storage with that layout, filled by a function of shape and dtype.
+    """Storage with that layout, filled by a function of shape and dtype.
 
-    Where the function returns a scalar, every entry is that: nothing is made whole.
+    If the function returns a scalar, every entry is that; no tensor of the whole shape is made.
     """
     start = initializer(shape, dtype=dtype)
     if start.shape.rank == 0:
@@ -71,7 +74,7 @@ def filled(
 
 
 def _check(mine: str, handle: tf.Tensor, name: str | None) -> None:
-    """Refuses a variable off the mesh in a function that uses `mine`, which is on it."""
+    """Refuses a variable off the mesh in a function that uses `mine`, which is on the mesh."""
     if "CUSTOM" not in handle.device:
         raise ValueError(
             f"{mine} is on a mesh, and the function that uses it also uses "

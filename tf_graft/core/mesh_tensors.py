@@ -1,18 +1,18 @@
-"""Between one piece on the host and its shares on a mesh."""
-
-from typing import Any
+"""Moves tensors from the host to a mesh, and back."""
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
+from tf_graft.core.types import TensorLike, VariableLike
 
-def to_mesh(value: Any, layout: dtensor.Layout) -> tf.Tensor:
-    """Puts a whole value on a mesh, each device its share.
+
+def to_mesh(value: TensorLike, layout: dtensor.Layout) -> tf.Tensor:
+    """Puts a whole value on a mesh: each device gets its shard.
 
     Args:
         value: an array or ordinary tensor of the layout's rank.
-        layout: how it is to lie.
+        layout: its layout on the mesh.
 
     Returns:
         A DTensor of the value's shape.
@@ -32,18 +32,18 @@ def to_mesh(value: Any, layout: dtensor.Layout) -> tf.Tensor:
                 f"to_mesh: dimension {axis} of a value of shape {array.shape} cannot be divided "
                 f"evenly over the {mesh.dim_size(name)} devices of '{name}'."
             )
-    shares = []
+    shards = []
     for device, place in zip(mesh.local_devices(), mesh.local_device_locations(), strict=True):
         with tf.device(device):
-            shares.append(tf.constant(array[_share(array.shape, specs, mesh, place)]))
-    return dtensor.pack(shares, layout)
+            shards.append(tf.constant(array[_shard(array.shape, specs, mesh, place)]))
+    return dtensor.pack(shards, layout)
 
 
-def from_mesh(value: Any) -> tf.Tensor:
-    """Brings a tensor or variable back in one piece, as an ordinary tensor.
+def from_mesh(value: TensorLike | VariableLike) -> tf.Tensor:
+    """Gathers a tensor or variable on a mesh into an ordinary tensor.
 
     Args:
-        value: a DTensor, or a variable on a mesh. What is not on a mesh comes back as it is.
+        value: a DTensor, or a variable on a mesh. A value that is on no mesh is returned as it is.
 
     Returns:
         An ordinary tensor of the same shape.
@@ -56,15 +56,15 @@ def from_mesh(value: Any) -> tf.Tensor:
     return dtensor.unpack(tensor if layout == whole else dtensor.relayout(tensor, whole))[0]
 
 
-def _share(
+def _shard(
     shape: tuple[int, ...], specs: list[str], mesh: dtensor.Mesh, place: dict[str, int]
 ) -> tuple[slice, ...]:
-    """The part of a value that belongs to the device at a place in the mesh."""
+    """The slices of a value that belong to the device at a place in the mesh."""
     slices = []
     for size, name in zip(shape, specs, strict=True):
         if name == dtensor.UNSHARDED:
             slices.append(slice(None))
         else:
-            share = size // mesh.dim_size(name)
-            slices.append(slice(place[name] * share, (place[name] + 1) * share))
+            length = size // mesh.dim_size(name)
+            slices.append(slice(place[name] * length, (place[name] + 1) * length))
     return tuple(slices)

@@ -1,11 +1,12 @@
-"""Optimizers in others: in wrappers, an AGN's centre, and what Keras puts around an optimizer."""
+"""Optimizers within optimizers: in wrappers, in AGN, and in what Keras puts around one."""
 
 from collections.abc import Iterator
-from typing import Any
+
+import keras
 
 
-def nested(optimizer: Any) -> Iterator[Any]:
-    """An optimizer and all that are in it: the outer ones first, else in the order of arguments.
+def nested(optimizer: keras.optimizers.Optimizer) -> Iterator[keras.optimizers.Optimizer]:
+    """An optimizer and all within it: outer ones first, then in the order of arguments.
 
     Example:
         >>> import keras
@@ -20,7 +21,7 @@ def nested(optimizer: Any) -> Iterator[Any]:
         level = [inner for outer in level for inner in _directly_in(outer)]
 
 
-def _directly_in(optimizer: Any) -> list[Any]:
+def _directly_in(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:
     children = optimizer.children().values() if hasattr(optimizer, "children") else ()
     names = ("inner_optimizer", "center_optimizer")  # Keras' LossScaleOptimizer; AGN
     named = [getattr(optimizer, name) for name in names if hasattr(optimizer, name)]

@@ -1,29 +1,30 @@
 """Precision, finiteness and norms, for dense tensors and the values of row-sparse gradients."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import tensorflow as tf
 
-from tf_graft.core.types import MaskedGradient, UniqueRows
+from tf_graft.core.types import Gradient, MaskedGradient, Scalar, TensorLike, UniqueRows
 
+G = TypeVar("G", bound=Gradient)
 HALF = (tf.float16, tf.bfloat16)
 
 
 def compute_dtype(dtype: tf.DType) -> tf.DType:
-    """The precision a variable's update is computed in: never below float32."""
+    """The precision in which a variable's update is computed: never below float32."""
     return tf.float32 if dtype in HALF else dtype
 
 
-def tensors(gradient: Any) -> Any:
-    """The gradient, dense or row-sparse, made of tensors where it was made of arrays or lists."""
+def tensors(gradient: object) -> tf.Tensor | tf.IndexedSlices:
+    """The gradient, dense or row-sparse, with arrays and lists converted to tensors."""
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(tf.convert_to_tensor(gradient.values), _rows(gradient.indices))
     return tf.convert_to_tensor(gradient)
 
 
-def _rows(indices: Any) -> tf.Tensor:
+def _rows(indices: TensorLike) -> tf.Tensor:
     if not tf.is_tensor(indices) and not np.size(indices):
         return tf.zeros([0], tf.int64)
     indices = tf.convert_to_tensor(indices)
@@ -31,23 +32,23 @@ def _rows(indices: Any) -> tf.Tensor:
     return tf.cast(indices, tf.int64) if narrow else indices
 
 
-def values(gradient: Any) -> tf.Tensor:
-    """The numbers of a gradient, dense or row-sparse."""
+def values(gradient: Gradient) -> tf.Tensor:
+    """The values of a gradient, dense or row-sparse."""
     return gradient.values if row_sparse(gradient) else gradient
 
 
-def row_sparse(gradient: Any) -> bool:
-    """Whether a gradient is of some rows only."""
+def row_sparse(gradient: object) -> bool:
+    """Whether a gradient is row-sparse, in any form."""
     return isinstance(gradient, tf.IndexedSlices | UniqueRows | MaskedGradient)
 
 
-def cast(gradient: Any, dtype: tf.DType) -> Any:
+def cast(gradient: G, dtype: tf.DType) -> G:
     """The gradient in another precision, dense or row-sparse."""
     return like(gradient, tf.cast(values(gradient), dtype))
 
 
-def divided(gradient: Any, divisor: Any) -> Any:
-    """`gradient / divisor`, dense or row-sparse, for a divisor that is not zero; None is one."""
+def divided(gradient: G, divisor: Scalar | None) -> G:
+    """`gradient / divisor`, dense or row-sparse, for a divisor other than zero; None means 1."""
     if divisor is None:
         return gradient
     if tf.is_tensor(divisor):
@@ -55,29 +56,29 @@ def divided(gradient: Any, divisor: Any) -> Any:
     return like(gradient, quotient(values(gradient), divisor))
 
 
-def quotient(x: tf.Tensor, y: Any) -> tf.Tensor:
+def quotient(x: tf.Tensor, y: Scalar) -> tf.Tensor:
     """`x / y` for y other than zero, bit for bit the same eagerly and in a `tf.function`.
 
-    There a plain division by a constant or a root is rewritten as a product with a reciprocal, and
-    products with scalars change their order.
+    In a `tf.function` TensorFlow rewrites a plain division by a constant or a root as a product
+    with a reciprocal, and reorders products with scalars.
     """
     return tf.math.divide_no_nan(x, y)
 
 
-def like(gradient: Any, new_values: tf.Tensor) -> Any:
+def like(gradient: G, new_values: tf.Tensor) -> G:
     """`new_values` in the form of `gradient`, dense or row-sparse."""
     if isinstance(gradient, UniqueRows | MaskedGradient):
-        return gradient._replace(values=new_values)
+        return gradient._replace(values=new_values)  # type: ignore[return-value]
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(new_values, gradient.indices)
     return new_values
 
 
 def norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """The L2 norm over all entries of all tensors, a scalar: 0 where there is no entry.
+    """The L2 norm over all entries of all tensors, a scalar: 0 if there is no entry.
 
-    Where the sum of squares overflows though every entry is finite, it is taken again relative to
-    the largest entry. With a NaN it is NaN, else with an infinity infinite.
+    If the sum of squares overflows although every entry is finite, it is computed again relative to
+    the largest entry. A NaN entry makes the norm NaN; otherwise an infinite one makes it infinite.
     """
     precision = tf.float64 if any(x.dtype == tf.float64 for x in tensors) else tf.float32
     total = tf.add_n([tf.cast(_sum_of_squares(x), precision) for x in tensors])
@@ -92,17 +93,15 @@ def norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def length(x: tf.Tensor) -> tf.Tensor:
-    """The L2 norm of one tensor in a single pass, where one is taken of each variable.
+    """The L2 norm of one tensor in a single pass: cheap enough to take it of every variable.
 
-    Below 1e-19 in float32 it counts as zero, above 1e19 as infinite: so do the squares.
+    In float32 it is zero below 1e-19 and infinite above 1e19, since the squares are.
     """
     return tf.sqrt(_sum_of_squares(x))
 
 
 def peak(x: tf.Tensor) -> tf.Tensor:
-    """The largest magnitude of a tensor, with no second tensor for the magnitudes; 0 where it is
-    empty.
-    """
+    """The largest magnitude of a tensor, 0 if it is empty; makes no tensor of magnitudes."""
     return tf.maximum(tf.maximum(tf.reduce_max(x), -tf.reduce_min(x)), 0)
 
 
@@ -111,18 +110,18 @@ def _sum_of_squares(x: tf.Tensor) -> tf.Tensor:
 
 
 def self_product(x: tf.Tensor) -> tf.Tensor:
-    """The sum of squares as a matrix product: the cheapest full pass TensorFlow has on a CPU.
+    """The sum of squares as a matrix product: TensorFlow's cheapest full pass on a CPU.
 
-    On accelerators its precision may be reduced, so that it says how large the entries are, and
-    whether they are finite, and no more.
+    On accelerators its precision may be reduced: use it only to see how large the entries are, and
+    whether they are finite.
     """
     flat = tf.reshape(x, [1, -1])
     return tf.reshape(tf.matmul(flat, flat, transpose_b=True), [])
 
 
 def one_minus_power(beta: float, t: tf.Tensor) -> tf.Tensor:
-    """`1 - beta^t`, which in float32 would lose half its digits at the first steps.
+    """`1 - beta^t`, without the loss of half its digits at the first steps in float32.
 
-    Of `beta` in the precision of `t`, as kernels have it in the averages that this corrects.
+    `beta` is rounded to the precision of `t`, as it is in kernels, whose averages this corrects.
     """
     return -tf.math.expm1(t * tf.math.log(tf.constant(beta, t.dtype)))

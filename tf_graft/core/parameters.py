@@ -90,6 +90,17 @@ class Parameters:
         """The parameter of the variable with that key, if there is one."""
         return self._by_key.get(key)
 
+    def refuse_others(self, owner: str, keys: Sequence[Any]) -> None:
+        """Refuses variables that these are not of.
+
+        Raises:
+            ValueError: the optimizer was built for others.
+        """
+        if any(key not in self._by_key for key in keys):
+            raise ValueError(
+                f"{owner}: it was built for other variables; make a new optimizer for these."
+            )
+
 
 def paths(variables: Sequence[Any]) -> list[str]:
     """One distinct path per variable: equal names are told apart by a number, in order."""

@@ -4,54 +4,45 @@ import inspect
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tf_graft.core import checks, keras_contract
-from tf_graft.core.arguments import Arguments
 from tf_graft.core.checks import shown
-from tf_graft.core.identity import Named
 
 LearningRateSchedule = keras.optimizers.schedules.LearningRateSchedule
+WITHIN = (0.0, float(np.finfo(np.float32).max))
+OF_KERAS = keras.optimizers.Optimizer.learning_rate
 HELD = (tf.Tensor, tf.Variable, keras.Variable)
 
 
-class Rates(Arguments):
-    """What `Optimizer` knows of learning rates."""
+class LearningRate:
+    """The present learning rate: settable with a number, unless it is a schedule.
 
-    def rates(self) -> dict[str, Any]:
-        """The present learning rates by role."""
-        return {"learning_rate": self.learning_rate}
+    Raises:
+        TypeError: it is computed, and no number; or is set to what is no rate, or to a number
+            where it is a schedule or a callable.
+        ValueError: it is computed, and not a scalar; or is set to a rate that is negative, NaN,
+            infinite or not a scalar.
+    """
 
-    def rate_variables(self) -> Named:
-        """The variables that hold learning rates, by role."""
-        own = self._rate_variable()
-        return {} if own is None else {own.name: own}
-
-    @property
-    def learning_rate(self) -> Any:
-        """The present learning rate: settable with a number, unless it is a schedule.
-
-        Raises:
-            TypeError: it is computed, and no number; or is set to what is no rate, or to a number
-                where it is a schedule or a callable.
-            ValueError: it is computed, and not a scalar; or is set to a rate that is negative, NaN,
-                infinite or not a scalar.
-        """
-        value = super().learning_rate
+    def __get__(self, optimizer: Any, cls: type | None = None) -> Any:
+        if optimizer is None:
+            return self
+        value = OF_KERAS.fget(optimizer)
         if not isinstance(value, tf.Variable | keras.Variable):
-            _as_scalar(f"{type(self).__name__}.learning_rate", value, "now")
+            _as_scalar(f"{type(optimizer).__name__}.learning_rate", value, "now")
         return value
 
-    @learning_rate.setter
-    def learning_rate(self, value: Any) -> None:
-        owner = type(self).__name__
+    def __set__(self, optimizer: Any, value: Any) -> None:
+        owner, held = type(optimizer).__name__, keras_contract.rate_of(optimizer)
         value = new_rate(owner, value)
-        if self._rate_variable() is None and not callable(value):
+        if callable(held) and not callable(value):
             raise TypeError(
                 f"{owner}.learning_rate: it is not settable to {shown(value)}, as it is computed "
-                f"by {_name_of(keras_contract.rate_of(self))}; make the optimizer with a number."
+                f"by {_name_of(held)}; make the optimizer with a number."
             )
-        keras_contract.KerasOptimizer.learning_rate.fset(self, value)
+        OF_KERAS.fset(optimizer, value)
 
 
 def rate(owner: str, given: Any) -> Any:

@@ -2,13 +2,15 @@
 
 import inspect
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 
 from tf_graft.core import keras_arguments, keras_contract
-from tf_graft.core.names import PACKAGE, Registry, refuse_missing
+from tf_graft.core.checks import shown
+from tf_graft.core.names import PACKAGE, Registry, refuse_missing, snake_case
 
+Class = TypeVar("Class", bound=type)
 OURS: Registry[keras.optimizers.Optimizer] = Registry("optimizer")
 KERAS: Registry[keras.optimizers.Optimizer] = Registry(
     "optimizer",
@@ -22,10 +24,32 @@ KERAS: Registry[keras.optimizers.Optimizer] = Registry(
 )
 
 
-def register(cls: type) -> type:
-    """Makes an optimizer class known by its name, here and to Keras' saving."""
+def register(cls: Class) -> Class:
+    """Makes an optimizer class known by its name: to `get`, to configs, and to Keras' saving.
+
+    A class of the same name and module replaces the earlier one, as when a notebook's cell runs
+    again.
+
+    Raises:
+        TypeError: it is no optimizer class.
+        ValueError: another class goes by that name.
+    """
+    if not (inspect.isclass(cls) and issubclass(cls, keras.optimizers.Optimizer)):
+        raise TypeError(
+            f"register({shown(cls)}): it must be a class derived from tf_graft.Optimizer."
+        )
+    known = OURS.get(cls.__name__)
+    if known and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+        raise ValueError(
+            f"register({cls.__name__}): {known.__module__}.{known.__qualname__} goes by that name; "
+            "give the class another one."
+        )
     OURS.add(cls)
     return keras.saving.register_keras_serializable(package="tf_graft")(cls)
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").lower()
 
 
 def resolve(identifier: Any) -> keras.optimizers.Optimizer:
@@ -76,27 +100,38 @@ def deserialize(config: Mapping[str, Any]) -> keras.optimizers.Optimizer:
 
     Raises:
         TypeError: it is no dict.
-        ValueError: the config describes something else.
+        ValueError: the config describes something else, or a class that is not registered.
     """
     if not isinstance(config, Mapping):
         raise TypeError(f"deserialize({config!r}): a dict is wanted, as serialize returns.")
-    result = keras.saving.deserialize_keras_object(dict(config))
+    try:
+        result = keras.saving.deserialize_keras_object(dict(config))
+    except TypeError as error:
+        name = config.get("registered_name")
+        of_keras = str(config.get("module")).startswith("keras")
+        if not name or of_keras or keras.saving.get_registered_object(name) is not None:
+            raise
+        raise ValueError(
+            f"deserialize: there is no optimizer class '{name}'; put @tf_graft.register above the "
+            "class, and import the module that it is in."
+        ) from error
     if not isinstance(result, keras.optimizers.Optimizer):
         raise ValueError(f"deserialize: {config.get('class_name')!r} is not an optimizer.")
     return result
 
 
 def list_optimizers() -> dict[str, str]:
-    """Every optimizer's name, as configs write it, with a line on what it is."""
+    """Returns the name of every optimizer of this package, as configs write it, with a summary."""
     return dict(sorted(OURS.summaries().items()))
 
 
 def find(name: str) -> type[keras.optimizers.Optimizer]:
-    """The optimizer class of a name, in any case, with underscores or without; or of the name that
-    a class is registered under with Keras, such as `tf_graft>Adam`.
+    """Returns the optimizer class of a name; case and underscores do not matter.
+
+    Names that classes are registered under with Keras, such as `mine>Adam`, are names too.
 
     Raises:
-        ValueError: there is none.
+        ValueError: no class has that name, or the class cannot be wrapped.
     """
     registered = None if name.startswith(PACKAGE) else keras.saving.get_registered_object(name)
     if inspect.isclass(registered) and issubclass(registered, keras.optimizers.Optimizer):
@@ -104,15 +139,12 @@ def find(name: str) -> type[keras.optimizers.Optimizer]:
     if ours := OURS.get(name):
         return ours
     stock = KERAS.get(name)
-    way = stock and keras_contract.own_way(stock)
-    if way:
+    if stock is None:
+        usable = [cls for cls in KERAS.classes() if not keras_contract.own_way(cls)]
+        raise OURS.unknown("get", name, [snake_case(cls.__name__) for cls in usable])
+    if way := keras_contract.own_way(stock):
         raise ValueError(
             f"get('{name}'): it has a method '{way}' of its own, so it cannot be wrapped; to scale "
             "the loss there is mixed_precision."
         )
-    if stock is None:
-        usable = [
-            cls.__name__.lower() for cls in KERAS.classes() if not keras_contract.own_way(cls)
-        ]
-        raise OURS.unknown("get", name, usable)
     return stock

@@ -1,16 +1,16 @@
-"""What a worker of parameter servers remembers between the functions it is sent."""
+"""What a worker of parameter servers keeps between the functions that it runs."""
 
 import tensorflow as tf
 
 
 class Resident:
-    """A variable in the memory of the worker that the function being traced will run on.
+    """A variable in the memory of the worker that runs the function being traced.
 
-    It is made there when it is first written, and lost with the worker.
+    The first write creates it there; it is lost with the worker.
 
     Args:
-        name: of its own in the cluster.
-        start: what it holds before.
+        name: its name, unique in the cluster.
+        start: its value before the first write.
     """
 
     def __init__(self, name: str, start: tf.Tensor):

@@ -1,23 +1,21 @@
 """Row-sparse gradients: repeated rows, marked rows, rows out of range.
 
-After `once` no row occurs twice, and the type says so.
+After `once` no row occurs twice, which the type of the gradient shows.
 """
-
-from typing import Any
 
 import tensorflow as tf
 
 from tf_graft.core import keras_contract, numerics
-from tf_graft.core.types import MaskedGradient, UniqueRows
+from tf_graft.core.types import Gradient, MaskedGradient, TensorLike, UniqueRows
 
 
-def once(gradient: Any, rows: int, masked: bool) -> Any:
-    """A `tf.IndexedSlices` with its repeated rows summed; returns anything else as it is.
+def once(gradient: Gradient, rows: int, masked: bool) -> Gradient:
+    """Sums the repeated rows of a `tf.IndexedSlices`; returns any other gradient as it is.
 
     Args:
         gradient: dense or row-sparse.
         rows: how many rows the variable has.
-        masked: whether the result is to be a `MaskedGradient`, and not `UniqueRows`.
+        masked: whether to return a `MaskedGradient` rather than `UniqueRows`.
     """
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
@@ -28,17 +26,17 @@ def once(gradient: Any, rows: int, masked: bool) -> Any:
     indices = tf.cast(gradient.indices, tf.int64)
     if keras_contract.in_xla():
         return _once_in_xla(gradient.values, indices, rows)
-    with tf.control_dependencies([gradient.values]):  # by then the layer has read the variable
+    with tf.control_dependencies([gradient.values]):  # so that the layer has read the variable
         unique, position = tf.unique(indices)
     summed = tf.math.unsorted_segment_sum(gradient.values, position, tf.shape(unique)[0])
     return UniqueRows(summed, unique)
 
 
 def _once_in_xla(values: tf.Tensor, indices: tf.Tensor, rows: int) -> UniqueRows:
-    """The sum of a row stands where the row occurs first; the other places are filled up.
+    """Puts the sum of a row where the row first occurs, and pads the other positions.
 
-    The result is as long as what is given. In XLA the size of what `tf.unique` returns is dynamic,
-    which few operations can be trusted with: `tf.unique` itself and `tf.cumsum` cannot.
+    The result is as long as the input. In XLA the size of what `tf.unique` returns is dynamic,
+    which few operations handle correctly: `tf.unique` itself and `tf.cumsum` do not.
     """
     length = tf.shape(indices)[0]
     place = tf.range(length)
@@ -48,11 +46,10 @@ def _once_in_xla(values: tf.Tensor, indices: tf.Tensor, rows: int) -> UniqueRows
     return UniqueRows(summed, tf.where(first == place, indices, rows))
 
 
-def marked(gradient: Any, marks: tf.Variable) -> Any:
-    """A gradient of the form of another, if row-sparse of the marked rows; its values are the
-    other's.
+def marked(gradient: Gradient, marks: tf.Variable) -> Gradient:
+    """The values of the gradient, of the marked rows if it is row-sparse.
 
-    Compiled by XLA it is masked: how many rows are marked is not known there.
+    Compiled by XLA, where the number of marked rows is unknown, it is a `MaskedGradient`.
     """
     if not numerics.row_sparse(gradient):
         return gradient
@@ -66,43 +63,43 @@ def of_marked(gradient: tf.Tensor, marks: tf.Tensor) -> UniqueRows:
     return UniqueRows(tf.gather(gradient, _true(marks)), _true(marks))
 
 
-def _true(marks: Any) -> tf.Tensor:
-    """The numbers of the rows that are marked: of a dynamic size."""
+def _true(marks: TensorLike) -> tf.Tensor:
+    """The indices of the marked rows, a tensor of dynamic size."""
     return tf.reshape(tf.where(marks), [-1])
 
 
-def as_slices(gradient: Any) -> Any:
-    """A row-sparse gradient as the `tf.IndexedSlices` that all of TensorFlow knows."""
+def as_slices(gradient: Gradient) -> tf.Tensor | tf.IndexedSlices | MaskedGradient:
+    """The gradient, `UniqueRows` as the `tf.IndexedSlices` that TensorFlow's functions take."""
     if isinstance(gradient, UniqueRows):
         return tf.IndexedSlices(gradient.values, gradient.indices)
     return gradient
 
 
 def share(variable: tf.Variable) -> None:
-    """Has later reads of a variable share its memory again.
+    """Lets later reads of a variable share its memory again.
 
-    An operation on rows has each later read of the whole variable, such as an `Embedding`'s, copy
-    it. Compiled by XLA there is no such mode.
+    After an operation on rows, every read of the whole variable, such as an `Embedding`'s, copies
+    it. XLA has no such mode.
     """
     if not keras_contract.in_xla():
         tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
 
 
-def densify(gradient: Any, rows: int) -> tf.Tensor:
-    """The dense gradient, with that many rows, that a row-sparse one stands for."""
+def densify(gradient: Gradient, rows: int) -> tf.Tensor:
+    """The dense gradient, of that many rows, that equals a row-sparse one."""
     if isinstance(gradient, MaskedGradient):
         return gradient.values
     return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, rows)
 
 
 def range_checks(
-    owner: str, gradient: Any, path: str, rows: int, on_mesh: bool = False
+    owner: str, gradient: Gradient, path: str, rows: int, on_mesh: bool = False
 ) -> list[tf.Operation]:
-    """Assertions that every row of an IndexedSlices exists; none for a dense gradient.
+    """Assertions that every row of a `tf.IndexedSlices` exists; none for a dense gradient.
 
     Raises:
-        tf.errors.InvalidArgumentError: when the assertion runs. Compiled by XLA there are no
-            assertions: a row outside the variable is then dropped.
+        tf.errors.InvalidArgumentError: when the assertion runs. XLA has no assertions: there a row
+            outside the variable is dropped.
     """
     if not isinstance(gradient, tf.IndexedSlices) or keras_contract.in_xla():
         return []
@@ -113,6 +110,6 @@ def range_checks(
         if not inside:
             raise tf.errors.InvalidArgumentError(None, None, message)
         return []
-    shown = [message] if on_mesh else [message, rows_given]  # a mesh does not print what is divided
+    shown = [message] if on_mesh else [message, rows_given]  # a mesh does not print sharded tensors
     check = tf.debugging.Assert(inside, shown, summarize=20)
-    return [] if check is None else [check]  # eagerly it has been raised already
+    return [] if check is None else [check]  # eagerly it has already been raised

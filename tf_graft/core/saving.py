@@ -1,24 +1,50 @@
-"""An optimizer's state in files: written by path and role, and read back whole or not at all."""
+"""An optimizer's state in files: looked through whole, then taken, all of it or nothing."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow as tf
 
-from tf_graft.core import keras_contract, state
+from tf_graft.core import judge, keras_contract, state, write
 from tf_graft.core.checkpoint_part import CheckpointPart, readable
 from tf_graft.core.checks import CheckpointError
 from tf_graft.core.identity import Identity, Named, damaged
-from tf_graft.core.loading import Loading
+from tf_graft.core.keras_state import KerasState
+from tf_graft.core.owner import Owner
+from tf_graft.core.types import Store
 
 
-class Saving(Loading):
-    """What `Optimizer` knows of files: what is written there, and found there."""
+class Awaited(NamedTuple):
+    """State that was read before the optimizer was built.
 
-    _identity: Identity
-    _ready_to_take: Callable[[], None] | None = None  # takes what was found in a checkpoint
+    Args:
+        take: takes it once the optimizer is built, and says whether it did.
+        before: the values that the variables had, by name.
+        store: what a Keras weights store held of it; None where it was read elsewhere.
+    """
 
-    def _saved_variables(self) -> Named:
+    take: Callable[[], bool]
+    before: state.Saved
+    store: state.Saved | None
+
+
+class SavedState:
+    """Writes an optimizer's state to files, and reads it back.
+
+    State that is read before the optimizer is built waits until it is.
+
+    Args:
+        owner: the optimizer.
+    """
+
+    def __init__(self, owner: Owner):
+        self._owner = owner
+        self._awaited: Awaited | None = None
+        self._ready_to_take: Callable[[], None] | None = None  # what a checkpoint held
+        self.identity = Identity(owner.signature, self._to_save, self._restore)
+
+    def _to_save(self) -> Named:
         """What a checkpoint is going to hold.
 
         Raises:
@@ -26,92 +52,98 @@ class Saving(Loading):
         """
         if self._awaited is not None:
             raise CheckpointError(
-                f"{type(self).__name__}: state that was loaded waits for the optimizer to be "
-                "built, and would be lost in what is saved now; call "
+                f"{self._name}: state that was loaded waits for the optimizer to be built, and "
+                "would be lost in what is saved now; call "
                 "optimizer.build(model.trainable_variables) first."
             )
-        return self.named_variables()
+        return self._owner.named_variables()
 
-    def save_own_variables(self, store: Any) -> None:
-        """Writes the state into a Keras weights store, by path and role.
+    @property
+    def _name(self) -> str:
+        return type(self._owner).__name__
 
-        Raises:
-            CheckpointError: a checkpoint of TensorFlow was restored and the optimizer is not built.
-        """
+    @property
+    def _loose(self) -> bool:
+        """Whether the state may be not finite."""
+        return judge.applies(self._owner.nonfinite)
+
+    def save(self, store: Store) -> None:
+        """See `Optimizer.save_own_variables`."""
         if self._awaited is None or self._awaited.store is None:
-            state.save(self._identity, self._saved_variables(), store)
+            state.save(self.identity, self._to_save(), store)
             return
         for key, value in self._awaited.store.items():
             store[key] = value
 
-    def load_own_variables(self, store: Any) -> None:
-        """Reads the state back, by path and role: all of it, or nothing has changed.
-
-        An optimizer that is not built takes its counters and rates at once, and the rest when it is
-        built. Of the state of a Keras optimizer it takes what is the same here; where nothing is, a
-        warning says so.
-
-        Raises:
-            CheckpointError: the state is another optimizer's, of other variables or damaged.
-        """
+    def load(self, store: Store) -> None:
+        """See `Optimizer.load_own_variables`."""
         saved = {key: np.asarray(store[key]) for key in store.keys()}  # noqa: SIM118 - no dict
         if state.IDENTITY in saved:
-            self._looked_at(state.in_store(self._identity, saved))()
+            self._looked_at(state.in_store(self.identity, saved))()
         elif not all(key.isdecimal() for key in saved):
             raise CheckpointError(
-                f"{type(self).__name__}: what was saved is the state neither of a tf_graft "
-                "optimizer nor of one of Keras' own; nothing was loaded."
+                f"{self._name}: what was saved is the state neither of a tf_graft optimizer nor of "
+                "one of Keras' own; nothing was loaded."
             )
-        elif saved or self.built:
-            self._take_stock(keras_contract.author_of(store), saved)
+        elif saved or self._owner.built:
+            self._of_keras.take(keras_contract.author_of(store), saved)
 
-    def set_weights(self, weights: Any) -> None:
-        """Gives all variables, in the order of `variables`, their values; or changes none.
-
-        Raises:
-            ValueError: the optimizer is not built; values that are too many or too few, or of
-                another shape or dtype than the variables.
-        """
-        owner, given = f"{type(self).__name__}.set_weights", list(weights)
-        if not self.built:
+    def set(self, weights: Iterable[Any]) -> None:
+        """See `Optimizer.set_weights`."""
+        where, given = f"{self._name}.set_weights", list(weights)
+        if not self._owner.built:
             raise ValueError(
-                f"{owner}: You are calling it before the optimizer is built; call build(variables) "
+                f"{where}: You are calling it before the optimizer is built; call build(variables) "
                 "first."
             )
-        count = len(self.variables)
-        if len(given) != count:
-            raise ValueError(f"{owner}: {len(given)} values were given for {count} variables.")
-        named = {f"{i}: {variable.path}": variable for i, variable in enumerate(self.variables)}
+        variables = self._owner.variables
+        if len(given) != len(variables):
+            raise ValueError(
+                f"{where}: {len(given)} values were given for {len(variables)} variables."
+            )
+        named = {f"{i}: {variable.path}": variable for i, variable in enumerate(variables)}
         both = zip(named.items(), map(np.asarray, given), strict=True)
-        values = {n: state.checked(owner, n, v, value, self._loose) for (n, v), value in both}
+        values = {n: state.checked(where, n, v, value, self._loose) for (n, v), value in both}
         state.assign(named, values)
 
-    def _examine(self) -> None:
+    def snapshot(self) -> Callable[[], None]:
+        """Returns a function that restores the present state."""
+        awaited = self._awaited
+        before = [(v, tf.convert_to_tensor(v)) for v in self._owner.variables]
+
+        def put_back() -> None:
+            self._awaited = awaited
+            for variable, value in before:
+                write.put_everywhere(variable, value)
+
+        return put_back
+
+    def examine(self) -> None:
         """Looks through what a checkpoint that is being restored holds; changes nothing yet."""
-        position = self._deferred()
+        position = keras_contract.deferred(self._owner)
         if position is None:
             return
-        with readable(self.signature()):
-            self._look_through(CheckpointPart(self, position))
+        with readable(self._owner.signature()):
+            self._look_through(CheckpointPart(self._owner, position))
 
     def _look_through(self, part: CheckpointPart) -> None:
         said, of_keras = part.identity(), part.of_keras()
         if said is not None:
-            shapes = self._identity.described(said)["shapes"]
+            shapes = self.identity.described(said)["shapes"]
             self._ready_to_take = self._looked_at(
                 state.Found(shapes, lambda named, names: part.values(named, self._paths(names)))
             )
         elif of_keras is not None:
-            part.settle_listed(taken=self._take_stock(*of_keras))
+            part.settle_listed(taken=self._of_keras.take(*of_keras))
         elif part.holds("_state", "_scalars"):
-            raise damaged(self.signature(), "it does not say whose it is")
+            raise damaged(self._owner.signature(), "it does not say whose it is")
         else:
-            self._leave_stock({}, "of something else")
+            self._of_keras.leave({}, "of something else")
 
     def _restore(self) -> None:
         """Called by TensorFlow when all that it is going to restore has been looked through."""
-        self._examine()
-        self._deferred()
+        self.examine()
+        keras_contract.deferred(self._owner)
         take, self._ready_to_take = self._ready_to_take, None
         if take is not None:
             take()
@@ -120,7 +152,63 @@ class Saving(Loading):
         """For the path of each variable of the model, the one under which its state was saved."""
         return {
             p.path: names[f"{p.path}/{role}"].removesuffix(f"/{role}")
-            for p in self._parameters
+            for p in self._owner.parameters
             for role in (*p.slots, *p.state)
             if f"{p.path}/{role}" in names
         }
+
+    def _looked_at(self, found: state.Found) -> Callable[[], None]:
+        """Returns what takes the state that was found, which fits.
+
+        Raises:
+            CheckpointError: it does not.
+        """
+        owner, early = self._owner, self._owner.early_variables()
+        given = found.values(early, {name: name for name in early})
+        present = {
+            n: state.checked(owner.signature(), n, v, given[n])
+            for n, v in early.items()
+            if n in given
+        }
+        if owner.built:
+            # what was saved before it was built says nothing
+            values = self._fitting(found) if found.shapes else {}
+            return lambda: state.assign(owner.named_variables(), values)
+        if not found.shapes:
+            return lambda: state.assign(early, present)
+
+        def take() -> bool:
+            state.assign(owner.named_variables(), self._fitting(found))
+            return True
+
+        return lambda: self.await_build(take, present, found.store)
+
+    def _fitting(self, found: state.Found) -> dict[str, Any]:
+        owner = self._owner
+        with readable(owner.signature()):
+            return state.fitting(owner.signature(), found, owner.named_variables(), self._loose)
+
+    def await_build(
+        self, take: Callable[[], bool], early: state.Saved, store: state.Saved | None
+    ) -> None:
+        """Keeps what was read until the optimizer is built; counters and rates are set at once."""
+        present = self._owner.early_variables()
+        before = state.numpy(present) if self._awaited is None else self._awaited.before
+        self._awaited = Awaited(take, before, store)
+        state.assign(present, early)
+
+    def settle(self) -> None:
+        """Takes what waited: called when the optimizer is built."""
+        if self._awaited is None:
+            return
+        awaited, self._awaited = self._awaited, None
+        with tf.init_scope():  # the variables may be made while a function is traced
+            early = self._owner.early_variables()
+            since = state.numpy(early)  # a rate may have been set
+            state.assign(early, awaited.before)
+            if awaited.take():
+                state.assign(early, since)
+
+    @property
+    def _of_keras(self) -> KerasState:
+        return KerasState(self._owner, self.await_build, self._loose)

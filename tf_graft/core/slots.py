@@ -14,6 +14,7 @@ from tensorflow.experimental import dtensor
 from tf_graft.core import keras_contract, mesh_storage, replicas
 from tf_graft.core.write import Part, Whole
 
+SHAPES = ("variable", "rows", "scalar")
 NOT_NEGATIVE = (0.0, math.inf)
 COUNTS = (0.0, 2.0**40)  # no run goes on for so long: 35 years of a thousand steps a second
 
@@ -21,26 +22,66 @@ COUNTS = (0.0, 2.0**40)  # no run goes on for so long: 35 years of a thousand st
 class Slot(NamedTuple):
     """One thing an optimizer remembers for each variable.
 
+    With a row-sparse gradient, `step` gets the touched rows of a slot whose first dimension is as
+    long as the variable's, and all of any other slot. (A square variable has as many columns as
+    rows: for a slot of them `whole` must be True.)
+
+    On a mesh a dimension is laid out as the variable's dimension that it is taken from; a dimension
+    that a function computes is not divided. So `lambda shape: shape[1:]` follows the columns, and
+    `lambda shape: (shape[0], shape[0])` is divided by its rows.
+
     Args:
         fill: what it is filled with at the start: a number, or a function of the model variable
             that returns a tensor of the slot's shape.
-        shape: `"variable"` for the variable's shape, `"rows"` for one entry a row, `"scalar"`; or
-            a shape of its own.
+        shape: `"variable"` for the variable's shape, `"rows"` for one entry a row, `"scalar"`; a
+            shape of its own; or a function of the variable's shape that returns the slot's.
         dtype: its dtype; None for the precision that the variable's update is computed in.
         within: the least and the largest value that it can have: others are not loaded.
+
+    Example:
+        >>> columns = Slot(shape=lambda shape: shape[1:])
+        >>> columns.shape_for(tf.Variable(tf.zeros([4, 3])))
+        (3,)
     """
 
     fill: float | Callable[[Any], tf.Tensor] = 0.0
-    shape: Literal["variable", "rows", "scalar"] | tuple[int, ...] = "variable"
+    shape: (
+        Literal["variable", "rows", "scalar"]
+        | tuple[int, ...]
+        | Callable[[tuple[int, ...]], tuple[int, ...]]
+    ) = "variable"
     dtype: str | None = None
     within: tuple[float, float] = (-math.inf, math.inf)
 
     def shape_for(self, variable: Any) -> tuple[int, ...]:
-        """The slot's shape for a model variable; for none, a scalar's if it has none of its own."""
+        """The slot's shape for a model variable; for none, a scalar's if it has none of its own.
+
+        An entry that is taken from the variable's shape is a `Dimension`.
+        """
         if isinstance(self.shape, tuple):
             return self.shape
-        shape = () if variable is None else tuple(variable.shape)
+        shape = () if variable is None else dimensions(variable)
+        if callable(self.shape):
+            return self.shape(shape)
         return {"variable": shape, "rows": shape[:1], "scalar": ()}[self.shape]
+
+
+class Dimension(int):
+    """The length of one dimension of a model variable; what is computed from it is a plain `int`.
+
+    Attributes:
+        axis: which dimension it is.
+    """
+
+    axis: int
+
+
+def dimensions(variable: Any) -> tuple[Dimension, ...]:
+    """A variable's shape, of which each entry knows its axis."""
+    shape = tuple(map(Dimension, variable.shape))
+    for axis, dimension in enumerate(shape):
+        dimension.axis = axis
+    return shape
 
 
 def create(
@@ -53,14 +94,25 @@ def create(
 ) -> keras.Variable:
     """A variable of the optimizer's own, named `scope/.../name`.
 
-    It is placed beside the model variable. With a mesh it lives there: laid out as the model
-    variable where it has its dimensions, replicated otherwise.
+    It is placed beside the model variable. With a mesh it lives there: see `Slot`.
     """
-    scope, _, name = "/".join([*scope, name]).rpartition("/")
+    full_name = "/".join([*scope, name])
+    scope, _, name = full_name.rpartition("/")
     shape = slot.shape_for(variable)
+
+    def start(shape: tuple[int, ...], dtype: str) -> tf.Tensor:
+        """The first value; on a mesh one number for all entries, so that none is made whole."""
+        value = _filled(slot.fill, variable, shape if mesh is None else (), dtype)
+        if callable(slot.fill) and tuple(value.shape) != shape:
+            raise ValueError(
+                f"'{full_name}': its fill returns a tensor of shape {tuple(value.shape)}, and the "
+                f"slot has the shape {shape}."
+            )
+        return value
+
     arguments = {
-        "initializer": functools.partial(_filled, slot.fill, variable),
-        "shape": shape,
+        "initializer": start,
+        "shape": tuple(map(int, shape)),
         "dtype": slot.dtype or dtype,
         "trainable": False,
         "name": name,
@@ -71,7 +123,6 @@ def create(
         if mesh is None:
             scopes.enter_context(replicas.beside(variable))
             return keras_contract.OwnVariable(within=slot.within, **arguments)
-        arguments["initializer"] = lambda _, dtype: _filled(slot.fill, variable, (), dtype)
         return on_mesh(_layout(mesh, variable, shape), within=slot.within, **arguments)
 
 
@@ -118,7 +169,15 @@ def layout_of(variable: Any) -> dtensor.Layout | None:
 
 
 def _layout(mesh: dtensor.Mesh, variable: Any, shape: tuple[int, ...]) -> dtensor.Layout:
+    """Each dimension as the variable's that it is taken from; a mesh dimension divides once."""
     like = None if variable is None else layout_of(variable)
-    if like is None or shape != tuple(variable.shape)[: len(shape)]:
+    if like is None:
         return dtensor.Layout.replicated(mesh, len(shape))
-    return dtensor.Layout(like.sharding_specs[: len(shape)], mesh)
+    axes: list[int | None] = [getattr(length, "axis", None) for length in shape]
+    if axes.count(None) == len(axes) and shape == tuple(variable.shape)[: len(shape)]:
+        axes = list(range(len(shape)))
+    specs: list[str] = []
+    for axis in axes:
+        spec = dtensor.UNSHARDED if axis is None else like.sharding_specs[axis]
+        specs.append(dtensor.UNSHARDED if spec in specs else spec)
+    return dtensor.Layout(specs, mesh)

@@ -1,4 +1,4 @@
-"""Saving and loading state by path and role, so that it fits or is refused."""
+"""Saves and loads state by path and role: loaded state fits, or is refused."""
 
 import json
 import math
@@ -6,7 +6,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
 import numpy as np
@@ -15,10 +15,12 @@ import tensorflow as tf
 from tf_graft.core import write
 from tf_graft.core.checks import CheckpointError
 from tf_graft.core.identity import Identity, Named, Shapes, damaged, unfit
+from tf_graft.core.types import Store
 
 Saved = dict[str, np.ndarray]
+Value: TypeAlias = Any  # an array, or an `Entry` of a checkpoint, which is read when it is used
 
-IDENTITY = "optimizer"  # the key under which a store says whose state it holds
+IDENTITY = "optimizer"  # the key in a store of what identifies its optimizer
 
 
 class Found(NamedTuple):
@@ -26,31 +28,31 @@ class Found(NamedTuple):
 
     Args:
         shapes: of every variable, by the name it was saved under.
-        values: gives what was saved for variables, by their names here; called with the variables
-            and with the name that each was saved under.
-        store: what a Keras weights store held; None for what was found elsewhere.
+        values: returns the saved values of variables by their present names; called with the
+            variables and with the name that each was saved under.
+        store: the contents of a Keras weights store; None if the state is not from one.
     """
 
     shapes: Shapes
-    values: Callable[[Named, Mapping[str, str]], Mapping[str, Any]]
+    values: Callable[[Named, Mapping[str, str]], Mapping[str, Value]]
     store: Saved | None = None
 
 
 def refuse_clashes(
     owner: str,
-    slots_of: Mapping[str, Mapping[str, Any]],
-    engine_of: Mapping[str, Mapping[str, Any]],
-    shared: Mapping[str, Any],
-    scalars: Mapping[str, Any],
+    slots_of: Mapping[str, Mapping[str, object]],
+    engine_of: Mapping[str, Mapping[str, object]],
+    shared: Mapping[str, object],
+    scalars: Mapping[str, object],
 ) -> None:
-    """Refuses an optimizer of whose state two parts would go by one name.
+    """Refuses an optimizer if two parts of its state have the same name.
 
     Args:
         owner: the optimizer's class.
         slots_of: for each path, its slots by role.
-        engine_of: for each path, what the engine keeps for it, by role.
+        engine_of: for each path, the engine's state for it, by role.
         shared: its shared slots by role.
-        scalars: what the engine keeps once, by role.
+        scalars: the engine's scalars, by role.
 
     Raises:
         ValueError: names the class and the role.
@@ -73,8 +75,8 @@ def refuse_clashes(
         )
 
 
-def save(identity: Identity, named: Named, store: Any) -> None:
-    """Writes each variable under its path and role, and whose state it is."""
+def save(identity: Identity, named: Named, store: Store) -> None:
+    """Writes each variable under its path and role, and what identifies the optimizer."""
     values = numpy(named)
     sums = {name: _checksum(value) for name, value in values.items()}
     said = json.dumps({**json.loads(identity.serialize()), "checksums": sums})
@@ -84,10 +86,10 @@ def save(identity: Identity, named: Named, store: Any) -> None:
 
 
 def in_store(identity: Identity, saved: Saved) -> Found:
-    """What a store holds of the state that `save` wrote.
+    """The state in a store that `save` wrote.
 
     Raises:
-        CheckpointError: it is another optimizer's, or not as it was written.
+        CheckpointError: the state is another optimizer's, or was altered.
     """
     owner, said = identity.owner, identity.described(bytes(saved[IDENTITY]))
     keys = _keys_in(saved, said["shapes"])
@@ -109,17 +111,17 @@ def in_store(identity: Identity, saved: Saved) -> Found:
     )
 
 
-def fitting(owner: str, found: Found, named: Named, loose: bool = False) -> dict[str, Any]:
-    """What was saved, by the names of the variables it is for: all of them, and no others.
+def fitting(owner: str, found: Found, named: Named, loose: bool = False) -> dict[str, Value]:
+    """The saved values by the names of the variables: of all of them, and no others.
 
     Args:
         owner: the optimizer.
-        found: what was saved.
+        found: the saved state.
         named: its variables.
-        loose: whether they may hold what is not finite.
+        loose: whether values may be infinite or NaN.
 
     Raises:
-        CheckpointError: the state is of other variables, or damaged.
+        CheckpointError: the state belongs to other variables, or is damaged.
     """
     names = saved_names(found.shapes, named)
     present = {names[name]: list(variable.shape) for name, variable in named.items()}
@@ -129,19 +131,19 @@ def fitting(owner: str, found: Found, named: Named, loose: bool = False) -> dict
 
 
 def checked(
-    owner: str, name: str, variable: keras.Variable, given: Any, loose: bool = False
-) -> Any:
-    """A value that a variable could have: as it was given, so that not all are in memory at once.
+    owner: str, name: str, variable: keras.Variable, given: Value | None, loose: bool = False
+) -> Value:
+    """Returns a value that a variable can have as it is, so that not all are in memory at once.
 
     Args:
         owner: the optimizer.
-        name: the variable's.
-        variable: says of which shape and dtype the value must be, and between what it must lie.
+        name: the variable's name.
+        variable: has the shape, the dtype and the bounds that the value must have.
         given: the value, if there is one.
-        loose: whether it may be not finite, where no bound keeps it from that.
+        loose: whether it may be infinite or NaN, where the variable has no bound.
 
     Raises:
-        CheckpointError: it is none.
+        CheckpointError: the variable cannot have the value.
     """
     if given is None or tuple(given.shape) != tuple(variable.shape):
         raise unfit(owner, f"there is no value of shape {tuple(variable.shape)} for '{name}'")
@@ -164,8 +166,8 @@ def checked(
 def saved_names(saved: Iterable[str], named: Iterable[str]) -> dict[str, str]:
     """For each name, the one it was saved under.
 
-    It is the same. But Keras names layers anew when it makes a model from its config or a second
-    one in a process: where the names differ in this only, their order counts.
+    It is usually the same. Keras renames layers when it makes a model from its config or a second
+    one in a process: if the names differ only in that, they are matched by order.
     """
     theirs, ours = list(saved), list(named)
     moved = set(theirs) != set(ours) and renamed(theirs, ours)
@@ -173,9 +175,10 @@ def saved_names(saved: Iterable[str], named: Iterable[str]) -> dict[str, str]:
 
 
 def renamed(saved: Sequence[str], present: Sequence[str]) -> bool:
-    """Whether the names are the same, in the same order, but for enclosing or numbered ones.
+    """Whether the names are the same, in order, up to enclosing scopes and the numbers of layers.
 
-    Keras numbers layers anew for a second model in a process: `dense/kernel`, `dense_4/kernel`.
+    Keras numbers the layers of a second model in a process differently: `dense/kernel` becomes
+    `dense_4/kernel`.
     """
 
     def parts(name: str) -> list[str]:
@@ -187,15 +190,15 @@ def renamed(saved: Sequence[str], present: Sequence[str]) -> bool:
     )
 
 
-def assign(named: Named, values: Mapping[str, Any]) -> None:
-    """Gives variables their values by name, on every replica; those without one are left alone."""
+def assign(named: Named, values: Mapping[str, Value]) -> None:
+    """Assigns values to variables by name, on every replica; leaves those without one alone."""
     for name, variable in named.items():
         if name in values:
             write.put_everywhere(variable, np.asarray(values[name]))
 
 
 def numpy(named: Named) -> Saved:
-    """The present values, by name."""
+    """The present values by name."""
     return {name: variable.numpy() for name, variable in named.items()}
 
 
@@ -215,12 +218,12 @@ def _described(shapes: Shapes, name: str) -> str:
 
 
 def _key(name: str) -> str:
-    """A name as a store's key: a slash would open a group in an HDF5 file."""
+    """The key of a name in a store: a slash would begin a group in an HDF5 file."""
     return name.replace("%", "%25").replace("|", "%7C").replace("/", "|")
 
 
 def _keys_in(saved: Saved, names: Iterable[str]) -> dict[str, str]:
-    """The keys of names in a store; version 0.1.0 left `|` and `%` in names as they were."""
+    """The keys of names in a store; version 0.1.0 did not escape `|` and `%` in names."""
     keys = {name: _key(name) for name in names}
     older = {name: name.replace("/", "|") for name in names}
     unclaimed = set(saved) - set(keys.values())

@@ -1,7 +1,7 @@
-"""What Keras' own optimizers leave in files, in the terms of their namesakes here.
+"""Converts the saved state of Keras' own optimizers to that of their namesakes here.
 
-Keras saves an optimizer's variables by position, and of the optimizer no more than its name: first
-its count and its rate, then averages, accumulators and slots.
+Keras saves an optimizer's name, and its variables by position: the count and the rate first, then
+averages, accumulators and slots.
 """
 
 import re
@@ -14,23 +14,23 @@ import tensorflow as tf
 from tf_graft.core.identity import Named
 from tf_graft.core.state import Saved
 
-# Roles in the order in which a Keras optimizer keeps them: those of one group stand together,
-# variable by variable.
+# Roles in the order in which a Keras optimizer keeps them. The roles of a group alternate, variable
+# by variable.
 Groups = Sequence[Sequence[str]]
 
 
 def is_of(name: str, author: str | None) -> bool:
-    """Whether the author is Keras' optimizer of that class name, as Keras calls it: `adam_1`."""
+    """Whether `author`, such as `adam_1`, is a Keras optimizer of that class name."""
     return re.sub(r"_\d+$", "", author or "").replace("_", "").lower() == name.lower()
 
 
 def never_stepped(values: Saved) -> bool:
-    """Whether nothing is in these values but a rate: of an optimizer that has made no update."""
+    """Whether the optimizer has made no update: all values but its rate are zero."""
     return bool(values) and not any(np.any(v) for i, v in values.items() if i != "1")
 
 
 def matched(values: Saved, names: Sequence[str], named: Named) -> Saved | None:
-    """The values by name, for names in Keras' order; None where a shape differs or one is missing.
+    """The values by name, for names in Keras' order; None if one is missing or of another shape.
 
     There may be more values than names.
     """
@@ -40,9 +40,9 @@ def matched(values: Saved, names: Sequence[str], named: Named) -> Saved | None:
 
 
 def widened(value: np.ndarray, variable: keras.Variable) -> np.ndarray:
-    """The value in the variable's dtype, where that is the same or a wider one of its kind.
+    """The value in the variable's dtype, if that is as wide or wider and of the same kind.
 
-    Keras keeps state in the precision of the weights, and its counters are shorter elsewhere.
+    Keras keeps state in the precision of the weights, and some of its counters are narrower.
     """
     dtype = tf.as_dtype(variable.dtype)
     integers = dtype.is_integer and np.issubdtype(value.dtype, np.signedinteger)
@@ -52,12 +52,12 @@ def widened(value: np.ndarray, variable: keras.Variable) -> np.ndarray:
 
 
 def completed(values: Saved, named: Named, micro_steps: int | None) -> Saved:
-    """The values, with what the engine keeps beside them as it would be after the same steps.
+    """Adds the engine's own state as it would be after the same steps.
 
     Args:
-        values: by name.
+        values: the values by name.
         named: the optimizer's variables.
-        micro_steps: how many make an update; Keras counts these.
+        micro_steps: how many micro-steps make an update; Keras counts these.
     """
     counted = values["iteration"]
     done = counted // micro_steps if micro_steps else counted

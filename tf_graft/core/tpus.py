@@ -1,16 +1,15 @@
-"""Sums over the replicas of a TPU, where shapes are static and only dense tensors are summed.
+"""Sums over the replicas of a TPU, which has static shapes and sums dense tensors only.
 
-XLA compiles one program for all replicas, which knows the size of every tensor beforehand.
+XLA compiles one program for all replicas, in which the size of every tensor is known.
 """
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 
 from tf_graft.core import keras_contract, rows
-from tf_graft.core.types import MaskedGradient
+from tf_graft.core.types import Gradient, MaskedGradient
 
 KINDS = tf.distribute.TPUStrategy | tf.distribute.experimental.TPUStrategy
 
@@ -20,12 +19,12 @@ def tracing() -> bool:
     return isinstance(tf.distribute.get_strategy(), KINDS) and keras_contract.in_xla()
 
 
-def summed(gradients: Sequence[Any], rows_of: Sequence[int]) -> list[Any]:
+def summed(gradients: Sequence[Gradient], rows_of: Sequence[int]) -> list[Gradient]:
     """The gradients summed over the replicas, in the calling replica's context.
 
     Row-sparse ones hold the rows of all replicas, in the order of the replicas, and rows may
-    repeat. Where the number of a replica's rows is known at run time only (as with the last batch,
-    which may be smaller), there is no static size for them all: they become `MaskedGradient`s.
+    repeat. If the number of a replica's rows is known only at run time (as for a smaller last
+    batch), their total has no static size: they become `MaskedGradient`s.
 
     Args:
         gradients: dense or row-sparse.
@@ -37,13 +36,13 @@ def summed(gradients: Sequence[Any], rows_of: Sequence[int]) -> list[Any]:
     return [_like(g, tuple(map(add, _dense(g, context)))) for g in static]
 
 
-def _static(gradient: Any, count: int) -> Any:
+def _static(gradient: Gradient, count: int) -> Gradient:
     sizes_vary = isinstance(gradient, tf.IndexedSlices) and gradient.values.shape[0] is None
     return rows.once(gradient, count, masked=True) if sizes_vary else gradient
 
 
-def _dense(gradient: Any, context: tf.distribute.ReplicaContext) -> tuple[tf.Tensor, ...]:
-    """The dense tensors whose sums say what the sum of the gradients is."""
+def _dense(gradient: Gradient, context: tf.distribute.ReplicaContext) -> tuple[tf.Tensor, ...]:
+    """The dense tensors whose sums make up the sum of the gradients."""
     if isinstance(gradient, MaskedGradient):
         return gradient.values, tf.cast(gradient.mask, tf.int32)
     if isinstance(gradient, tf.IndexedSlices):  # a TPU sums no int64
@@ -53,13 +52,13 @@ def _dense(gradient: Any, context: tf.distribute.ReplicaContext) -> tuple[tf.Ten
 
 
 def _in_its_place(x: tf.Tensor, context: tf.distribute.ReplicaContext) -> tf.Tensor:
-    """A tensor in the calling replica's place among all replicas, with zeros in the others'."""
+    """Stacks a tensor, at the calling replica's position, with zeros for the other replicas."""
     mine = tf.equal(tf.range(context.num_replicas_in_sync), context.replica_id_in_sync_group)
-    # Not a product with 0 and 1, which would spread what is not finite.
+    # Not a product with 0 and 1, which would make NaN of what is not finite.
     return tf.where(tf.reshape(mine, [-1] + [1] * x.shape.rank), x, tf.zeros([], x.dtype))
 
 
-def _like(gradient: Any, sums: tuple[tf.Tensor, ...]) -> Any:
+def _like(gradient: Gradient, sums: tuple[tf.Tensor, ...]) -> Gradient:
     if isinstance(gradient, MaskedGradient):
         return MaskedGradient(sums[0], sums[1] > 0)
     if isinstance(gradient, tf.IndexedSlices):

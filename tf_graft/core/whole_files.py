@@ -1,4 +1,4 @@
-"""Files that are whole or not there, whatever happens to the process or the machine."""
+"""Files that are written whole or not at all, whatever happens to the process or machine."""
 
 import contextlib
 import os
@@ -8,10 +8,11 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """A path to write at; when the context ends well, what was written takes the place of `path`.
+    """A path to write to; when the context ends without an error, its file replaces `path`.
 
-    It lies in a folder of its own, `<path>.part`, whose files are put beside `path` in the order of
-    their names once all are on disk: the last of them, such as a checkpoint's index, completes it.
+    The path is in a folder of its own, `<path>.part`. Once all files of the folder are on disk,
+    they are moved beside `path` in the order of their names: the last one, such as a checkpoint's
+    index, completes them.
     """
     part = part_of(path)
     remove(part)
@@ -24,25 +25,25 @@ def whole(path: Path) -> Iterator[Path]:
         for file in files:
             os.replace(file, path.parent / file.name)
     except OSError as error:
-        error.filename = error.filename or str(path)  # a full disk is noticed without its name
+        error.filename = error.filename or str(path)  # the error of a full disk lacks it
         raise
     finally:
         remove(part)
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Replaces a file whole: a reader sees the old content or the new one."""
+    """Replaces a file as a whole: a reader sees either the old content or the new one."""
     with whole(path) as part:
         part.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def part_of(path: Path) -> Path:
-    """Where what becomes `path` is written; a kill leaves it there."""
+    """The folder in which `path` is written; it remains when the process is killed."""
     return path.with_name(f"{path.name}.part")
 
 
 def remove(path: Path) -> None:
-    """Removes a file, or a folder with what is in it; of a link to a folder, what it holds."""
+    """Removes a file, or a folder with its contents; of a link to a folder, only the contents."""
     if not path.is_dir():
         path.unlink(missing_ok=True)
         return
@@ -56,6 +57,6 @@ def remove(path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Returns when a file's content is on disk."""
+    """Waits until a file's content is on disk."""
     with open(path, "rb") as file:
         os.fsync(file.fileno())

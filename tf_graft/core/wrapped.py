@@ -1,27 +1,26 @@
 """Any Keras optimizer through the pipeline of this package."""
 
+import functools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Unpack
 
 import keras
 import tensorflow as tf
 
-from tf_graft.core import checks, keras_arguments, keras_contract
-from tf_graft.core.arguments import Common
+from tf_graft.core import checks, keras_arguments, keras_contract, options
 from tf_graft.core.description import Written, described
 from tf_graft.core.keras_step import KerasStep
 from tf_graft.core.optimizer import Optimizer
+from tf_graft.core.options import Common
 from tf_graft.core.point import Point, Step
 from tf_graft.core.registry import is_of_keras, register, resolve, serialize
 from tf_graft.core.slots import Slot
 from tf_graft.core.stand_in import StandIn
+from tf_graft.core.types import Rates, Slots
 
 # What the Keras optimizer was given that this package's pipeline does instead.
-LIFTED = (
-    *("clipnorm", "clipvalue", "global_clipnorm", "use_ema", "ema_momentum"),
-    *("ema_overwrite_frequency", "loss_scale_factor", "gradient_accumulation_steps", "name"),
-)
+TAKEN_OVER = [name for name in options.OF_KERAS if name != "weight_decay"]
 
 
 @register
@@ -42,7 +41,7 @@ class Wrapped(Optimizer):
     Args:
         optimizer: a Keras optimizer that has not been built, its name, or its config.
         learning_rate: instead of the optimizer's own, if not None.
-        **common: see `tf_graft.core.arguments.Common`; instead of the optimizer's own.
+        **common: see `tf_graft.core.options.Common`; instead of the optimizer's own.
 
     Raises:
         TypeError: not a Keras optimizer; or one that does more than update the variable that its
@@ -63,7 +62,7 @@ class Wrapped(Optimizer):
 
     def __init__(self, optimizer: Any, learning_rate: Any = None, **common: Unpack[Common]):
         optimizer = _checked(resolve(optimizer), **common)
-        lifted: dict[str, Any] = {name: getattr(optimizer, name) for name in LIFTED}
+        lifted: dict[str, Any] = {name: getattr(optimizer, name) for name in TAKEN_OVER}
         lifted["exclude_from_weight_decay"], undecayed = keras_contract.decay_exclusions(optimizer)
         rate = keras_contract.rate_of(optimizer) if learning_rate is None else learning_rate
         super().__init__(rate, **{**lifted, **common})
@@ -71,19 +70,20 @@ class Wrapped(Optimizer):
         self._undecayed = undecayed
         self._recorder: Any = None
 
-    def prepare(self, variables: dict[str, Any]) -> None:
+    def prepare(self, variables: Mapping[str, Any]) -> None:
         if self._recorder is not None:  # by another replica
             return
-        undecayed = [v for v in variables.values() if self._key(v) in self._undecayed]
+        key = functools.partial(keras_contract.key_of, self)
+        undecayed = [v for v in variables.values() if key(v) in self._undecayed]
         self.exclude_from_weight_decay(var_list=undecayed)
         try:
-            self._recorder = KerasStep(self.optimizer, variables, self._key, self._keeps_decay)
+            self._recorder = KerasStep(self.optimizer, variables, key, self._keeps_decay)
         except TypeError as error:
             name = type(self.optimizer).__name__
             raise TypeError(f"wrap({name}): the optimizer cannot be wrapped: {error}.") from error
 
     def _keeps_decay(self, path: str) -> bool:
-        return not checks.matches(path, self._decay_exclusions)
+        return not checks.matches(path, self.decay_exclusions)
 
     def slots_for(self, path: str) -> dict[str, Slot]:
         return _slots(self._recorder, self._recorder.slots[path])
@@ -94,17 +94,17 @@ class Wrapped(Optimizer):
     def whole(self, path: str) -> bool:
         return path in self._recorder.whole
 
-    def advance(self, s: dict[str, Any], rates: dict[str, Any], t: tf.Tensor) -> dict[str, Any]:
+    def advance(self, s: Slots, rates: Rates, t: tf.Tensor) -> dict[str, Any]:
         return self._recorder.once(s, rates["learning_rate"], t)
 
     def propose(self, points: Iterable[Point]) -> Iterator[Step]:
         return map(self._recorder.step, points)
 
-    def _namesake(self) -> str:
+    def namesake(self) -> str:
         return type(self.optimizer).__name__
 
-    def _slots_in_keras(self) -> list[str]:
-        return self._recorder.names() if self._parameters else []
+    def slots_in_keras(self) -> list[str]:
+        return self._recorder.names() if len(self.parameters) else []
 
     def signature(self) -> str:
         return f"{type(self).__name__}({type(self.optimizer).__name__})"
@@ -112,9 +112,9 @@ class Wrapped(Optimizer):
     def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"optimizer": serialize(self.optimizer)}
 
-    def _arguments(self) -> dict[str, Any]:
-        inner = described(self.optimizer, without=(*LIFTED, "learning_rate"))
-        arguments = super()._arguments() | {"optimizer": Written(inner)}
+    def arguments(self) -> dict[str, Any]:
+        inner = described(self.optimizer, without=(*TAKEN_OVER, "learning_rate"))
+        arguments = super().arguments() | {"optimizer": Written(inner)}
         automatic = re.sub(r"_\d+$", "", self.name).replace("_", "")
         if automatic == type(self.optimizer).__name__.lower():
             del arguments["name"]

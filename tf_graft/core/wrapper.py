@@ -1,34 +1,24 @@
 """Optimizers made of optimizers: what their children must not do, and what is kept for them."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Unpack
 
 import keras
 import tensorflow as tf
 
-from tf_graft.core import arguments, keras_contract, rates
+from tf_graft.core import keras_contract, rates
+from tf_graft.core.algorithm import Delegate
+from tf_graft.core.exchange import Exchange
 from tf_graft.core.identity import Named
 from tf_graft.core.optimizer import Optimizer
+from tf_graft.core.options import OPTIONS, Common
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.point import Point, Step, under, within
 from tf_graft.core.registry import resolve, serialize
 from tf_graft.core.slots import Slot
+from tf_graft.core.types import Config, Rates, Slots
 from tf_graft.core.wrapped import wrap
-
-# What happens once for all variables, so that a child cannot do it: an attribute, its default.
-PIPELINE = {
-    "clipnorm": None,
-    "clipvalue": None,
-    "global_clipnorm": None,
-    "use_ema": False,
-    "loss_scale_factor": None,
-    "gradient_accumulation_steps": None,
-    "jit_compile": "auto",
-    "sparse": "lazy",
-    "nonfinite": "skip",
-}
-LIFTED = ("ema_momentum", "ema_overwrite_frequency", "mesh")  # what goes with them
 
 
 class Wrapper(Optimizer):
@@ -47,7 +37,7 @@ class Wrapper(Optimizer):
         """The optimizers that this one is made of, by role."""
         return {role: getattr(self, argument) for role, argument in self.roles.items()}
 
-    def _adopt(self, **given: Any) -> None:
+    def adopt(self, **given: Any) -> None:
         """Takes the children in, by argument: optimizers of ours or Keras', names, configs.
 
         Raises:
@@ -65,10 +55,10 @@ class Wrapper(Optimizer):
                 )
         for role, argument in self.roles.items():
             child = child_of(owner, argument, given[argument])
-            _refuse_pipeline(f"{owner}({argument}={type(child).__name__}(...))", owner, child)
+            refuse_options(f"{owner}({argument}={type(child).__name__}(...))", owner, child)
             setattr(self, argument, child)
             for name, variable in under(role, child.rate_variables()).items():
-                keras_contract.rename(self._keep(variable), f"{self.name}/{name}")
+                keras_contract.rename(keras_contract.keep(self, variable), f"{self.name}/{name}")
         self.settle(self.mesh)
 
     def slots_for(self, path: str) -> dict[str, Slot]:
@@ -77,17 +67,19 @@ class Wrapper(Optimizer):
     def shared_slots(self) -> dict[str, Slot]:
         return super().shared_slots() | self._of_children(lambda child: child.shared_slots())
 
-    def prepare(self, variables: dict[str, Any]) -> None:
+    def prepare(self, variables: Mapping[str, Any]) -> None:
         for child in self.children().values():
-            child.join(self)
+            with tf.init_scope():
+                child.settle(self.mesh, moved=True)
+            keras_contract.set_storage(child.iterations, self.iterations)
             child.prepare(variables)
 
-    def complete(self, parameters: list[Parameter]) -> None:
+    def complete(self, parameters: Sequence[Parameter]) -> None:
         for role, child in self.children().items():
             its = [dataclasses.replace(p, slots=within(role, p.slots)) for p in parameters]
             child.complete(its)
 
-    def advance(self, s: dict[str, Any], rates: dict[str, Any], t: tf.Tensor) -> dict[str, Any]:
+    def advance(self, s: Slots, rates: Rates, t: tf.Tensor) -> dict[str, tf.Tensor]:
         new: dict[str, Any] = {}
         for role, child in self.children().items():
             new |= under(role, child.advance(within(role, s), within(role, rates), t))
@@ -125,17 +117,19 @@ class Around(Wrapper):
     Its learning rate is the optimizer's, and what the optimizer was given for the pipeline
     (clipping, averaging, accumulation ...) the wrapper does, on the gradients as it sees them.
 
+    Attributes:
+        reshapes: whether the optimizer's steps, or the points they are taken at, are changed.
+
     Args:
         optimizer: an optimizer of tf_graft or Keras, a name or a config.
         learning_rate: instead of the optimizer's own, if not None.
-        **common: see `tf_graft.core.arguments.Common`; instead of the optimizer's own.
+        **common: see `tf_graft.core.Common`; instead of the optimizer's own.
     """
 
     roles: ClassVar[dict[str, str]] = {"optimizer": "optimizer"}
+    reshapes = True
 
-    def __init__(
-        self, optimizer: Any, learning_rate: Any = None, **common: Unpack[arguments.Common]
-    ):
+    def __init__(self, optimizer: Any, learning_rate: Any = None, **common: Unpack[Common]):
         child = child_of(type(self).__name__, "optimizer", optimizer)
         if learning_rate is not None:
             child.learning_rate = rates.rate(type(self).__name__, learning_rate)
@@ -143,8 +137,8 @@ class Around(Wrapper):
         def rate() -> Any:
             return child.learning_rate
 
-        super().__init__(rate, **{**_lifted(child), **common})
-        self._adopt(optimizer=child)
+        super().__init__(rate, **{**lifted(child), **common})
+        self.adopt(optimizer=child)
         self.idle, self.rowwise = child.idle, child.rowwise
 
     @property
@@ -156,8 +150,8 @@ class Around(Wrapper):
     def learning_rate(self, value: Any) -> None:
         self.optimizer.learning_rate = rates.new_rate(type(self).__name__, value)
 
-    def _arguments(self) -> dict[str, Any]:
-        arguments = super()._arguments()
+    def arguments(self) -> Config:
+        arguments = super().arguments()
         del arguments["learning_rate"]  # the optimizer's
         return arguments
 
@@ -166,17 +160,13 @@ class Around(Wrapper):
         point = p.within("optimizer")
         return point._replace(rates=point.rates | {"learning_rate": p.lr})
 
-    def write_by_kernel(
-        self, gradient: Any, parameter: Parameter, rates: dict[str, tf.Tensor], t: tf.Tensor
-    ) -> bool:
-        """The optimizer's kernel, where its step is not reshaped."""
-        cls = type(self)
-        as_it_is = cls.propose is Around.propose and cls.inner is Around.inner
-        if not as_it_is or self.decays(parameter.path) or not self._kernels_serve(parameter):
-            return False
+    def delegate(self, parameter: Parameter, rates: Rates) -> Delegate | None:
+        """The optimizer, where its step is not reshaped."""
+        if self.reshapes or self.decays(parameter.path):
+            return None
         own = dataclasses.replace(parameter, slots=within("optimizer", parameter.slots))
-        inner_rates = within("optimizer", rates) | {"learning_rate": rates["learning_rate"]}
-        return self.optimizer.write_by_kernel(gradient, own, inner_rates, t)
+        inner = within("optimizer", rates) | {"learning_rate": rates["learning_rate"]}
+        return Delegate(self.optimizer, own, inner)
 
     def propose(self, points: Iterable[Point]) -> Iterator[Step]:
         for d, slots in self.optimizer.proposals(map(self.inner, points)):
@@ -197,7 +187,7 @@ def child_of(owner: str, argument: str, given: Any) -> Optimizer:
             f"optimizer; put {name} around {owner}."
         )
     child = wrap(given)
-    if child.outermost:
+    if type(child.exchange()) is not Exchange:
         raise TypeError(
             f"{owner}({argument}={name}(...)): {name} does more than propose steps and must be the "
             "outermost optimizer."
@@ -215,18 +205,27 @@ def refuse_built(owner: str, argument: str, child: Optimizer) -> None:
         )
 
 
-def _lifted(child: Optimizer) -> dict[str, Any]:
-    """Takes from an optimizer what it was given for the pipeline."""
-    taken = {name: getattr(child, name) for name in (*PIPELINE, *LIFTED)}
-    for name, default in PIPELINE.items():
-        setattr(child, name, default)
+def shared_options(optimizer: Optimizer) -> Config:
+    """What an optimizer was given that acts on all variables at once, or says how."""
+    given = vars(optimizer.common)
+    return {name: given[name] for name, option in OPTIONS.items() if option.scope != "variable"}
+
+
+def lifted(child: Optimizer) -> Config:
+    """`shared_options`, which the child then has no more."""
+    taken = shared_options(child)
+    for name, option in OPTIONS.items():
+        if option.scope == "update":
+            setattr(child, name, option.default)
     return taken
 
 
-def _refuse_pipeline(where: str, owner: str, child: Optimizer) -> None:
-    for name, default in PIPELINE.items():
-        if getattr(child, name) != default:
+def refuse_options(where: str, owner: str, child: Optimizer) -> None:
+    """Refuses a child with an option that acts on all variables at once."""
+    for name, option in OPTIONS.items():
+        given = getattr(child, option.kept_as)
+        if option.scope == "update" and given != option.default:
             raise ValueError(
-                f"{where}: its {name}={getattr(child, name)!r} would have to act on all variables "
-                f"at once; give {name} to {owner}."
+                f"{where}: its {name}={given!r} would have to act on all variables at once; give "
+                f"{name} to {owner}."
             )

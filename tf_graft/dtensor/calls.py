@@ -1,6 +1,4 @@
-"""Layers whose call is another on a mesh, so that its results are those of one device."""
-
-from typing import Any
+"""Replacements for the calls of layers that would compute something else on a mesh."""
 
 import keras
 import tensorflow as tf
@@ -10,7 +8,7 @@ from tf_graft.core import keras_contract
 
 
 class _OnMesh:
-    """Stands in for the `call` of one layer."""
+    """Replaces the `call` of one layer."""
 
     def __init__(self, layer: keras.Layer, mesh: dtensor.Mesh):
         self.call = layer.call
@@ -18,12 +16,12 @@ class _OnMesh:
 
 
 class _SameDropout(_OnMesh):
-    """Drops what one device drops: the mask is drawn whole on every device.
+    """Drops what one device would drop: every device draws the whole mask.
 
-    Left alone, each share of the mask would have random numbers of its own.
+    Otherwise each shard of the mask would be drawn from its own random numbers.
     """
 
-    def __call__(self, inputs: Any, training: bool | None = False) -> Any:
+    def __call__(self, inputs: tf.Tensor, training: bool | None = False) -> tf.Tensor:
         if not training:
             return self.call(inputs, training=training)
         whole = dtensor.Layout.replicated(self.mesh, inputs.shape.rank)
@@ -33,13 +31,13 @@ class _SameDropout(_OnMesh):
 
 
 class _WholeEmbedding(_OnMesh):
-    """Puts the columns that an embedding's shares look up together.
+    """Gathers the columns that an embedding's shards look up.
 
-    Left divided they meet heads divided over the same mesh dimension, whose gradient TensorFlow
-    cannot lay out.
+    Sharded columns would meet heads sharded over the same mesh dimension, for whose gradient
+    TensorFlow finds no layout.
     """
 
-    def __call__(self, inputs: Any) -> Any:
+    def __call__(self, inputs: tf.Tensor) -> tf.Tensor:
         found = self.call(inputs)
         specs = [dtensor.MATCH] + [dtensor.UNSHARDED] * (found.shape.rank - 1)
         return dtensor.relayout(found, dtensor.Layout(specs, self.mesh))
@@ -49,7 +47,7 @@ STAND_INS = {keras.layers.Dropout: _SameDropout, keras.layers.Embedding: _WholeE
 
 
 def replace(model: keras.Model, mesh: dtensor.Mesh) -> None:
-    """Gives the layers of a model the calls that they need on a mesh."""
+    """Replaces the calls of a model's layers where a mesh needs it."""
     for layer in keras_contract.layers_of(model):
         for kind, stand_in in STAND_INS.items():
             if isinstance(layer, kind):
@@ -57,7 +55,7 @@ def replace(model: keras.Model, mesh: dtensor.Mesh) -> None:
 
 
 def restore(model: keras.Model) -> None:
-    """Gives the layers of a model their own calls again."""
+    """Restores the calls of a model's layers."""
     for layer in keras_contract.layers_of(model):
         if isinstance(layer.call, _OnMesh):
             del layer.call

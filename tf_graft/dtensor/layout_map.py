@@ -1,8 +1,7 @@
-"""Which variable of a model lies how on a mesh."""
+"""The layouts of a model's variables on a mesh, by path."""
 
 import re
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from typing import Any
 
 from tensorflow.experimental import dtensor
 
@@ -13,29 +12,28 @@ Spec = Sequence[str | None]
 
 
 class LayoutMap(MutableMapping[str, dtensor.Layout]):
-    """Regular expressions on variable paths (`dense/kernel`), each with a layout.
+    """Maps regular expressions on variable paths (`dense/kernel`) to layouts.
 
-    What `tf.keras.dtensor.experimental.LayoutMap` was, for Keras 3, with these differences: an
-    expression is searched for anywhere in the path, two that match the same path are refused
-    instead of taking the first, a layout can be given as a list of mesh dimensions, and a variable
-    that no expression matches is replicated.
+    The successor of `tf.keras.dtensor.experimental.LayoutMap` for Keras 3. Differences: an
+    expression may match anywhere in the path; several matches are refused, where the first was
+    taken; a layout may be a list of mesh dimensions; a variable without a match is replicated.
 
-    Reading `layout_map[path]` looks for `path` itself first, then for the expression that matches;
-    it is None where there is none.
+    `layout_map[path]` looks up `path` itself first, then a matching expression; it is None if there
+    is no match.
 
     Args:
-        mesh: the mesh all layouts are on.
-        layouts: expression to layout, in place of setting them one by one. A layout is a
+        mesh: the mesh of all layouts.
+        layouts: layouts by expression, to set them all at once. A layout is a
             `tf.experimental.dtensor.Layout` or one entry per dimension of the variable: the name of
-            the mesh dimension it is divided over, or None for a dimension that is not divided.
+            the mesh dimension that shards it, or None.
 
     Raises:
-        TypeError: a key that is not text; a layout that is neither.
-        ValueError: not a regular expression; an expression set twice; a layout of another mesh, or
-            with a dimension that the mesh does not have, or with one twice.
+        TypeError: a key is not text; a layout is of another type.
+        ValueError: a key is not a regular expression, or is set twice; a layout is of another mesh,
+            or names a dimension twice or one that the mesh does not have.
 
     Example:
-        A dense layer's weights by columns, everything else whole on every device:
+        Shards a dense layer's weights by columns and replicates everything else:
 
         ```python
         layout_map = tg.dtensor.LayoutMap(mesh, {"dense/kernel": [None, "model"]})
@@ -93,10 +91,10 @@ class LayoutMap(MutableMapping[str, dtensor.Layout]):
         return f"LayoutMap({specs})"
 
     def pattern_for(self, path: str) -> str | None:
-        """The expression that says how the variable of that path lies; None where none does.
+        """Returns the expression that matches the path; None if there is none.
 
         Raises:
-            ValueError: several match.
+            ValueError: several expressions match.
         """
         if path in self._layouts:
             return path
@@ -110,7 +108,7 @@ class LayoutMap(MutableMapping[str, dtensor.Layout]):
         return matching[0] if matching else None
 
     def layout_for(self, path: str, shape: Sequence[int]) -> dtensor.Layout:
-        """The layout of a variable of that path and shape; replicated where nothing matches.
+        """Returns the layout of a variable of that path and shape; replicated without a match.
 
         Raises:
             ValueError: several expressions match; the layout has another rank than the variable; a
@@ -135,7 +133,7 @@ class LayoutMap(MutableMapping[str, dtensor.Layout]):
                 )
         return layout
 
-    def _checked(self, pattern: str, layout: Any) -> dtensor.Layout:
+    def _checked(self, pattern: str, layout: object) -> dtensor.Layout:
         if isinstance(layout, dtensor.Layout):
             if layout.mesh != self.mesh:
                 raise ValueError(f"LayoutMap['{pattern}']: the layout is on another mesh.")

@@ -1,8 +1,7 @@
-"""Making a mesh of devices."""
+"""Meshes of devices."""
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import tensorflow as tf
 from tensorflow.experimental import dtensor
@@ -11,13 +10,13 @@ from tf_graft.core import checks
 
 
 def logical_cpus(count: int) -> list[str]:
-    """Divides the CPU into several devices, for a mesh on one machine; returns their names.
+    """Divides the CPU into logical devices, for a mesh on one machine, and returns their names.
 
-    To be called before TensorFlow makes its first tensor. With as many devices as asked for
-    already there it changes nothing.
+    Call it before TensorFlow makes its first tensor. It changes nothing if `count` devices exist
+    already.
 
     Args:
-        count: how many devices, at least 1.
+        count: the number of devices, at least 1.
 
     Raises:
         ValueError: `count` is not a positive whole number.
@@ -47,28 +46,29 @@ def create_mesh(
 ) -> dtensor.Mesh:
     """Arranges devices in a grid with named dimensions.
 
-    Where a GPU or TPU needs `tf.experimental.dtensor.initialize_accelerator_system`, this calls it;
-    a mesh of CPUs does without.
+    For GPUs and TPUs it calls `tf.experimental.dtensor.initialize_accelerator_system`, which a mesh
+    of CPUs does not need.
 
     Args:
-        dims: size by name, in order: `{"batch": 2, "model": 4}`. One size may be -1: what is left.
-        devices: their names (`["CPU:0", "CPU:1"]`) in row-major order; all of `device_type` when
-            None.
-        device_type: `"CPU"`, `"GPU"` or `"TPU"`; when None that of `devices`, or what
-            `tf.experimental.dtensor.preferred_device_type()` says.
+        dims: sizes by name, in order: `{"batch": 2, "model": 4}`. One size may be -1: it follows
+            from the number of devices.
+        devices: the devices' names (`["CPU:0", "CPU:1"]`) in row-major order; None for all of
+            `device_type`.
+        device_type: `"CPU"`, `"GPU"` or `"TPU"`; None for that of `devices`, or else
+            `tf.experimental.dtensor.preferred_device_type()`.
 
     Returns:
         A `tf.experimental.dtensor.Mesh`.
 
     Raises:
-        TypeError: `dims` is no mapping, or `devices` no list of names.
-        ValueError: a size that is not positive; sizes whose product is not the number of devices; a
-            device that is missing or given twice.
-        RuntimeError: TensorFlow has started before its accelerators were initialized; several
+        TypeError: `dims` is not a mapping, or `devices` not a list of names.
+        ValueError: a size is not positive; the product of the sizes is not the number of devices; a
+            device does not exist or is given twice.
+        RuntimeError: TensorFlow started before its accelerators were initialized; there are several
             processes (`tf.experimental.dtensor.create_distributed_mesh` makes their mesh).
 
     Example:
-        With 8 devices `create_mesh({"batch": 2, "model": -1})` has 2 rows of 4.
+        With 8 devices `create_mesh({"batch": 2, "model": -1})` makes 2 rows of 4.
     """
     if dtensor.num_clients() > 1:
         raise RuntimeError(
@@ -106,12 +106,12 @@ def _checked_devices(devices: Sequence[str]) -> list[str]:
 
 
 def _short(name: str) -> str:
-    """`CPU:0` of `/device:CPU:0`, `cpu:0` and the like."""
+    """Returns `CPU:0` for `/device:CPU:0`, `cpu:0` and the like."""
     return ":".join(name.upper().split("/")[-1].removeprefix("DEVICE:").split(":")[-2:])
 
 
 def _initialize(kind: str) -> None:
-    """What GPUs and TPUs need before they can be in a mesh; a second time does nothing."""
+    """Initializes GPUs or TPUs for use in a mesh; a second call does nothing."""
     if kind == "CPU":
         return
     try:
@@ -126,7 +126,7 @@ def _initialize(kind: str) -> None:
 
 
 def _sizes(dims: dict[str, int], count: int, kind: str) -> dict[str, int]:
-    """The sizes with what is left in place of -1, checked against the number of devices."""
+    """Checks the sizes against the number of devices and returns them with -1 resolved."""
     owner = f"create_mesh({checks.shown(dims)})"
     if not dims:
         raise ValueError(f"{owner}: a mesh has at least one dimension.")
@@ -138,15 +138,15 @@ def _sizes(dims: dict[str, int], count: int, kind: str) -> dict[str, int]:
         raise ValueError(f"{owner}: only one size can be -1.")
     known = math.prod(size for size in dims.values() if size != -1)
     if (count % known if open_ended else count != known) or count < known:
-        advice = " Fewer can be named with `devices`." if count > known else ""
+        advice = " Name fewer with `devices`." if count > known else ""
         if kind == "CPU" and count < known:
-            advice = f" tg.dtensor.logical_cpus({known}) at the start makes as many."
+            advice = f" Call tg.dtensor.logical_cpus({known}) at the start to have enough."
         takes = f"a multiple of {known}" if open_ended else f"{known}"
         raise ValueError(f"{owner}: it takes {takes} devices, and there are {count}.{advice}")
     return {name: count // known if size == -1 else size for name, size in dims.items()}
 
 
-def _check_size(owner: str, name: str, size: Any) -> None:
+def _check_size(owner: str, name: str, size: object) -> None:
     if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size < 2**31:
         raise ValueError(
             f"{owner}: {name} is {checks.shown(size)}; it must be a whole number of at least 1, "

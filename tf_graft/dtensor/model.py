@@ -1,8 +1,8 @@
-"""A Keras model onto a mesh and back."""
+"""Moves a Keras model to a mesh and back."""
 
 import weakref
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import keras
 from tensorflow.experimental import dtensor
@@ -10,6 +10,7 @@ from tensorflow.experimental import dtensor
 from tf_graft.core import checks, keras_contract
 from tf_graft.core.mesh_tensors import from_mesh
 from tf_graft.core.optimizer import Optimizer
+from tf_graft.core.types import Store
 from tf_graft.dtensor import calls, support, training
 from tf_graft.dtensor.dataset import check_batch_dim
 from tf_graft.dtensor.layout_map import LayoutMap
@@ -17,7 +18,7 @@ from tf_graft.dtensor.replicated import move, release, replicate
 
 
 class Placement(NamedTuple):
-    """Where a model is."""
+    """How a model was distributed."""
 
     layout_map: LayoutMap
     batch_dim: str | None
@@ -29,29 +30,27 @@ PLACEMENTS: weakref.WeakKeyDictionary[keras.Model, Placement] = weakref.WeakKeyD
 def distribute(
     model: keras.Model, layout_map: LayoutMap, batch_dim: str | None = "batch"
 ) -> keras.Model:
-    """Puts a built Keras model on a mesh, each device its share of every variable.
+    """Moves a built Keras model to a mesh; each device holds a shard of every variable.
 
-    Weights, trainable or not, the states of random seeds, metrics and a compiled optimizer of
-    tf_graft keep their values. A variable lies as the layout map says and is replicated where it
-    says nothing; metrics and seeds always are. `compile`, before or after, `fit`, `evaluate`,
-    `predict` and their `..._on_batch` work as ever, with ordinary data, callbacks, validation and
-    `steps_per_execution`. `jit_compile` of `compile` has no effect on a mesh.
+    Weights, random seeds, metrics and a compiled optimizer of tf_graft keep their values. The
+    layout map gives a variable's layout; variables that it does not match, metrics and seeds are
+    replicated. `compile` (before or after), `fit`, `evaluate`, `predict` and their `..._on_batch`
+    work as before, with ordinary data, callbacks, validation and `steps_per_execution`. On a mesh
+    `jit_compile` of `compile` has no effect.
 
-    In a loop of one's own the batches go through `pack_batch`, metrics and counters through
-    `replicate`; a `tf.function` made before is to be made again. An optimizer that was built is
-    made anew with its state: take it from `model.optimizer`. `set_weights`, `load_weights` and
-    `save` work; what is saved loads as an ordinary model. `export` wants the model collected. A
-    batch that cannot be divided evenly is refused, but for a short last one, which every device
-    computes whole.
+    In a custom training loop pass batches through `pack_batch`, and metrics and counters through
+    `replicate`; recreate each `tf.function` made before. A built optimizer is replaced by a new one
+    with its state: take it from `model.optimizer`. `set_weights`, `load_weights` and `save` work; a
+    saved model loads as an ordinary model. Call `collect` before `export`. A batch that cannot be
+    divided evenly is refused, except a short last one, which every device computes whole.
 
-    A table that is gathered from, such as an `Embedding`'s, cannot be divided by rows: TensorFlow
-    does not support it. Divide its columns.
+    A table that rows are gathered from, such as an `Embedding`'s, cannot be sharded by rows:
+    TensorFlow does not support it. Shard its columns.
 
     Args:
-        model: built. It is changed in place.
-        layout_map: which variable lies how. Each of its expressions matches a variable.
-        batch_dim: the mesh dimension the examples of a batch are divided over; None to give every
-            device all of them.
+        model: a built model. It is changed in place.
+        layout_map: the variables' layouts. Each of its expressions must match a variable.
+        batch_dim: the mesh dimension that shards the examples of a batch; None replicates them.
 
     Returns:
         The same model.
@@ -59,9 +58,9 @@ def distribute(
     Raises:
         TypeError: the model is compiled with an optimizer that is not tf_graft's, which would be
             updated once per device.
-        ValueError: the model is not built, or on a mesh already, or made under a strategy; an
-            expression matches nothing; a layout does not fit its variable; an embedding divided
-            by rows; no such mesh dimension. Nothing has changed.
+        ValueError: the model is not built, is on a mesh already, or was made under a strategy; an
+            expression matches nothing; a layout does not fit its variable; an embedding is sharded
+            by rows; the mesh has no such dimension. Nothing has changed.
         RuntimeError: DTensor was used before tf_graft was imported.
 
     Example:
@@ -81,7 +80,7 @@ def distribute(
     remade = _detached(model.optimizer) if model.compiled else None
     for variable in _variables(model):
         move(variable, layout_map.mesh, layouts.get(id(variable)))
-    replicate(model.metrics, layout_map.mesh)  # for what they make later
+    replicate(model.metrics, layout_map.mesh)  # for the variables they make later
     PLACEMENTS[model] = Placement(layout_map, batch_dim)
     _attach(model, remade)
     if model.compiled and model.optimizer is not None:
@@ -92,12 +91,12 @@ def distribute(
 
 
 def collect(model: keras.Model) -> keras.Model:
-    """Brings a distributed model back off its mesh: ordinary variables of the same values.
+    """Moves a distributed model off its mesh: its variables become ordinary ones, equal in value.
 
-    The optimizer, if it was built, is made anew with its state: take it from `model.optimizer`.
+    A built optimizer is replaced by a new one with its state: take it from `model.optimizer`.
 
     Args:
-        model: on a mesh. It is changed in place.
+        model: a model on a mesh. It is changed in place.
 
     Returns:
         The same model.
@@ -119,7 +118,7 @@ def collect(model: keras.Model) -> keras.Model:
 
 
 def layout_map_of(model: keras.Model) -> LayoutMap | None:
-    """The layout map a model was distributed by; None for a model that is not on a mesh."""
+    """Returns the layout map of a distributed model; None for other models."""
     placement = PLACEMENTS.get(model)
     return None if placement is None else placement.layout_map
 
@@ -127,9 +126,7 @@ def layout_map_of(model: keras.Model) -> LayoutMap | None:
 def _check_distributable(model: keras.Model, mesh: dtensor.Mesh) -> None:
     owner = f"distribute: the model '{model.name}'"
     if model in PLACEMENTS:
-        raise ValueError(
-            f"{owner} is on a mesh already; `collect(model)` brings it off for another."
-        )
+        raise ValueError(f"{owner} is on a mesh already; call `collect(model)` first.")
     shared = [v.path for v in model.variables if isinstance(v.value, dtensor.DVariable)]
     if shared:
         raise ValueError(f"{owner} shares '{shared[0]}' with a model that is on a mesh already.")
@@ -150,7 +147,7 @@ def _check_distributable(model: keras.Model, mesh: dtensor.Mesh) -> None:
 
 
 def _layouts(model: keras.Model, layout_map: LayoutMap) -> dict[int, dtensor.Layout]:
-    """The layout of each weight by its identity; every expression is used."""
+    """Returns the layout of each weight by `id`; refuses an expression that matches none."""
     weights = _distinct(model.weights)
     layouts = {id(v): layout_map.layout_for(v.path, tuple(v.shape)) for v in weights}
     used = {layout_map.pattern_for(v.path) for v in weights}
@@ -166,7 +163,7 @@ def _layouts(model: keras.Model, layout_map: LayoutMap) -> dict[int, dtensor.Lay
 
 
 def _variables(model: keras.Model) -> list[keras.Variable]:
-    """Everything a model holds but its optimizer: weights, seeds, metrics."""
+    """Returns all variables of a model but its optimizer's: weights, seeds, metrics."""
     metrics = model.metrics_variables if model.compiled else []
     return _distinct([*model.variables, *metrics])
 
@@ -176,25 +173,25 @@ def _distinct(variables: Iterable[keras.Variable]) -> list[keras.Variable]:
 
 
 def _follow(model: keras.Model) -> None:
-    """Puts on the mesh what was made since, such as the variables of metrics."""
+    """Moves variables made since then to the mesh, such as those of metrics."""
     mesh = PLACEMENTS[model].layout_map.mesh
     for variable in _variables(model):
         move(variable, mesh)
 
 
-def _detached(optimizer: Any) -> tuple[Optimizer, dict[str, Any]] | None:
-    """An optimizer like this one for the same variables elsewhere, and its state."""
+def _detached(optimizer: Optimizer | None) -> tuple[Optimizer, Store] | None:
+    """Returns an unbuilt copy of an optimizer, to be built on moved variables, and its state."""
     if optimizer is None or not (optimizer.built or optimizer.mesh is not None):
         return None
-    state: dict[str, Any] = {}
+    state: Store = {}
     if optimizer.built:
         optimizer.save_own_variables(state)
     fresh = type(optimizer).from_config(optimizer.get_config())
     return fresh, state
 
 
-def _attach(model: keras.Model, remade: tuple[Optimizer, dict[str, Any]] | None) -> None:
-    """Gives a model its optimizer anew, where there is one, and has its functions made again."""
+def _attach(model: keras.Model, remade: tuple[Optimizer, Store] | None) -> None:
+    """Gives a model the copy of its optimizer, if there is one, and discards its functions."""
     if remade is not None:
         optimizer, state = remade
         model.optimizer = optimizer

@@ -1,8 +1,8 @@
-"""Metrics and variables of one's own, whole on every device of a mesh."""
+"""Replication of metrics and variables on a mesh."""
 
 import functools
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import keras
 import tensorflow as tf
@@ -15,23 +15,23 @@ T = TypeVar("T")
 
 
 def replicate(target: T, mesh: dtensor.Mesh) -> T:
-    """Puts metrics and variables of a loop of one's own on a mesh, whole on every device.
+    """Replicates the metrics and variables of a custom training loop on every device of a mesh.
 
-    A `tf.function` on a mesh would update what is off it once per device and out of order. It is
-    refused when it uses a variable of a distributed model or its optimizer; one that is given
-    tensors only cannot be told from others. `distribute` takes a model's own metrics along.
+    On a mesh a `tf.function` would update a variable off the mesh once per device and out of order.
+    Such a function is refused if it uses a variable of a distributed model or of its optimizer; a
+    function that takes only tensors cannot be recognized. `distribute` moves a model's own metrics.
 
     Args:
         target: a `keras.metrics.Metric` or `keras.Variable`, or any nesting of tuples, lists and
-            dicts of them. They are changed in place and keep their values; what a metric makes
-            later is on the mesh, too. What is on the mesh already stays as it is.
+            dicts of them. They are changed in place and keep their values; variables that a metric
+            makes later are on the mesh, too. Variables on the mesh are left unchanged.
         mesh: the mesh.
 
     Returns:
         `target`.
 
     Raises:
-        TypeError: something else in `target`, such as a `tf.Variable`, which cannot move.
+        TypeError: `target` contains something else, such as a `tf.Variable`, which cannot move.
         ValueError: a variable is on another mesh.
         RuntimeError: DTensor was used before tf_graft was imported.
 
@@ -54,7 +54,7 @@ def replicate(target: T, mesh: dtensor.Mesh) -> T:
 
 
 def release(metrics: Iterable[keras.metrics.Metric]) -> None:
-    """Has metrics make variables off the mesh again; those they have stay where they are."""
+    """Makes metrics create new variables off the mesh again; existing ones are not moved."""
     for metric in metrics:
         vars(metric).pop("add_variable", None)
 
@@ -62,12 +62,12 @@ def release(metrics: Iterable[keras.metrics.Metric]) -> None:
 def move(
     variable: keras.Variable, mesh: dtensor.Mesh, layout: dtensor.Layout | None = None
 ) -> None:
-    """Puts a variable on a mesh with its value, unless it is there already.
+    """Moves a variable to a mesh with its value; a variable on a mesh is left unchanged.
 
     Args:
-        variable: is changed in place.
+        variable: the variable, changed in place.
         mesh: the mesh.
-        layout: how it is to lie; whole on every device when None.
+        layout: the layout; None replicates the variable.
     """
     if not isinstance(variable.value, dtensor.DVariable):
         layout = layout or dtensor.Layout.replicated(mesh, len(variable.shape))
@@ -75,11 +75,11 @@ def move(
         keras_contract.set_storage(variable, storage)
 
 
-def _variables(target: Any) -> list[keras.Variable]:
+def _variables(target: keras.Variable | keras.metrics.Metric) -> list[keras.Variable]:
     return [target] if isinstance(target, keras.Variable) else target.variables
 
 
-def _check(target: Any, mesh: dtensor.Mesh) -> None:
+def _check(target: object, mesh: dtensor.Mesh) -> None:
     owner = f"replicate({target!r})"
     if not isinstance(target, keras.metrics.Metric | keras.Variable):
         instead = " Make a keras.Variable of it." if isinstance(target, tf.Variable) else ""
@@ -91,10 +91,10 @@ def _check(target: Any, mesh: dtensor.Mesh) -> None:
 
 
 def _added(
-    metric: keras.metrics.Metric, mesh: dtensor.Mesh, *args: Any, **kwargs: Any
+    metric: keras.metrics.Metric, mesh: dtensor.Mesh, *args: object, **kwargs: object
 ) -> keras.Variable:
-    """`metric.add_variable`, on the mesh."""
-    with tf.init_scope():  # some metrics do it on their first update, in a function perhaps
+    """Calls the metric's own `add_variable` and moves the variable to the mesh."""
+    with tf.init_scope():  # some metrics call it in their first update, perhaps in a function
         variable = type(metric).add_variable(metric, *args, **kwargs)
         move(variable, mesh)
     return variable

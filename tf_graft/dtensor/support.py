@@ -1,4 +1,4 @@
-"""What TensorFlow cannot do on a mesh, refused before it fails half-way."""
+"""Early refusals of models that TensorFlow cannot run or train on a mesh."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,8 +8,8 @@ from tensorflow.experimental import dtensor
 from tf_graft.core import keras_contract
 
 ADVICE = (
-    "TensorFlow could not divide an operation of this model over the mesh (it names it above). "
-    "Fewer divided variables often help: keep the activations between layers whole, by dividing "
+    "TensorFlow could not shard an operation of this model over the mesh (it is named above). "
+    "Sharding fewer variables often helps: keep the activations between layers whole by sharding "
     "the first of two matrices by columns and the second by rows."
 )
 DEPTHWISE = (
@@ -25,14 +25,14 @@ CONVOLUTIONS = (
 
 
 def check_layouts(model: keras.Model, specs_of: Callable[[keras.Variable], Sequence[str]]) -> None:
-    """Refuses layers that TensorFlow cannot run with the layouts given.
+    """Refuses layers that TensorFlow cannot run with the given layouts.
 
     Args:
         model: the model.
-        specs_of: the sharding specs that a weight is to have.
+        specs_of: returns the sharding specs of a weight.
 
     Raises:
-        ValueError: naming the layer and the way out.
+        ValueError: there is such a layer; the message names it and says what to do.
     """
     for layer in keras_contract.layers_of(model):
         owner = f"distribute: layer '{layer.name}', {type(layer).__name__}"
@@ -56,10 +56,10 @@ def check_layouts(model: keras.Model, specs_of: Callable[[keras.Variable], Seque
 
 
 def check_trainable(model: keras.Model) -> None:
-    """Refuses layers that TensorFlow can run on a mesh, but not train.
+    """Refuses layers that TensorFlow can run but not train on a mesh.
 
     Raises:
-        ValueError: naming the layer.
+        ValueError: there is such a layer; the message names it and says what to do.
     """
     for layer in keras_contract.layers_of(model):
         if isinstance(layer, DEPTHWISE) and layer.trainable_weights:

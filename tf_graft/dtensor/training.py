@@ -1,12 +1,11 @@
 """`fit`, `evaluate` and `predict` of a model on a mesh.
 
-Keras' own loops run, with its callbacks, metrics and data. Only the functions they call on a batch
-are made here, because Keras' run on the host's tensors: these put the batch on the mesh first and
-bring what comes out of it back.
+Keras' own loops run, with its callbacks, metrics and data. This module replaces only the functions
+that they call on a batch: those here move the batch to the mesh and the results back to the host.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import NoReturn, TypeAlias
 
 import keras
 import tensorflow as tf
@@ -16,8 +15,11 @@ from tf_graft import optimizers
 from tf_graft.core import keras_contract
 from tf_graft.core.mesh_tensors import from_mesh
 from tf_graft.core.optimizer import Optimizer
+from tf_graft.core.types import OptimizerLike, Structure
 from tf_graft.dtensor import support
 from tf_graft.dtensor.dataset import examples, pack_batch
+
+Batches: TypeAlias = Iterator[Structure]
 
 REPLACED = ("make_train_function", "make_test_function", "make_predict_function", "export")
 
@@ -25,17 +27,17 @@ REPLACED = ("make_train_function", "make_test_function", "make_predict_function"
 def install(
     model: keras.Model, mesh: dtensor.Mesh, batch_dim: str | None, follow: Callable[[], None]
 ) -> None:
-    """Has a model make functions for its mesh.
+    """Makes a model create functions for its mesh.
 
     Args:
-        model: on the mesh.
+        model: a model on the mesh.
         mesh: the mesh.
         batch_dim: the mesh dimension of a batch's examples.
-        follow: puts on the mesh what the model has made since.
+        follow: moves variables that the model has made since then to the mesh.
     """
     feed = Feed(mesh, batch_dim)
 
-    def make_train_function(force: bool = False) -> Any:
+    def make_train_function(force: bool = False) -> Callable[[Batches], Structure]:
         check_optimizer("fit", model.optimizer)
         support.check_trainable(model)
         if model.train_function is None or force:
@@ -43,13 +45,13 @@ def install(
             model.train_function = _over_iterator(model, step)
         return model.train_function
 
-    def make_test_function(force: bool = False) -> Any:
+    def make_test_function(force: bool = False) -> Callable[[Batches], Structure]:
         if model.test_function is None or force:
             step = _Step(model, model.test_step, feed, follow)
             model.test_function = _over_iterator(model, step)
         return model.test_function
 
-    def make_predict_function(force: bool = False) -> Any:
+    def make_predict_function(force: bool = False) -> Callable[[list[Structure]], Structure]:
         if model.predict_function is None or force:
             model.predict_function = _over_list(_Step(model, model.predict_step, feed, None))
         return model.predict_function
@@ -59,8 +61,8 @@ def install(
         setattr(model, name, function)
 
 
-def _refused_export(model: keras.Model) -> Callable[..., None]:
-    def export(*args: Any, **kwargs: Any) -> None:
+def _refused_export(model: keras.Model) -> Callable[..., NoReturn]:
+    def export(*args: object, **kwargs: object) -> NoReturn:
         raise ValueError(
             f"export: the model '{model.name}' is on a mesh, which a SavedModel cannot hold; "
             "export it after tf_graft.dtensor.collect(model)."
@@ -70,13 +72,13 @@ def _refused_export(model: keras.Model) -> Callable[..., None]:
 
 
 def uninstall(model: keras.Model) -> None:
-    """Gives a model Keras' own functions again."""
+    """Restores Keras' own functions of a model."""
     for name in REPLACED:
         delattr(model, name)
 
 
-def check_optimizer(owner: str, optimizer: Any) -> None:
-    """Refuses an optimizer whose variables Keras keeps off the mesh, with what to use instead."""
+def check_optimizer(owner: str, optimizer: OptimizerLike | None) -> None:
+    """Refuses an optimizer of Keras, whose variables stay off the mesh, and names another."""
     if optimizer is None or isinstance(optimizer, Optimizer):
         return
     name = type(optimizer).__name__
@@ -89,15 +91,15 @@ def check_optimizer(owner: str, optimizer: Any) -> None:
 
 
 class Feed:
-    """Puts batches on a mesh; the short last one of an epoch whole on every device."""
+    """Moves batches to a mesh; the short last batch of an epoch is replicated."""
 
     def __init__(self, mesh: dtensor.Mesh, batch_dim: str | None):
         self.mesh = mesh
         self.batch_dim = batch_dim
         self.largest = 0
 
-    def __call__(self, batch: Any) -> Any:
-        """The batch on the mesh, without the `Optional`s that Keras has in place of None."""
+    def __call__(self, batch: Structure) -> Structure:
+        """Returns the batch on the mesh, with None in place of Keras' `Optional`s."""
         batch = tf.nest.map_structure(_given, batch)
         count = examples(batch) or 0
         short = count < self.largest
@@ -107,12 +109,12 @@ class Feed:
 
 
 class _Step:
-    """A model's step on a batch of the host's, with results on the host."""
+    """Runs a model's step on the mesh, from a batch on the host to results on the host."""
 
     def __init__(
         self,
         model: keras.Model,
-        step: Callable[[Any], Any],
+        step: Callable[[Structure], Structure],
         feed: Feed,
         follow: Callable[[], None] | None,
     ):
@@ -121,14 +123,14 @@ class _Step:
         self.follow = follow
         self.run = step if model.run_eagerly else tf.function(step, autograph=False)
 
-    def __call__(self, batch: Any) -> Any:
+    def __call__(self, batch: Structure) -> Structure:
         packed = self.feed(batch)
         if self.follow is not None:
             keras_contract.make_metrics(self.model, packed)
             self.follow()
             self.follow = None
         try:
-            with dtensor.default_mesh(self.feed.mesh):  # for what a step makes of nothing
+            with dtensor.default_mesh(self.feed.mesh):  # for tensors that a step creates
                 outputs = self.run(packed)
         except (tf.errors.UnknownError, tf.errors.UnimplementedError) as error:
             error.add_note(support.ADVICE)
@@ -136,10 +138,10 @@ class _Step:
         return tf.nest.map_structure(from_mesh, outputs)
 
 
-def _over_iterator(model: keras.Model, step: _Step) -> Callable[[Iterator[Any]], Any]:
-    """Runs a step on as many batches as there are in an execution; the last one's logs."""
+def _over_iterator(model: keras.Model, step: _Step) -> Callable[[Batches], Structure]:
+    """Makes a function that runs a step on each batch of an execution, for the last logs."""
 
-    def function(iterator: Iterator[Any]) -> Any:
+    def function(iterator: Batches) -> Structure:
         logs = step(next(iterator))
         for _ in range(model.steps_per_execution - 1):
             try:
@@ -152,10 +154,10 @@ def _over_iterator(model: keras.Model, step: _Step) -> Callable[[Iterator[Any]],
     return function
 
 
-def _over_list(step: _Step) -> Callable[[list[Any]], Any]:
-    """Runs a step on each batch of a list and joins what comes out."""
+def _over_list(step: _Step) -> Callable[[list[Structure]], Structure]:
+    """Makes a function that runs a step on each batch of a list and concatenates the results."""
 
-    def function(batches: list[Any]) -> Any:
+    def function(batches: list[Structure]) -> Structure:
         outputs = [step(batch) for batch in batches]
         if len(outputs) == 1:
             return outputs[0]
@@ -164,5 +166,5 @@ def _over_list(step: _Step) -> Callable[[list[Any]], Any]:
     return function
 
 
-def _given(value: Any) -> Any:
+def _given(value: tf.Tensor | tf.experimental.Optional) -> tf.Tensor | None:
     return None if isinstance(value, tf.experimental.Optional) else value

@@ -4,13 +4,16 @@ from typing import Any, Unpack
 
 import tensorflow as tf
 
-from tf_graft.core import checks
-from tf_graft.core.algorithm import Step
-from tf_graft.core.arguments import Common
-from tf_graft.core.checked import Checked
-from tf_graft.core.optimizer import Optimizer
-from tf_graft.core.registry import register
-from tf_graft.core.slots import NOT_NEGATIVE, Slot
+from tf_graft.algorithm import (
+    NOT_NEGATIVE,
+    Checked,
+    Common,
+    Optimizer,
+    Slot,
+    Step,
+    number,
+    register,
+)
 
 
 @register
@@ -30,7 +33,7 @@ class Adadelta(Optimizer):
         learning_rate: number, at least 0, or schedule. Default 0.001.
         rho: decay of both averages, in [0, 1]. Default 0.95.
         epsilon: above 0. Default 1e-7.
-        **common: see `tf_graft.core.arguments.Common`.
+        **common: see `tf_graft.algorithm.Common`.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type or out of range, named.
@@ -50,8 +53,8 @@ class Adadelta(Optimizer):
 
     keras_slots = (("accumulated_gradient", "accumulated_delta"),)
 
-    rho = Checked(checks.number, 0, 1)
-    epsilon = Checked(checks.number, 0, open_low=True)
+    rho = Checked(number, 0, 1)
+    epsilon = Checked(number, 0, open_low=True)
 
     def __init__(
         self,

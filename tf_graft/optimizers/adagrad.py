@@ -5,13 +5,17 @@ from typing import Any, Unpack
 import numpy as np
 import tensorflow as tf
 
-from tf_graft.core import checks, numerics
-from tf_graft.core.algorithm import Step
-from tf_graft.core.arguments import Common
-from tf_graft.core.checked import Checked
-from tf_graft.core.optimizer import Optimizer
-from tf_graft.core.registry import register
-from tf_graft.core.slots import NOT_NEGATIVE, Slot
+from tf_graft.algorithm import (
+    NOT_NEGATIVE,
+    Checked,
+    Common,
+    Optimizer,
+    Slot,
+    Step,
+    number,
+    quotient,
+    register,
+)
 
 
 @register
@@ -30,7 +34,7 @@ class Adagrad(Optimizer):
         learning_rate: number, at least 0, or schedule. Default 0.001.
         initial_accumulator_value: at least 0. Default 0.1.
         epsilon: above 0. Default 1e-7.
-        **common: see `tf_graft.core.arguments.Common`.
+        **common: see `tf_graft.algorithm.Common`.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type or out of range, named.
@@ -52,8 +56,8 @@ class Adagrad(Optimizer):
     idle = True
     keras_slots = (("accumulator",),)
 
-    initial_accumulator_value = Checked(checks.number, 0)
-    epsilon = Checked(checks.number, 0, open_low=True)
+    initial_accumulator_value = Checked(number, 0)
+    epsilon = Checked(number, 0, open_low=True)
 
     def __init__(
         self,
@@ -75,7 +79,7 @@ class Adagrad(Optimizer):
 
     def step(self, g: Any, w: Any, s: dict[str, Any], lr: Any, t: Any) -> Step:
         a = s["accumulator"] + g * g
-        return numerics.quotient(-lr * g, tf.sqrt(a)), {"accumulator": a}
+        return quotient(-lr * g, tf.sqrt(a)), {"accumulator": a}
 
     def kernel(self, g: tf.Tensor, w: Any, s: dict[str, Any], lr: Any, t: Any) -> None:
         tf.raw_ops.ResourceApplyAdagradV2(

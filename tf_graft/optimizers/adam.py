@@ -4,13 +4,18 @@ from typing import Any, Unpack
 
 import tensorflow as tf
 
-from tf_graft.core import checks, numerics
-from tf_graft.core.algorithm import Step
-from tf_graft.core.arguments import Common
-from tf_graft.core.checked import Checked
-from tf_graft.core.optimizer import Optimizer
-from tf_graft.core.registry import register
-from tf_graft.core.slots import NOT_NEGATIVE, Slot
+from tf_graft.algorithm import (
+    NOT_NEGATIVE,
+    Checked,
+    Common,
+    Optimizer,
+    Slot,
+    Step,
+    boolean,
+    number,
+    one_minus_power,
+    register,
+)
 
 
 @register
@@ -32,7 +37,7 @@ class Adam(Optimizer):
         beta_2: decay of the mean square, in [0, 1). Default 0.999.
         epsilon: above 0. Default 1e-7.
         amsgrad: whether to divide by the largest mean square so far. Default False.
-        **common: see `tf_graft.core.arguments.Common`.
+        **common: see `tf_graft.algorithm.Common`.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type or out of range, named.
@@ -54,10 +59,10 @@ class Adam(Optimizer):
 
     keras_slots = (("momentum", "velocity"), ("velocity_hat",))
 
-    beta_1 = Checked(checks.number, 0, 1, open_high=True)
-    beta_2 = Checked(checks.number, 0, 1, open_high=True)
-    epsilon = Checked(checks.number, 0, open_low=True)
-    amsgrad = Checked(checks.boolean)
+    beta_1 = Checked(number, 0, 1, open_high=True)
+    beta_2 = Checked(number, 0, 1, open_high=True)
+    epsilon = Checked(number, 0, open_low=True)
+    amsgrad = Checked(boolean)
 
     def __init__(
         self,
@@ -107,8 +112,4 @@ class Adam(Optimizer):
             tf.raw_ops.ResourceApplyAdam(**operands)
 
     def _alpha(self, lr: tf.Tensor, t: tf.Tensor) -> tf.Tensor:
-        return (
-            lr
-            * tf.sqrt(numerics.one_minus_power(self.beta_2, t))
-            / numerics.one_minus_power(self.beta_1, t)
-        )
+        return lr * tf.sqrt(one_minus_power(self.beta_2, t)) / one_minus_power(self.beta_1, t)

@@ -2,10 +2,7 @@
 
 from typing import Any, Unpack
 
-from tf_graft.core import checks
-from tf_graft.core.arguments import Common
-from tf_graft.core.checked import Checked
-from tf_graft.core.registry import register
+from tf_graft.algorithm import Checked, Common, number, register
 from tf_graft.optimizers.adam import Adam
 
 
@@ -27,7 +24,7 @@ class AdamW(Adam):
         beta_2: decay of the mean square, in [0, 1). Default 0.999.
         epsilon: above 0. Default 1e-7.
         amsgrad: whether to divide by the largest mean square so far. Default False.
-        **common: see `tf_graft.core.arguments.Common`.
+        **common: see `tf_graft.algorithm.Common`.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type or out of range, named.
@@ -45,7 +42,7 @@ class AdamW(Adam):
         Loshchilov and Hutter, 2019, "Decoupled weight decay regularization", algorithm 2.
     """
 
-    weight_decay = Checked(checks.number, 0)
+    weight_decay = Checked(number, 0)
 
     def __init__(
         self,

@@ -5,12 +5,17 @@ from typing import Any, Unpack
 
 import tensorflow as tf
 
-from tf_graft.core import checks, numerics
-from tf_graft.core.arguments import Common
-from tf_graft.core.checked import Checked
-from tf_graft.core.point import Step
-from tf_graft.core.registry import register
-from tf_graft.core.slots import NOT_NEGATIVE, Slot
+from tf_graft.algorithm import (
+    NOT_NEGATIVE,
+    Checked,
+    Common,
+    Slot,
+    Step,
+    length,
+    number,
+    one_minus_power,
+    register,
+)
 from tf_graft.optimizers.layerwise import Layerwise, ratio
 
 
@@ -40,7 +45,7 @@ class LAMB(Layerwise):
             in neither way.
         exclude_from_layer_adaptation: likewise; the variable has `r = 1`. None takes the list
             above.
-        **common: see `tf_graft.core.arguments.Common`.
+        **common: see `tf_graft.algorithm.Common`.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type or out of range, named.
@@ -61,9 +66,9 @@ class LAMB(Layerwise):
 
     keras_slots = (("momentum", "velocity"),)
 
-    beta_1 = Checked(checks.number, 0, 1, open_high=True)
-    beta_2 = Checked(checks.number, 0, 1, open_high=True)
-    epsilon = Checked(checks.number, 0, open_low=True)
+    beta_1 = Checked(number, 0, 1, open_high=True)
+    beta_2 = Checked(number, 0, 1, open_high=True)
+    epsilon = Checked(number, 0, open_low=True)
 
     def __init__(
         self,
@@ -91,10 +96,10 @@ class LAMB(Layerwise):
         beta_1, beta_2 = tf.constant(self.beta_1, g.dtype), tf.constant(self.beta_2, g.dtype)
         m = s["momentum"] + (1 - beta_1) * (g - s["momentum"])
         v = s["velocity"] + (1 - beta_2) * (g * g - s["velocity"])
-        root = tf.sqrt(numerics.one_minus_power(self.beta_2, t))
-        u = root / numerics.one_minus_power(self.beta_1, t) * m / (tf.sqrt(v) + self.epsilon * root)
+        root = tf.sqrt(one_minus_power(self.beta_2, t))
+        u = root / one_minus_power(self.beta_1, t) * m / (tf.sqrt(v) + self.epsilon * root)
         if decay:
             u += decay * w
         if adapts:
-            lr *= ratio(numerics.length(w), numerics.length(u))
+            lr *= ratio(length(w), length(u))
         return -lr * u, {"momentum": m, "velocity": v}

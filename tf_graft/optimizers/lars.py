@@ -5,12 +5,7 @@ from typing import Any, Unpack
 
 import tensorflow as tf
 
-from tf_graft.core import checks, numerics
-from tf_graft.core.arguments import Common
-from tf_graft.core.checked import Checked
-from tf_graft.core.point import Step
-from tf_graft.core.registry import register
-from tf_graft.core.slots import Slot
+from tf_graft.algorithm import Checked, Common, Slot, Step, boolean, length, number, register
 from tf_graft.optimizers.layerwise import Layerwise, ratio
 
 
@@ -49,7 +44,7 @@ class LARS(Layerwise):
             above.
         sum_of_norms: whether the paper's sum of norms is below. Default False.
         epsilon: at least 0. Default 0.
-        **common: see `tf_graft.core.arguments.Common`.
+        **common: see `tf_graft.algorithm.Common`.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type or out of range, named;
@@ -69,12 +64,12 @@ class LARS(Layerwise):
         1708.03888), algorithm 1.
     """
 
-    momentum = Checked(checks.number, 0, 1)
-    eeta = Checked(checks.number, 0, open_low=True)
-    nesterov = Checked(checks.boolean)
-    classic_momentum = Checked(checks.boolean)
-    sum_of_norms = Checked(checks.boolean)
-    epsilon = Checked(checks.number, 0)
+    momentum = Checked(number, 0, 1)
+    eeta = Checked(number, 0, open_low=True)
+    nesterov = Checked(boolean)
+    classic_momentum = Checked(boolean)
+    sum_of_norms = Checked(boolean)
+    epsilon = Checked(number, 0)
 
     def __init__(
         self,
@@ -121,7 +116,7 @@ class LARS(Layerwise):
     def _rate(self, lr: Any, w: Any, d: Any, decay: float, adapts: bool) -> tf.Tensor:
         if not adapts:
             return lr
-        w_norm, d_norm = numerics.length(w), numerics.length(d)
+        w_norm, d_norm = length(w), length(d)
         below = d_norm + decay * w_norm + self.epsilon
         return lr * ratio(self.eeta * w_norm, tf.where(d_norm > 0, below, d_norm))
 

@@ -5,10 +5,7 @@ from typing import Any, Unpack
 
 import tensorflow as tf
 
-from tf_graft.core import checks, numerics
-from tf_graft.core.arguments import Common
-from tf_graft.core.checked import Checked
-from tf_graft.core.optimizer import Optimizer
+from tf_graft.algorithm import Checked, Common, Optimizer, matches, number, patterns, quotient
 
 
 class Layerwise(Optimizer):
@@ -23,13 +20,13 @@ class Layerwise(Optimizer):
         exclude_from_weight_decay: patterns of variables without either weight decay.
         exclude_from_layer_adaptation: patterns of variables without a rate of their own; those of
             `exclude_from_weight_decay` when None.
-        **common: see `tf_graft.core.arguments.Common`.
+        **common: see `tf_graft.algorithm.Common`.
     """
 
     rowwise = False
 
-    weight_decay_rate = Checked(checks.number, 0)
-    exclude_from_layer_adaptation = Checked(checks.patterns, optional=True)
+    weight_decay_rate = Checked(number, 0)
+    exclude_from_layer_adaptation = Checked(patterns, optional=True)
 
     def __init__(
         self,
@@ -46,15 +43,15 @@ class Layerwise(Optimizer):
         self.exclude_from_layer_adaptation = exclude_from_layer_adaptation
 
     def traits(self, path: str) -> dict[str, Any]:
-        undecayed, layers = self._decay_exclusions, self.exclude_from_layer_adaptation
+        undecayed, layers = self.decay_exclusions, self.exclude_from_layer_adaptation
         return {
-            "decay": 0.0 if checks.matches(path, undecayed) else self.weight_decay_rate,
-            "adapts": not checks.matches(path, undecayed if layers is None else layers),
+            "decay": 0.0 if matches(path, undecayed) else self.weight_decay_rate,
+            "adapts": not matches(path, undecayed if layers is None else layers),
         }
 
 
 def ratio(above: tf.Tensor, below: tf.Tensor) -> tf.Tensor:
     """`above / below`; 1 where either is zero, or where it is not finite."""
-    result = numerics.quotient(above, below)
+    result = quotient(above, below)
     says = (above > 0) & (below > 0) & tf.math.is_finite(result)
     return tf.where(says, result, tf.ones_like(result))

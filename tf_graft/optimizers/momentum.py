@@ -4,13 +4,7 @@ from typing import Any, Unpack
 
 import tensorflow as tf
 
-from tf_graft.core import checks
-from tf_graft.core.algorithm import Step
-from tf_graft.core.arguments import Common
-from tf_graft.core.checked import Checked
-from tf_graft.core.optimizer import Optimizer
-from tf_graft.core.registry import register
-from tf_graft.core.slots import Slot
+from tf_graft.algorithm import Checked, Common, Optimizer, Slot, Step, boolean, number, register
 
 
 @register
@@ -31,7 +25,7 @@ class Momentum(Optimizer):
         learning_rate: number, at least 0, or schedule. Default 0.01.
         momentum: in [0, 1]. Default 0.9.
         use_nesterov: whether to look ahead. Default False.
-        **common: see `tf_graft.core.arguments.Common`.
+        **common: see `tf_graft.algorithm.Common`.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type or out of range, named.
@@ -51,8 +45,8 @@ class Momentum(Optimizer):
         initialization and momentum in deep learning", section 2.
     """
 
-    momentum = Checked(checks.number, 0, 1)
-    use_nesterov = Checked(checks.boolean)
+    momentum = Checked(number, 0, 1)
+    use_nesterov = Checked(boolean)
 
     def __init__(
         self,

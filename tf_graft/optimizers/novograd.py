@@ -4,13 +4,19 @@ from typing import Any, Unpack
 
 import tensorflow as tf
 
-from tf_graft.core import checks, numerics
-from tf_graft.core.algorithm import Step
-from tf_graft.core.arguments import Common
-from tf_graft.core.checked import Checked
-from tf_graft.core.optimizer import Optimizer
-from tf_graft.core.registry import register
-from tf_graft.core.slots import NOT_NEGATIVE, Slot
+from tf_graft.algorithm import (
+    NOT_NEGATIVE,
+    Checked,
+    Common,
+    Optimizer,
+    Slot,
+    Step,
+    boolean,
+    length,
+    number,
+    quotient,
+    register,
+)
 
 
 @register
@@ -37,7 +43,7 @@ class NovoGrad(Optimizer):
         epsilon: above 0, inside the root. Default 1e-8.
         weight_decay: at least 0. Default 0.
         grad_averaging: whether `m` is an average, not a sum. Default False.
-        **common: see `tf_graft.core.arguments.Common`.
+        **common: see `tf_graft.algorithm.Common`.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type or out of range, named.
@@ -58,11 +64,11 @@ class NovoGrad(Optimizer):
 
     rowwise = False
 
-    beta1 = Checked(checks.number, 0, 1, open_high=True)
-    beta2 = Checked(checks.number, 0, 1, open_high=True)
-    epsilon = Checked(checks.number, 0, open_low=True)
-    weight_decay = Checked(checks.number, 0)
-    grad_averaging = Checked(checks.boolean)
+    beta1 = Checked(number, 0, 1, open_high=True)
+    beta2 = Checked(number, 0, 1, open_high=True)
+    epsilon = Checked(number, 0, open_low=True)
+    weight_decay = Checked(number, 0)
+    grad_averaging = Checked(boolean)
 
     def __init__(
         self,
@@ -91,10 +97,10 @@ class NovoGrad(Optimizer):
         return {"decay": self.weight_decay if super().decays(path) else 0.0}
 
     def step(self, g: Any, w: Any, s: dict[str, Any], lr: Any, t: Any, decay: float = 0.0) -> Step:
-        norm = numerics.length(g)
+        norm = length(g)
         average = self.beta2 * s["squared_norm"] + (1 - self.beta2) * norm * norm
         v = tf.where(s["squared_norm"] > 0, average, norm * norm)
-        u = numerics.quotient(g, tf.sqrt(v + self.epsilon))
+        u = quotient(g, tf.sqrt(v + self.epsilon))
         if decay:
             u += decay * w
         if self.grad_averaging:

@@ -4,13 +4,18 @@ from typing import Any, Unpack
 
 import tensorflow as tf
 
-from tf_graft.core import checks, numerics
-from tf_graft.core.algorithm import Step
-from tf_graft.core.arguments import Common
-from tf_graft.core.checked import Checked
-from tf_graft.core.optimizer import Optimizer
-from tf_graft.core.registry import register
-from tf_graft.core.slots import NOT_NEGATIVE, Slot
+from tf_graft.algorithm import (
+    NOT_NEGATIVE,
+    Checked,
+    Common,
+    Optimizer,
+    Slot,
+    Step,
+    boolean,
+    number,
+    quotient,
+    register,
+)
 
 
 @register
@@ -34,7 +39,7 @@ class RMSprop(Optimizer):
         centered: whether to divide by the variance in place of the mean square. Default False.
         initial_velocity: what `v` starts at, at least 0. Default 0, as in Keras; TensorFlow 1
             started it at 1.
-        **common: see `tf_graft.core.arguments.Common`.
+        **common: see `tf_graft.algorithm.Common`.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type or out of range, named.
@@ -54,11 +59,11 @@ class RMSprop(Optimizer):
 
     keras_slots = (("velocity",), ("momentum",), ("average_gradient",))
 
-    rho = Checked(checks.number, 0, 1)
-    momentum = Checked(checks.number, 0, 1)
-    epsilon = Checked(checks.number, 0, open_low=True)
-    centered = Checked(checks.boolean)
-    initial_velocity = Checked(checks.number, 0)
+    rho = Checked(number, 0, 1)
+    momentum = Checked(number, 0, 1)
+    epsilon = Checked(number, 0, open_low=True)
+    centered = Checked(boolean)
+    initial_velocity = Checked(number, 0)
 
     def __init__(
         self,
@@ -90,7 +95,7 @@ class RMSprop(Optimizer):
             a = s["average_gradient"] + fresh * (g - s["average_gradient"])
             new["average_gradient"] = a
             variance -= a * a
-        x = numerics.quotient(lr * g, tf.sqrt(variance + self.epsilon))
+        x = quotient(lr * g, tf.sqrt(variance + self.epsilon))
         if self.momentum:
             x = new["momentum"] = self.momentum * s["momentum"] + x
         return -x, new

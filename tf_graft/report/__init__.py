@@ -1,4 +1,4 @@
-"""What a graft measured: recorded, reported, and turned into per-layer rates."""
+"""Records of a graft, reports on them, and the per-layer rates that follow from them."""
 
 from tf_graft.report.errors import ReportError
 from tf_graft.report.graft_report import GraftReport

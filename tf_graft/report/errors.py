@@ -1,4 +1,4 @@
-"""What is wrong with a file of a graft's records or rates, and how one is written."""
+"""Errors of the files of records and rates, and how such a file is written."""
 
 import difflib
 from collections.abc import Sequence
@@ -8,15 +8,15 @@ from tf_graft.core.whole_files import write
 
 
 class ReportError(ValueError):
-    """A file of records or rates that cannot be used. Nothing has been changed."""
+    """A file of records or rates cannot be used. Nothing has been changed."""
 
 
 class Unwritable(ReportError):
-    """A file cannot be written; the message says which, and why."""
+    """A file cannot be written; the message names it and the reason."""
 
 
 def difference(saved: Sequence[str], present: Sequence[str]) -> str:
-    """In a clause, how the paths in a file differ from a model's."""
+    """Describes the first difference between a file's variables and a model's, in a clause."""
     absent = [path for path in present if path not in saved]
     if absent:
         close = difflib.get_close_matches(absent[0], saved, 1)
@@ -26,10 +26,10 @@ def difference(saved: Sequence[str], present: Sequence[str]) -> str:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Writes a file, and the folders it is in; a reader sees the old content or the new one.
+    """Writes a file and its folders; a reader sees the old content or the new one.
 
     Raises:
-        Unwritable: it cannot be written; it is as before.
+        Unwritable: the file cannot be written; it is unchanged.
     """
     try:
         write(path, content)

@@ -1,4 +1,4 @@
-"""What a report comes to, in sentences."""
+"""The conclusions of a report, in sentences."""
 
 from tf_graft.report.graft_report import WORTHWHILE, GraftReport
 
@@ -12,14 +12,14 @@ KINDS = {
 
 
 def earned(report: GraftReport) -> bool:
-    """Whether rates by layer come nearer to the graft's steps than any factor for all layers."""
+    """Returns whether per-layer rates fit the graft's steps better than any single factor."""
     misses = report.misses()
     by_layer = min(misses[kind] for kind in ("constant", "power_law", "piecewise"))
     return by_layer < misses["free"] - WORTHWHILE
 
 
 def verdict(report: GraftReport) -> str:
-    """Whether per-layer rates earned anything over one global factor."""
+    """Says whether per-layer rates earned anything over one global factor."""
     misses = report.misses()
     kind = min(("constant", "power_law", "piecewise"), key=lambda k: misses[k])
     figures = (
@@ -28,15 +28,15 @@ def verdict(report: GraftReport) -> str:
         f"{misses[kind]:.0%}."
     )
     if earned(report):
-        end = "Per-layer rates earned something: no single factor takes these steps."
+        end = "Per-layer rates earned something: no single factor makes these steps."
     else:
         end = "Per-layer rates earned nothing over one factor: a schedule for all layers would do."
-    note = "That is about steps; whether the loss cares, a run with --kind global shows."
+    note = "That is about steps; a run with --kind global shows whether it matters to the loss."
     return " ".join([_of_global(report), figures, end, note]).strip()
 
 
 def savings(report: GraftReport) -> str:
-    """How much state memory dropping the second optimizer saves."""
+    """Says how much state memory is saved by dropping the magnitude optimizer."""
     header = report.records.header
     saved, all_ = header.magnitude_bytes, header.magnitude_bytes + header.direction_bytes
     share = f" ({saved / all_:.0%})" if all_ else ""
@@ -47,7 +47,7 @@ def savings(report: GraftReport) -> str:
 
 
 def variance(report: GraftReport) -> str:
-    """How the variance of the ratio's logarithm divides."""
+    """Says how the variance of the ratio's logarithm is composed."""
     shares = report.shares
     if not shares.total:
         return "The ratio is the same for all layers at all times."
@@ -59,24 +59,24 @@ def variance(report: GraftReport) -> str:
 
 
 def silent(report: GraftReport) -> str:
-    """Of which variables the ratio says nothing; empty when of none."""
+    """Names the variables of which the ratio says nothing; empty if there are none."""
     if not report.silent:
         return ""
     count = len(report.silent)
     names = ", ".join(f"{path} ({why})" for path, why in report.silent.items())
     return (
-        f"Of {count} of {len(report.paths)} variables the ratio says nothing; exported rates hold "
-        f"them within the other layers': {names}."
+        f"The ratio says nothing of {count} of {len(report.paths)} variables; exported rates keep "
+        f"them within the range of the other layers: {names}."
     )
 
 
 def findings(report: GraftReport) -> list[str]:
-    """All of it."""
+    """Returns all the conclusions that apply."""
     return [x for x in (verdict(report), variance(report), silent(report), savings(report)) if x]
 
 
 def size(count: int) -> str:
-    """A number of bytes, readable."""
+    """Formats a number of bytes in a readable unit."""
     value, unit = float(count), "bytes"
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if value < 1024 or unit == "GiB":
@@ -86,11 +86,11 @@ def size(count: int) -> str:
 
 
 def times(factor: float) -> str:
-    """A factor as `× 3.20` or `÷ 4.00`."""
+    """Formats a factor as `× 3.20` or `÷ 4.00`."""
     return f"× {factor:.2f}" if factor >= 1 else f"÷ {1 / factor:.2f}"
 
 
 def _of_global(report: GraftReport) -> str:
     if not report.records.header.use_global_norm:
         return ""
-    return "The graft took one norm over all variables; this is about the steps layer by layer."
+    return "The graft took one norm over all variables; this report compares steps layer by layer."

@@ -1,4 +1,4 @@
-"""From a table of rates, steps by layers, to rates of a few numbers."""
+"""Fits: each reduces a table of rates, steps by layers, to a few numbers."""
 
 from collections.abc import Sequence
 
@@ -11,21 +11,21 @@ KNOTS = 32
 
 
 def constant(paths: Sequence[str], steps: np.ndarray, logs: np.ndarray) -> MeasuredRates:
-    """One rate a layer: the geometric mean over the steps."""
+    """Fits one rate for each layer: the geometric mean over the steps."""
     return MeasuredRates("constant", _rates(paths, logs))
 
 
 def piecewise(paths: Sequence[str], steps: np.ndarray, logs: np.ndarray) -> MeasuredRates:
-    """One factor a layer, and a curve through the geometric means over stretches of steps."""
+    """Fits one factor for each layer, and a curve through geometric means over ranges of steps."""
     _, shared, _, _ = parts(logs)
-    stretches = np.array_split(np.arange(len(steps)), min(KNOTS, len(steps)))
-    knots = tuple(float(steps[stretch].mean()) for stretch in stretches)
-    curve = tuple(float(np.exp(shared[stretch].mean())) for stretch in stretches)
+    ranges = np.array_split(np.arange(len(steps)), min(KNOTS, len(steps)))
+    knots = tuple(float(steps[part].mean()) for part in ranges)
+    curve = tuple(float(np.exp(shared[part].mean())) for part in ranges)
     return MeasuredRates("piecewise", _rates(paths, logs), steps=knots, curve=curve)
 
 
 def power_law(paths: Sequence[str], steps: np.ndarray, logs: np.ndarray) -> MeasuredRates:
-    """One factor a layer, and the power of the step that comes nearest in the logarithm."""
+    """Fits one factor for each layer, and a power of the step, by least squares of logarithms."""
     _, shared, _, _ = parts(logs)
     log_steps = np.log(steps)
     reference = log_steps.mean()
@@ -41,7 +41,7 @@ def power_law(paths: Sequence[str], steps: np.ndarray, logs: np.ndarray) -> Meas
 
 
 def everywhere(magnitude: np.ndarray, direction: np.ndarray) -> MeasuredRates:
-    """One factor for all layers: the geometric mean of the ratio of the norms over all."""
+    """Fits one factor for all layers: the geometric mean of the ratio of the norms over all."""
     totals = [np.sqrt((norms**2).sum(axis=1)) for norms in (magnitude, direction)]
     moved = (totals[0] > 0) & (totals[1] > 0)
     ratio = totals[0][moved] / totals[1][moved]

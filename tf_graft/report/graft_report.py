@@ -1,4 +1,4 @@
-"""What the records of a graft say."""
+"""The analysis of a graft's records."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,27 +14,27 @@ from tf_graft.report.rate_checks import KINDS
 from tf_graft.report.rates import MeasuredRates
 from tf_graft.report.variance import Shares, decomposed
 
-# A norm so far below the median layer's is rounding: the true gradient is zero.
+# A norm this far below the median layer's is rounding error: the true gradient is zero.
 NEGLIGIBLE = 1e-4
-# A layer that stood still in more of its records than this has no ratio to speak of.
+# A layer that did not move in a larger share of its records than this has no useful ratio.
 STANDSTILL = 0.5
-# Steps that come nearer to the graft's by less than this are not nearer.
+# Rates whose steps are closer to the graft's by less than this share of their length are no closer.
 WORTHWHILE = 0.05
 
 
 class Layer(NamedTuple):
-    """A variable over the whole run; means are geometric, over the records.
+    """The measurements of one variable over the whole run; means are geometric, over the records.
 
     Args:
-        path: its path.
+        path: the variable's path.
         shape: its shape.
         ratio: mean ratio of the magnitude's norm to the direction's.
-        of_common: `ratio` over the mean of all layers.
-        spread: the factor by which the ratio typically moves over the run, at least 1.
+        of_common: `ratio` divided by the mean over all layers.
+        spread: the factor by which the ratio typically varies over the run, at least 1.
         magnitude: mean norm of the magnitude optimizer's steps.
         direction: mean norm of the direction optimizer's steps.
         weight: norm of the weights at the end.
-        silent: why the ratio says nothing; empty where it does.
+        silent: why the ratio says nothing; empty if it says something.
     """
 
     path: str
@@ -49,23 +49,23 @@ class Layer(NamedTuple):
 
 
 class GraftReport:
-    """Norms and ratios of a graft over training, and the rates that follow from them.
+    """The norms and ratios of a graft during training, and the rates that follow from them.
 
     Args:
-        recorded: the records of a run; `read` takes them from its folder or file.
+        recorded: the records of a run; `read` loads them from its folder or file.
 
     Attributes:
         records: the records.
-        ratio: magnitude's norm over direction's, a row a record, a column a variable; NaN where
-            one of them is zero or not finite.
-        silent: why the ratio says nothing, by path, of the variables where it does not: a gradient
-            that is truly zero, such as that of an attention key's bias, leaves rounding, which the
-            magnitude optimizer may blow up to full length. They take no part in means and
-            variances, and their exported rates are held within those of the other layers.
-        shares: how the variance of the ratio's logarithm divides; see `Shares`.
+        ratio: the magnitude's norm over the direction's, one row for each record and one column for
+            each variable; NaN where a norm is zero or not finite.
+        silent: the variables of which the ratio says nothing, by path, with the reason: a gradient
+            that is exactly zero, such as that of an attention key's bias, leaves rounding errors,
+            which the magnitude optimizer may scale to full length. Means and variances exclude
+            these variables, and their exported rates are kept in the range of the other layers'.
+        shares: the parts of the variance of the ratio's logarithm; see `Shares`.
 
     Raises:
-        ReportError: there are no records, or no variable with a ratio.
+        ReportError: there are no records, or no variable has a ratio.
     """
 
     def __init__(self, recorded: records.Records) -> None:
@@ -83,10 +83,10 @@ class GraftReport:
 
     @classmethod
     def read(cls, run: str | Path) -> Self:
-        """The report on a run's folder, or on a file of records.
+        """Makes the report on a run's folder or a file of records.
 
         Raises:
-            ReportError: there is none.
+            ReportError: there are no records, or they cannot be read.
         """
         recorded = records.read(run)
         try:
@@ -96,11 +96,11 @@ class GraftReport:
 
     @property
     def common(self) -> np.ndarray:
-        """The geometric mean over the layers of their ratios, at each record."""
+        """The geometric mean of the layers' ratios at each record."""
         return np.asarray(np.exp(self._logs.mean(axis=1)))
 
     def layers(self) -> list[Layer]:
-        """The variables, those first whose ratio stands furthest from the common one."""
+        """Returns the variables, sorted by how far their ratio is from the common one."""
         mean = self._logs.mean()
         with np.errstate(invalid="ignore", divide="ignore"):
             logs = np.log(self.ratio)
@@ -125,23 +125,23 @@ class GraftReport:
         )
 
     def rates(self, kind: str = "piecewise") -> MeasuredRates:
-        """The rates that, on the direction optimizer as it was, make the graft's average step.
+        """Returns the rates with which the direction optimizer alone makes the graft's mean step.
 
         Means are geometric, over the records, of the graft's learning rate times the ratio.
 
         Args:
-            kind: `"constant"`, one rate a layer; `"piecewise"` or `"power_law"`, one factor a layer
-                and a shared curve; `"global"`, one factor for all.
+            kind: `"constant"`, one rate for each layer; `"piecewise"` or `"power_law"`, one factor
+                for each layer and a shared curve; `"global"`, one factor for all.
 
         Raises:
-            ValueError: another kind.
-            ReportError: the graft's learning rate was 0 throughout.
+            ValueError: the kind is unknown.
+            ReportError: the graft's learning rate was always 0.
         """
         if kind not in KINDS:
             raise ValueError(f"rates(kind={kind!r}): kind must be one of {', '.join(KINDS)}.")
         at = self.records.learning_rate > 0
         if not at.any():
-            raise ReportError("the graft's learning rate was 0 throughout.")
+            raise ReportError("the graft's learning rate was always 0.")
         rate = self.records.learning_rate[at, np.newaxis]
         if kind == "global":
             magnitude, direction = (
@@ -155,7 +155,7 @@ class GraftReport:
         return replace(fitted, rates=self._bounded(fitted.rates))
 
     def _bounded(self, rates: Mapping[str, float]) -> dict[str, float]:
-        """The rates of all variables: a silent one's within the others'."""
+        """Adds the rates of silent variables, clipped to the range of the others."""
         low, high = min(rates.values()), max(rates.values())
         common = float(np.exp(np.mean(np.log(list(rates.values())))))
         scale = common / float(np.exp(self._logs.mean()))
@@ -167,10 +167,10 @@ class GraftReport:
         return {path: rates[path] if path in rates else silent[path] for path in self.paths}
 
     def misses(self) -> dict[str, float]:
-        """How far the steps of each kind of rates are from the graft's, over their length.
+        """Returns the distance of each kind's steps from the graft's, relative to their length.
 
-        On the directions that were recorded, the median over the records. `"free"` is one factor
-        for all layers that is chosen best at each step: what no global schedule can beat.
+        It is the median over the records, on the recorded directions. `"free"` is one factor for
+        all layers, the best at each step: no global schedule can do better.
         """
         direction = np.nan_to_num(self.records.direction[:, self._speaking])
         rate = self.records.learning_rate[:, np.newaxis]
@@ -190,14 +190,14 @@ class GraftReport:
 
 
 def _ratio(magnitude: np.ndarray, direction: np.ndarray) -> np.ndarray:
-    """The ratio of the norms, NaN where there is none."""
+    """Returns the ratio of the norms, NaN where it is undefined."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio = magnitude / direction
     return np.where(np.isfinite(ratio) & (ratio > 0), ratio, np.nan)
 
 
 def _silent(recorded: records.Records, ratio: np.ndarray) -> dict[str, str]:
-    """Why the ratio says nothing, by path, of the variables where it does not."""
+    """Returns the variables of which the ratio says nothing, by path, with the reason."""
     medians = {
         recorded.header.magnitude: np.median(recorded.magnitude, axis=0),
         recorded.header.direction: np.median(recorded.direction, axis=0),
@@ -214,7 +214,7 @@ def _silent(recorded: records.Records, ratio: np.ndarray) -> dict[str, str]:
 
 
 def _filled(x: np.ndarray) -> np.ndarray:
-    """A table whose gaps, by column, are bridged by straight lines."""
+    """Fills the gaps in each column of a table by linear interpolation."""
     result = x.copy()
     at = np.arange(len(x))
     for column in result.T:

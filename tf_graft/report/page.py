@@ -1,4 +1,4 @@
-"""A report as one HTML file that needs nothing else."""
+"""A report as one self-contained HTML file."""
 
 import base64
 import html
@@ -35,7 +35,7 @@ def write(report: GraftReport, path: Path, title: str) -> None:
     """Writes the page, whole or not at all.
 
     Raises:
-        ReportError: it cannot be written.
+        ReportError: the file cannot be written.
     """
     header = report.records.header
     layers = report.layers()
@@ -52,7 +52,7 @@ def write(report: GraftReport, path: Path, title: str) -> None:
             "The ratio of the norms over the steps, by layer",
             narrow=figures.ratios(report, layers, 4.2, 4.6),
         ),
-        "<h2>How near rates come to the graft</h2>",
+        "<h2>How close rates come to the graft</h2>",
         _kinds(report),
         "<h2>The layers, furthest from the common ratio first</h2>",
         _table(layers),
@@ -66,7 +66,7 @@ def write(report: GraftReport, path: Path, title: str) -> None:
 
 
 def _bar(report: GraftReport) -> str:
-    """The shares of variance."""
+    """Draws the shares of variance as a bar."""
     shares = report.shares
     names = {"global": shares.shared, "per layer": shares.layer, "own course": shares.own}
     colors = dict(zip(names, figures.NAMED, strict=False))
@@ -113,7 +113,7 @@ def _rows(
 
 
 def _panels(report: GraftReport, layers: Sequence[Layer]) -> str:
-    """A picture a layer, with its name above: as many beside one another as there is room for."""
+    """Makes a grid with one figure for each layer, its name above it."""
     shown = [
         f"<figure><figcaption>{html.escape(layer.path)}{' (silent)' if layer.silent else ''}"
         f"</figcaption>{_image(figures.panel(report, layer), f'Norms and ratio of {layer.path}')}"
@@ -124,7 +124,7 @@ def _panels(report: GraftReport, layers: Sequence[Layer]) -> str:
 
 
 def _key(names: Mapping[str, str]) -> str:
-    """A legend: names, each beside its color."""
+    """Makes a legend from names and their colors."""
     items = [
         f'<span><i style="background:{color}"></i>{html.escape(name)}</span>'
         for name, color in names.items()
@@ -133,7 +133,7 @@ def _key(names: Mapping[str, str]) -> str:
 
 
 def _image(figure: Figure, alternative: str, narrow: Figure | None = None) -> str:
-    """A picture; another one for a narrow window, if there is one."""
+    """Embeds a figure, and another one for narrow windows if it is given."""
     source = ""
     if narrow is not None:
         source = f'<source media="(max-width: 600px)" srcset="{_data(narrow)}">'

@@ -1,17 +1,17 @@
-"""What a description of layerwise rates must be."""
+"""Checks of the content of a rates file."""
 
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from tf_graft.core.checks import fault, shown
+from tf_graft.core.types import Config
 
 FORMAT = "tf_graft layerwise rates 1"
 KINDS = ("constant", "piecewise", "power_law", "global")
-LARGEST = 1e30  # a float32, with room for products
+LARGEST = 1e30  # leaves room for products in float32
 STEEPEST = 100.0
-LAST = 2**31  # steps, which is more than anyone takes
+LAST = 2**31  # the largest number of steps considered
 
 # The keys of a rates file beside `format` and `kind`.
 KEYS = {
@@ -22,8 +22,8 @@ KEYS = {
 }
 
 
-def checked(values: Any) -> dict[str, Any]:
-    """The arguments that a description stands for."""
+def checked(values: object) -> Config:
+    """Returns the arguments of `MeasuredRates` that the content describes."""
     if not isinstance(values, Mapping) or values.get("format") != FORMAT:
         raise ValueError(f"rates have a 'format', which is {FORMAT!r}.")
     kind = values.get("kind")
@@ -36,10 +36,10 @@ def checked(values: Any) -> dict[str, Any]:
             + [(key, "is missing") for key in wanted - given]
         )
         raise ValueError(f"{wrong[:60]!r} {problem} for kind {kind!r}.")
-    arguments: dict[str, Any] = {key: CHECKS[key](key, values[key]) for key in wanted}
+    arguments: Config = {key: CHECKS[key](key, values[key]) for key in wanted}
     steps, curve = arguments.get("steps", ()), arguments.get("curve", ())
     if len(steps) != len(curve) or any(a >= b for a, b in itertools.pairwise(steps)):
-        raise ValueError("steps must rise, and the curve must have a value for each.")
+        raise ValueError("steps must increase, and the curve must have one value for each.")
     if _highest(**arguments) > math.log(LARGEST):
         raise ValueError(f"within {LAST} steps a rate would be above {LARGEST:g}.")
     return {"kind": kind, **arguments}
@@ -53,13 +53,13 @@ def _highest(
     reference_step: float = 1.0,
     exponent: float = 0.0,
 ) -> float:
-    """The logarithm of the highest rate at any step."""
+    """Returns the logarithm of the highest rate at any step."""
     course = max(exponent * math.log(step / reference_step) for step in (1, LAST))
     factor = max(rates.values()) if rates else rate
     return math.log(factor * max(curve)) + course if factor else -math.inf
 
 
-def _number(name: str, value: Any) -> float:
+def _number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{name} is {shown(value)[:60]}; it must be a number.")
     if not abs(value) <= LARGEST:  # NaN too
@@ -67,39 +67,42 @@ def _number(name: str, value: Any) -> float:
     return float(value)
 
 
-def _rate(name: str, value: Any) -> float:
-    if _number(name, value) < 0:
+def _rate(name: str, value: object) -> float:
+    rate = _number(name, value)
+    if rate < 0:
         raise ValueError(f"{name} is {value}; it must be at least 0.")
-    if must := fault(value):
+    if must := fault(rate):
         raise ValueError(f"{name} is {value}; it must {must}.")
-    return float(value)
+    return rate
 
 
-def _positive(name: str, value: Any) -> float:
-    if _number(name, value) < 1e-30:
+def _positive(name: str, value: object) -> float:
+    number = _number(name, value)
+    if number < 1e-30:
         raise ValueError(f"{name} is {value}; it must be above 0.")
-    return float(value)
+    return number
 
 
-def _exponent(name: str, value: Any) -> float:
-    if abs(_number(name, value)) > STEEPEST:
+def _exponent(name: str, value: object) -> float:
+    exponent = _number(name, value)
+    if abs(exponent) > STEEPEST:
         raise ValueError(f"{name} is {value}; it must lie in [-{STEEPEST:g}, {STEEPEST:g}].")
-    return float(value)
+    return exponent
 
 
-def _rates(name: str, values: Any) -> dict[str, float]:
+def _rates(name: str, values: object) -> dict[str, float]:
     if not isinstance(values, Mapping) or not values:
         raise ValueError(f"{name} must be a number for each variable.")
     return {str(path): _rate(f"the rate of '{path}'", value) for path, value in values.items()}
 
 
-def _numbers(name: str, values: Any) -> tuple[float, ...]:
+def _numbers(name: str, values: object) -> tuple[float, ...]:
     if not isinstance(values, list | tuple) or not values:
         raise ValueError(f"{name} must be a list of numbers.")
     return tuple(_positive(f"an entry of {name}", value) for value in values)
 
 
-CHECKS: dict[str, Callable[[str, Any], Any]] = {
+CHECKS: dict[str, Callable[[str, object], object]] = {
     "rates": _rates,
     "rate": _rate,
     "steps": _numbers,

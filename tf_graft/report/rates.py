@@ -1,28 +1,29 @@
-"""Per-layer rates as data: what a graft measured, to be used without its second optimizer."""
+"""Per-layer rates that a graft measured, to be used without its magnitude optimizer."""
 
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import tensorflow as tf
 
 from tf_graft.core import numerics
 from tf_graft.core.state import renamed
+from tf_graft.core.types import Config
 from tf_graft.report.errors import ReportError, difference, write_whole
 from tf_graft.report.rate_checks import FORMAT, KEYS, checked
 from tf_graft.report.rows import checksum
 
 MAX_BYTES = 16 * 1024 * 1024
-CHECKSUM = "crc32"  # a key of the files that `save` writes; others may be without
+CHECKSUM = "crc32"  # a key in the files of `save`; other files may lack it
 
 
 @dataclass(frozen=True)
 class MeasuredRates:
-    """A factor on each layer's step, and how it changes over the steps.
+    """A factor on each layer's step, and its course over the steps.
 
     ```
     constant   rates[path]
@@ -36,12 +37,12 @@ class MeasuredRates:
 
     Args:
         kind: one of the four.
-        rates: a number at least 0 by variable path.
-        rate: the number for all.
-        steps: where the curve is given, rising.
-        curve: its values there, above 0.
-        reference_step: where the power law is 1, above 0.
-        exponent: of the power law, in [-100, 100].
+        rates: one number for each variable path, at least 0.
+        rate: the number for all layers.
+        steps: the steps at which the curve is given, increasing.
+        curve: the values at these steps, above 0.
+        reference_step: the step at which the power law is 1, above 0.
+        exponent: the exponent of the power law, in [-100, 100].
 
     Example:
         >>> rates = MeasuredRates("power_law", {"w": 0.5}, reference_step=4.0, exponent=-0.5)
@@ -60,9 +61,9 @@ class MeasuredRates:
     def course(
         self, t: tf.Tensor, constant: Callable[..., tf.Tensor] = tf.constant
     ) -> tf.Tensor | None:
-        """What all rates are multiplied with at step `t`, of its shape; None where nothing is.
+        """Returns the factor on all rates at step `t`, of the shape of `t`; None if it is always 1.
 
-        `constant` makes a tensor of numbers and a dtype where `t` lives.
+        `constant` makes a tensor from numbers and a dtype, on the mesh or device of `t`.
         """
         if self.kind == "power_law":
             start = tf.math.log(numerics.quotient(t, tf.constant(self.reference_step, t.dtype)))
@@ -71,19 +72,19 @@ class MeasuredRates:
             return None
         steps = constant(np.array(self.steps), t.dtype)
         values = constant(np.log(self.curve), t.dtype)
-        # Each stretch adds its rise in full once it has been passed.
+        # Each interval adds its whole rise once it has been passed.
         passed = numerics.quotient(tf.expand_dims(t, -1) - steps[:-1], steps[1:] - steps[:-1])
         rises = tf.clip_by_value(passed, 0, 1) * (values[1:] - values[:-1])
         return tf.exp(values[0] + tf.reduce_sum(rises, axis=-1))
 
     def factor(self, path: str) -> float:
-        """The rate of a variable, at a course of 1."""
+        """Returns the rate of a variable without the course."""
         return self.rate if self.kind == "global" else self.rates[path]
 
     def matched(self, paths: Sequence[str]) -> Self:
-        """The same, for a model with variables of these paths.
+        """Returns the same rates for a model with variables of these paths.
 
-        Paths that differ only in how Keras numbered the layers are taken in their order.
+        Paths that differ only in Keras' numbers of layers are matched in their order.
 
         Raises:
             ReportError: the rates are for other variables.
@@ -95,19 +96,19 @@ class MeasuredRates:
         what = difference(list(self.rates), paths)
         raise ReportError(f"the rates are for the variables of another model: {what}.")
 
-    def to_dict(self) -> dict[str, Any]:
-        """The rates as plain values, as a rates file holds them."""
+    def to_dict(self) -> Config:
+        """Returns the rates as plain values, the content of a rates file."""
         named = {f.name: getattr(self, f.name) for f in fields(self) if f.name in KEYS[self.kind]}
         plain = {k: dict(v) if k == "rates" else v for k, v in named.items()}
         plain |= {k: list(named[k]) for k in ("steps", "curve") if k in named}
         return {"format": FORMAT, "kind": self.kind, **plain}
 
     @classmethod
-    def from_dict(cls, values: Any, where: str = "rates") -> Self:
-        """The rates that `to_dict` described.
+    def from_dict(cls, values: object, where: str = "rates") -> Self:
+        """Makes rates from the result of `to_dict`.
 
         Raises:
-            ReportError: they are not such; the message begins with `where`.
+            ReportError: the values are something else; the message begins with `where`.
         """
         try:
             return cls(**checked(values))
@@ -118,7 +119,7 @@ class MeasuredRates:
         """Writes a rates file (JSON), whole or not at all.
 
         Raises:
-            ReportError: it cannot be written.
+            ReportError: the file cannot be written.
         """
         values = self.to_dict()
         text = json.dumps({**values, CHECKSUM: _checksum(values)}, indent=1) + "\n"
@@ -126,12 +127,12 @@ class MeasuredRates:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Reads a rates file: numbers and names only, whatever it holds.
+        """Reads a rates file. It holds only numbers and names: nothing in it is executed.
 
-        One that `save` wrote has a checksum, `crc32`; delete that line after a change by hand.
+        A file from `save` has a checksum, `crc32`; delete that line after a change by hand.
 
         Raises:
-            ReportError: it cannot be read, holds something else, or was altered.
+            ReportError: the file cannot be read, has other content, or was altered.
         """
         try:
             with open(path, "rb") as file:
@@ -156,16 +157,16 @@ class MeasuredRates:
         return cls.from_dict(values, str(path))
 
 
-def _checksum(values: Mapping[str, Any]) -> int:
+def _checksum(values: Config) -> int:
     return checksum(json.dumps(values).encode())
 
 
-def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _without_repetition(pairs: list[tuple[str, object]]) -> Config:
     values = dict(pairs)
     if len(values) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{twice!r} stands there twice")
+        raise ValueError(f"{twice!r} occurs twice")
     return values
 
 

@@ -1,10 +1,11 @@
-"""Records what a graft measures, while it trains."""
+"""A callback that records the norms of a graft during training."""
 
 import math
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import keras
 import numpy as np
@@ -12,37 +13,74 @@ import tensorflow as tf
 
 from tf_graft.core import checks, keras_contract, numerics
 from tf_graft.core.nesting import nested
+from tf_graft.core.slots import Slot
+from tf_graft.core.types import Logs, OptimizerLike, Scalar, VariableLike
 from tf_graft.report.records import COLUMNS, Header, RecordFile
 
 SUMMARIES_EVERY = 20
 
 
-class GraftRecorder(keras.callbacks.Callback):
-    """Writes the norms of an `AdaGraft` to a file, every so many steps.
+class Norms(Protocol):
+    """A variable and the norms of its last step, as `AdaGraft.norms` returns them."""
 
-    For each variable: the norms of the two steps, whose ratio is what the graft multiplied the
-    direction's step by, and of the weights. A callback for `fit`; in a loop of one's own, `record`
-    is called after each step. With `steps_per_execution` above 1 only the last step of each
-    execution is seen. Training that goes on from a saved state continues the file: rows of later
-    steps are dropped.
+    variable: VariableLike
+    magnitude: VariableLike
+    direction: VariableLike
+
+
+class Child(Protocol):
+    """One of the two optimizers of a graft."""
+
+    def signature(self) -> str:
+        """Returns a description of the optimizer."""
+
+    def slots_for(self, path: str) -> Mapping[str, Slot]:
+        """Returns the slots of the variable of that path, by role."""
+
+
+class Graft(OptimizerLike, Protocol):
+    """What the recorder uses of an `AdaGraft`."""
+
+    diagnostic: bool
+    use_global_norm: bool
+    iterations: keras.Variable
+
+    def norms(self) -> Mapping[str, Norms]:
+        """Returns the norms of each variable's last step by path."""
+
+    def children(self) -> Mapping[str, Child]:
+        """Returns the two optimizers by role."""
+
+    def rate_variables(self) -> Mapping[str, keras.Variable]:
+        """Returns the variables of learning rates by role."""
+
+
+class GraftRecorder(keras.callbacks.Callback):
+    """Writes the norms of an `AdaGraft` to a file at regular steps.
+
+    For each variable it writes the norms of the two optimizers' steps, whose ratio is the graft's
+    factor on the direction's step, and the norm of the weights. Use it as a callback of `fit`; in a
+    custom training loop call `record` after each step. With `steps_per_execution` above 1 it sees
+    only the last step of each execution. Training resumed from a saved state continues the file:
+    rows of later steps are dropped.
 
     Args:
         path: the file; see `tf_graft.report.records`.
-        every: a record after each update whose number is a multiple of it. Default 1.
-        optimizer: an `AdaGraft(diagnostic=True)`, or what it is in, however deep: `MixedPrecision`,
-            `AGN`, `LARC`, Keras' `LossScaleOptimizer` ... Of several the outermost is recorded (in
-            an `AGN`, that of the local steps); give another itself. None: the model's, in `fit`.
-        writer: a `tf.summary` writer, for TensorBoard after every twentieth record. By variable:
-            `optimizer/m_step_norm_<path>` and `optimizer/d_step_norm_<path>`, the norms of the two
-            steps, and `graft_ratio/<path>`, their ratio. `adagraft_lr`: the graft's own rate.
-            `optimizer/m_step_norm`, `optimizer/d_step_norm`: the norms over all variables, and
-            `optimizer/norm_correction`, their ratio. These are the names of Lingvo's summaries.
+        every: updates whose number is a multiple of this are recorded. Default 1.
+        optimizer: an `AdaGraft(diagnostic=True)`, or an optimizer that contains one at any depth:
+            `MixedPrecision`, `AGN`, `LARC`, Keras' `LossScaleOptimizer` ... Of several, the
+            outermost is recorded (in an `AGN`, that of the local steps); to record another, give it
+            directly. None: the model's optimizer, in `fit`.
+        writer: a `tf.summary` writer, for TensorBoard after every twentieth record. For each
+            variable `optimizer/m_step_norm_<path>` and `optimizer/d_step_norm_<path>` are the norms
+            of the two steps, and `graft_ratio/<path>` is their ratio. `adagraft_lr` is the graft's
+            own rate. `optimizer/m_step_norm` and `optimizer/d_step_norm` are the norms over all
+            variables, and `optimizer/norm_correction` is their ratio. The names are Lingvo's.
 
     Raises:
         TypeError: there is no AdaGraft.
-        ValueError: it has `diagnostic=False`.
-        ReportError: the file holds other things, or the records of other variables, or one that
-            is damaged.
+        ValueError: the AdaGraft has `diagnostic=False`.
+        ReportError: the file has other content or the records of other variables, or is damaged.
 
     Example:
         >>> import tempfile
@@ -59,89 +97,99 @@ class GraftRecorder(keras.callbacks.Callback):
     """
 
     def __init__(
-        self, path: str | Path, every: int = 1, optimizer: Any = None, writer: Any = None
+        self,
+        path: str | Path,
+        every: int = 1,
+        optimizer: OptimizerLike | None = None,
+        writer: tf.summary.SummaryWriter | None = None,
     ) -> None:
         super().__init__()
         self.path = Path(checks.instance("GraftRecorder", "path", path, str, os.PathLike))
-        self.every = checks.integer("GraftRecorder", "every", every, 1) or 1
-        self._given: Any = optimizer
-        self._graft: Any = None if optimizer is None else measuring(optimizer)
+        self.every = checks.integer("GraftRecorder", "every", every, 1)
+        self._given = optimizer
+        self._graft = None if optimizer is None else measuring(optimizer)
         self._writer = writer
         self._file: RecordFile | None = None
         self._last = 0
 
-    def on_train_begin(self, logs: Any = None) -> None:
-        """Opens the file, where the optimizer has been built."""
+    def on_train_begin(self, logs: Logs = None) -> None:
+        """Opens the file if the optimizer has been built."""
         if self._given is None:
-            self._given, self._graft = self.model.optimizer, measuring(self.model.optimizer)
+            self._given = self.model.optimizer
+        self._graft = measuring(self._given)
         if self._given.built:
-            self._open(int(self._graft.iterations.numpy()))
+            self._open(self._graft, int(self._graft.iterations.numpy()))
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Records, when it is time."""
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
+        """Calls `record`."""
         self.record()
 
     def record(self) -> None:
-        """Records the last update, when it is time, and once."""
+        """Records the last update once, if its number is a multiple of `every`."""
+        if self._graft is None:
+            raise RuntimeError(
+                "GraftRecorder.record: it has no optimizer yet; give it `optimizer`, or give it to "
+                "fit as a callback."
+            )
         step = int(self._graft.iterations.numpy())
         if step == self._last or step % self.every:
             return
-        if self._file is None:
-            self._open(step - 1)
+        file = self._file or self._open(self._graft, step - 1)
         self._last = step
         row = self._measure().numpy()
         norms = row[1:].reshape(-1, len(COLUMNS))
-        self._file.append(step, row[0], norms)  # type: ignore[union-attr]
+        file.append(step, row[0], norms)
         if self._writer is not None and step % (self.every * SUMMARIES_EVERY) == 0:
-            self._summarize(step, row[0], norms)
+            with self._writer.as_default():
+                _summarize(step, _tagged(list(self._graft.norms()), row[0], norms))
 
     def sync(self) -> int:
-        """Returns the checksum of all records when they are on disk."""
+        """Waits until all records are on disk and returns their checksum."""
         assert self._file is not None
         return self._file.sync()
 
-    def _open(self, step: int) -> None:
+    def _open(self, graft: Graft, step: int) -> RecordFile:
         self._last = step
-        self._names = list(self._graft.norms())
-        self._file = RecordFile(self.path, _header(self._graft), step, self.every)
-        self._measure = tf.function(lambda: _row(self._graft))
+        self._file = RecordFile(self.path, _header(graft), step, self.every)
+        self._measure = tf.function(lambda: _row(graft))
+        return self._file
 
-    def _summarize(self, step: int, rate: float, norms: np.ndarray) -> None:
-        """One event for all: an event each would take longer than a small model's step."""
-        summary = tf.compat.v1.Summary()
-        for tag, value in _tagged(self._names, rate, norms).items():
-            summary.value.add(tag=tag, simple_value=value)
-        with self._writer.as_default():
-            tf.summary.experimental.write_raw_pb(summary.SerializeToString(), step=step)
+
+def _summarize(step: int, tagged: Mapping[str, float]) -> None:
+    """Writes one event for all: one for each would take longer than a small model's step."""
+    summary = tf.compat.v1.Summary()
+    for tag, value in tagged.items():
+        summary.value.add(tag=tag, simple_value=value)
+    tf.summary.experimental.write_raw_pb(summary.SerializeToString(), step=step)
 
 
 def _tagged(paths: list[str], rate: float, norms: np.ndarray) -> dict[str, float]:
-    """What TensorBoard shows, by Lingvo's names, and the ratio of each variable."""
+    """Returns the summaries by tag: Lingvo's, and the ratio of each variable."""
     tagged = {"adagraft_lr": float(rate)}
     magnitude, direction = norms[:, 0].astype(np.float64), norms[:, 1].astype(np.float64)
-    for path, m, d in zip(paths, magnitude, direction, strict=True):
+    for path, m, d in zip(paths, magnitude.tolist(), direction.tolist(), strict=True):
         tagged |= {f"optimizer/m_step_norm_{path}": m, f"optimizer/d_step_norm_{path}": d}
         if d > 0:
             tagged[f"graft_ratio/{path}"] = m / d
-    m, d = np.linalg.norm(magnitude), np.linalg.norm(direction)
+    m, d = float(np.linalg.norm(magnitude)), float(np.linalg.norm(direction))
     tagged |= {"optimizer/m_step_norm": m, "optimizer/d_step_norm": d}
     if d > 0:
         tagged["optimizer/norm_correction"] = m / d
     return tagged
 
 
-def measuring(optimizer: Any) -> Any:
-    """The graft that measures, in an optimizer; the outermost of several.
+def measuring(optimizer: OptimizerLike) -> Graft:
+    """Finds the graft that measures norms in an optimizer; the outermost of several.
 
     Raises:
-        TypeError: there is no graft in it.
-        ValueError: none of them measures.
+        TypeError: the optimizer contains no graft.
+        ValueError: no graft in it measures norms.
     """
     grafts = [found for found in nested(optimizer) if hasattr(found, "norms")]
     if not grafts:
         raise TypeError(
-            f"GraftRecorder: {type(optimizer).__name__} measures nothing, nor does what is in it; "
-            "an AdaGraft with diagnostic=True is wanted."
+            f"GraftRecorder: {type(optimizer).__name__} neither is nor contains an AdaGraft; give "
+            "one with diagnostic=True."
         )
     for graft in grafts:
         if graft.diagnostic:
@@ -149,8 +197,8 @@ def measuring(optimizer: Any) -> Any:
     raise ValueError("GraftRecorder: the AdaGraft has diagnostic=False; make it True.")
 
 
-def _row(graft: Any) -> tf.Tensor:
-    """The graft's rate in the last update, and three norms for each variable: one tensor."""
+def _row(graft: Graft) -> tf.Tensor:
+    """Returns one tensor: the graft's rate in the last update and three norms for each variable."""
     values = [_rate(graft)]
     for norms in graft.norms().values():
         weights = tf.cast(tf.convert_to_tensor(norms.variable), tf.float32)
@@ -158,7 +206,7 @@ def _row(graft: Any) -> tf.Tensor:
     return tf.stack([tf.cast(value, tf.float32) for value in values])
 
 
-def _rate(graft: Any) -> Any:
+def _rate(graft: Graft) -> Scalar:
     if "learning_rate" not in graft.rate_variables():
         given = keras_contract.rate_of(graft)
         if isinstance(given, keras.optimizers.schedules.LearningRateSchedule):
@@ -166,7 +214,7 @@ def _rate(graft: Any) -> Any:
     return graft.learning_rate
 
 
-def _header(graft: Any) -> Header:
+def _header(graft: Graft) -> Header:
     variables = {path: norms.variable for path, norms in graft.norms().items()}
     children = graft.children()
     return Header(
@@ -180,13 +228,13 @@ def _header(graft: Any) -> Header:
     )
 
 
-def _described(optimizer: Any) -> str:
-    """`Wrapped(Lion)` as `Lion`."""
+def _described(optimizer: Child) -> str:
+    """Returns the optimizer's signature, `Lion` for `Wrapped(Lion)`."""
     return re.sub(r"^Wrapped\((.*)\)$", r"\1", optimizer.signature())
 
 
-def _bytes(optimizer: Any, variables: dict[str, Any]) -> int:
-    """The size of an optimizer's slots."""
+def _bytes(optimizer: Child, variables: Mapping[str, VariableLike]) -> int:
+    """Returns the size of an optimizer's slots in bytes."""
     total = 0
     for path, variable in variables.items():
         computed = numerics.compute_dtype(tf.as_dtype(variable.dtype)).name

@@ -1,9 +1,9 @@
-"""A graft's records on disk: one file a run, which survives a kill at any moment.
+"""A graft's records on disk: one file for each run, which survives a kill at any moment.
 
-A line of JSON says what was recorded; rows of one size follow, each written by a single call: the
-step (int64), the graft's learning rate (float32), three norms for each variable (float32), and the
-CRC-32 of the file up to there (uint32). What a killed process, or machine, left of a row is
-dropped; a row that was altered is an error.
+The first line is JSON and describes the records. Rows of equal size follow, each written by one
+call: the step (int64), the graft's learning rate (float32), three norms for each variable
+(float32), and the CRC-32 of the file up to there (uint32). An incomplete row of a killed process
+or machine is dropped; an altered row is an error.
 """
 
 import itertools
@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,22 +22,22 @@ from tf_graft.report.rows import Rows, checksum
 FILE = "graft.records"
 FORMAT = "tf_graft graft records 2"
 UNSEALED = "tf_graft graft records 1"  # of version 0.1: rows without checksums
-CHECKSUM, SEAL = "crc32", 4  # of a row: its last column, and the bytes of it
+CHECKSUM, SEAL = "crc32", 4  # the last column of a row, and its size in bytes
 COLUMNS = ("magnitude_norm", "direction_norm", "weight_norm")
 MAX_HEADER = 16 * 1024 * 1024
 
 
 class Header(NamedTuple):
-    """What was recorded.
+    """The description of a file's records.
 
     Args:
-        paths: the variables, in the order of the columns.
-        shapes: their shapes.
-        magnitude: the optimizer that gave the length.
-        direction: the optimizer that gave the direction.
+        paths: the variables' paths, in the order of the columns.
+        shapes: the variables' shapes.
+        magnitude: the optimizer that determined the length.
+        direction: the optimizer that determined the direction.
         use_global_norm: whether the graft took one norm over all variables.
         magnitude_bytes: the size of the magnitude optimizer's slots.
-        direction_bytes: the size of the direction optimizer's.
+        direction_bytes: the size of the direction optimizer's slots.
     """
 
     paths: list[str]
@@ -49,21 +49,21 @@ class Header(NamedTuple):
     direction_bytes: int
 
     def line(self) -> bytes:
-        """The first line of the file."""
+        """Returns the first line of the file."""
         return json.dumps({"format": FORMAT, **self._asdict()}).encode() + b"\n"
 
     @property
-    def row(self) -> np.dtype[Any]:
-        """What a row holds."""
+    def row(self) -> np.dtype[np.void]:
+        """The columns of a row."""
         norms = ("norms", "<f4", (len(self.paths), len(COLUMNS)))
         return np.dtype([("step", "<i8"), ("learning_rate", "<f4"), norms, (CHECKSUM, "<u4")])
 
 
 class Records(NamedTuple):
-    """The records of a run: a row a record; a column a variable where there are columns.
+    """The records of a run: one row for each record, and in tables one column for each variable.
 
     Args:
-        header: what was recorded.
+        header: the description of the records.
         steps: the number of the update that each record follows, from 1.
         learning_rate: the graft's own rate in that update.
         magnitude: the norms of the magnitude optimizer's steps.
@@ -80,10 +80,10 @@ class Records(NamedTuple):
 
 
 def read(path: str | Path) -> Records:
-    """The records in a file, or in the folder of a run.
+    """Reads the records in a file, or in the folder of a run.
 
     Raises:
-        ReportError: there is none, it is no file of records, or it is damaged.
+        ReportError: the file is missing, damaged, or not a file of records.
     """
     path = Path(path)
     path = path / FILE if path.is_dir() else path
@@ -96,7 +96,7 @@ def read(path: str | Path) -> Records:
 
 
 def rows(path: Path) -> Rows:
-    """The rows of a file of records, as far as they are whole."""
+    """Returns the rows of a file of records before the first damaged one."""
     if not path.exists():
         return Rows()
     try:
@@ -108,19 +108,19 @@ def rows(path: Path) -> Rows:
 
 
 class RecordFile:
-    """A file of records that grows.
+    """A growing file of records.
 
-    Opened at step `n`, rows of later steps are dropped, as is what a killed process left of one.
+    Opening it at a step drops the rows of later steps and any incomplete row.
 
     Args:
         path: the file.
-        header: what is recorded.
-        step: what was recorded up to here is kept.
-        every: the steps that are recorded are multiples of it.
+        header: the description of the records.
+        step: the last step whose row is kept.
+        every: the recorded steps are multiples of this.
 
     Raises:
-        ReportError: the file holds other things, or the records of other variables; or one of those
-            up to `step` is damaged.
+        ReportError: the file has other content or the records of other variables, or a row up to
+            `step` is damaged.
     """
 
     def __init__(self, path: str | Path, header: Header, step: int, every: int = 1) -> None:
@@ -139,7 +139,7 @@ class RecordFile:
         self._checksum = int(kept[CHECKSUM][-1]) if len(kept) else checksum(line)
 
     def append(self, step: int, learning_rate: float, norms: np.ndarray) -> None:
-        """Writes a row; `norms` has a row a variable, with the columns of `COLUMNS`."""
+        """Appends a row; `norms` has one row for each variable, with the columns of `COLUMNS`."""
         row = self._row
         row["step"], row["learning_rate"], row["norms"] = step, learning_rate, norms
         row[CHECKSUM] = self._checksum = checksum(row.tobytes()[:-SEAL], self._checksum)
@@ -148,18 +148,18 @@ class RecordFile:
             self._end += file.write(row.tobytes())
 
     def sync(self) -> int:
-        """Returns the checksum of all rows when they are on disk."""
+        """Waits until all rows are on disk and returns their checksum."""
         with open(self._path, "rb") as file:
             os.fsync(file.fileno())
         return self._checksum
 
 
 class _Parsed(NamedTuple):
-    line: bytes  # as this version writes it, as are the rows
+    line: bytes  # in the present format, as are the rows
     header: Header
-    rows: np.ndarray  # up to the first that is damaged
-    size: int  # of what the file holds up to there
-    damage: str  # what is wrong with that one; empty where nothing is
+    rows: np.ndarray  # before the first damaged one
+    size: int  # of the file before the damage
+    damage: str  # what is wrong with the next row; empty if nothing is
 
 
 def _parsed(path: Path) -> _Parsed:
@@ -183,7 +183,7 @@ def _parsed(path: Path) -> _Parsed:
 
 
 def _whole(line: bytes, header: Header, content: bytes, sealed: bool) -> _Parsed:
-    """The rows up to the first that is damaged; what is torn, or zeros of a lost page, is none."""
+    """Returns the rows before the first damaged one; a torn row or a page of zeros is no damage."""
     dtype = header.row if sealed else np.dtype(header.row.descr[:-1])
     table = np.frombuffer(content, dtype, len(content) // dtype.itemsize)
     new_line = line if sealed else header.line()
@@ -200,7 +200,7 @@ def _whole(line: bytes, header: Header, content: bytes, sealed: bool) -> _Parsed
 
 
 def _checked(header: Header) -> Header:
-    texts: Sequence[Any] = [header.magnitude, header.direction, *header.paths]
+    texts: Sequence[object] = [header.magnitude, header.direction, *header.paths]
     sizes = [
         header.magnitude_bytes,
         header.direction_bytes,
@@ -215,8 +215,8 @@ def _checked(header: Header) -> Header:
     return header
 
 
-def _sealed(line: bytes, table: np.ndarray, row: np.dtype[Any]) -> np.ndarray:
-    """The rows with the checksums that they should have."""
+def _sealed(line: bytes, table: np.ndarray, row: np.dtype[np.void]) -> np.ndarray:
+    """Returns the rows with the checksums that they should have."""
     rows = np.zeros(len(table), row)
     for name in table.dtype.names or ():
         rows[name] = table[name]

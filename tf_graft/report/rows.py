@@ -1,6 +1,6 @@
-"""Rows of a file that grows, each with a checksum: the CRC-32 of the file up to the row's end.
+"""Rows of a growing file, each with a checksum: the CRC-32 of the file up to the row's end.
 
-A row that was changed, lost, doubled or is another file's has a checksum that does not fit, and so
+A row that was changed, lost, duplicated or copied from another file has a wrong checksum, and so
 has every row after it.
 """
 
@@ -11,24 +11,24 @@ from typing import NamedTuple
 
 
 def checksum(content: bytes, before: int = 0) -> int:
-    """The CRC-32 of a file that goes on with `content`; `before`: of what came before."""
+    """Returns the CRC-32 of a file after `content` is appended; `before` is that of the file."""
     return zlib.crc32(content, before)
 
 
 def unreadable(error: OSError) -> str:
-    """The damage of a file that cannot be read."""
+    """Describes the damage of a file that cannot be read."""
     return f"content cannot be read ({str(error.strerror).lower()})"
 
 
 class Rows(NamedTuple):
-    """The rows of a file, up to the first that is damaged.
+    """The rows of a file before the first damaged one.
 
     Args:
-        steps: their steps, rising.
-        checksums: their checksums.
-        first: the checksum of the first line, which says what the rows are; None without one.
-        damage: what is wrong with the row after them; empty where nothing is.
-        even: whether the rows come at even distances.
+        steps: the rows' steps, increasing.
+        checksums: the rows' checksums.
+        first: the checksum of the first line, which describes the rows; None if it is missing.
+        damage: what is wrong with the next row; empty if nothing is.
+        even: whether the steps are evenly spaced.
     """
 
     steps: Sequence[int] = ()
@@ -38,28 +38,28 @@ class Rows(NamedTuple):
     even: bool = False
 
     def until(self, step: int) -> int:
-        """How many rows there are up to `step`."""
+        """Returns the number of rows up to `step`."""
         return bisect.bisect_right(self.steps, step)
 
     def checksum(self, step: int) -> int | None:
-        """The checksum of the file up to `step`."""
+        """Returns the checksum of the file up to `step`."""
         count = self.until(step)
         return int(self.checksums[count - 1]) if count else self.first
 
     def lost(self, step: int, expected: int | None) -> bool:
-        """Whether there is no row up to `step`, nor a trace of one, and there should be.
+        """Returns whether the rows up to `step` are missing without a trace.
 
         Args:
-            step: of a state.
-            expected: the checksum that the file had then; None where that is not known.
+            step: the step of a saved state.
+            expected: the file's checksum at that step; None if it is unknown.
         """
         traces = self.until(step) or self.damage
         return not traces and (self.first is None or expected not in (None, self.first))
 
     def misfit(self, step: int, expected: int | None) -> str:
-        """What is wrong with the rows up to a state; empty where nothing is.
+        """Describes what is wrong with the rows up to a saved state; empty if nothing is.
 
-        Arguments are those of `lost`.
+        The arguments are those of `lost`.
         """
         if expected is not None and self.checksum(step) == expected and self._reach(step):
             return ""
@@ -70,7 +70,7 @@ class Rows(NamedTuple):
         return "" if expected is None else "rows are not those it was saved with"
 
     def _reach(self, step: int) -> bool:
-        """Whether no row is missing before `step`, as far as distances tell."""
+        """Returns whether no row before `step` is missing, judged by the spacing."""
         count = self.until(step)
         if not count or not self.even:
             return True

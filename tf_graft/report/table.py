@@ -1,4 +1,4 @@
-"""A report on the terminal."""
+"""The tables of a report for the terminal."""
 
 from rich.table import Column, Table
 
@@ -7,7 +7,7 @@ from tf_graft.report.graft_report import GraftReport
 
 
 def of_layers(report: GraftReport) -> Table:
-    """The layers, those furthest from the common ratio first."""
+    """Makes the table of layers, those furthest from the common ratio first."""
     header, steps = report.records.header, report.records.steps
     title = f"{header.magnitude}'s length, {header.direction}'s direction: "
     table = Table(
@@ -32,7 +32,7 @@ def of_layers(report: GraftReport) -> Table:
 
 
 def of_kinds(report: GraftReport) -> Table:
-    """How near each kind of rates comes to the graft."""
+    """Makes the table of how close each kind of rates comes to the graft."""
     table = Table("rates", "miss the graft's steps by", box=None)
     misses = report.misses()
     for kind, what in KINDS.items():

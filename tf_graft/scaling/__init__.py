@@ -1,4 +1,4 @@
-"""Mixed precision, and when to change its loss scale."""
+"""Mixed precision, and the loss scalers that choose its loss scale."""
 
 from tf_graft.scaling.backoff import BackoffScaler
 from tf_graft.scaling.fixed import FixedScaler

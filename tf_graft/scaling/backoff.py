@@ -1,4 +1,4 @@
-"""A loss scale that backs off from overflows and tries again after a while."""
+"""A loss scale that shrinks on overflows and grows again after a while."""
 
 import keras
 import tensorflow as tf
@@ -10,7 +10,7 @@ from tf_graft.scaling.scaler import SCALES, LossScaler, State, bounds
 
 @keras.saving.register_keras_serializable(package="tf_graft")
 class BackoffScaler(LossScaler):
-    """Shrinks the scale on an overflow, and grows it after a window of steps without one.
+    """Shrinks the scale on an overflow and grows it after a window of steps without one.
 
     ```
     overflow:                                            scale <- scale / step_factor
@@ -18,24 +18,24 @@ class BackoffScaler(LossScaler):
     always:                      scale <- min(max(scale, scale_min), scale_max)
     ```
 
-    The scale starts at `scale_max`. With `hysteresis` above 0 so many overflows only start the
-    window anew, whatever lies between them; those after them shrink, until a whole window without
-    an overflow makes for so many again.
+    The scale starts at `scale_max`. The first `hysteresis` overflows only restart the window,
+    whatever lies between them; later ones shrink the scale. A whole window without an overflow
+    resets that count.
 
-    Differs from OpenSeq2Seq's: `last_overflow_iteration` is always the iteration of the overflow,
-    from 0, while there it was sometimes the one after; ranges are checked. Differs from NVIDIA's
-    `DynamicGradScaler` (Megatron-LM): its `hysteresis` counts the overflow that shrinks too, so
-    that its 2 is 1 here, and it has no `scale_max`.
+    Differences from OpenSeq2Seq: `last_overflow_iteration` is always the iteration of the overflow,
+    counted from 0; there it was sometimes the next one. Ranges are checked. Differences from
+    NVIDIA's `DynamicGradScaler` (Megatron-LM): its `hysteresis` includes the overflow that shrinks
+    the scale, so its 2 is 1 here, and it has no `scale_max`.
 
     Args:
         scale_min: the least scale, above 0, in [2^-126, 2^126]. Default 1.0.
         scale_max: the largest scale, at least `scale_min`, at most 2^126. Default 2^14.
-        step_factor: what the scale is divided and multiplied by, above 1. Default 2.0.
+        step_factor: the factor by which the scale shrinks and grows, above 1. Default 2.0.
         step_window: steps without an overflow before the scale grows, at least 1. Default 2000.
         hysteresis: overflows tolerated before the scale shrinks, at least 0. Default 0.
 
     Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range, named.
+        TypeError, ValueError: an argument has the wrong type or is out of range.
 
     Example:
         >>> scaler = BackoffScaler(scale_max=64.0)
@@ -68,7 +68,7 @@ class BackoffScaler(LossScaler):
             "scale": Slot(self.scale_max, "scalar", "float32", SCALES),
             "iteration": Slot(0, "scalar", "int64", COUNTS),
             "last_overflow_iteration": Slot(-1, "scalar", "int64", (-1, COUNTS[1])),
-            "tolerated": Slot(0, "scalar", "int64", COUNTS),  # since the last whole window
+            "tolerated": Slot(0, "scalar", "int64", COUNTS),  # overflows since a whole window
         }
 
     def update(self, s: State, finite: tf.Tensor, amax: tf.Tensor) -> State:

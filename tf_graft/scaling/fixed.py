@@ -14,14 +14,14 @@ class FixedScaler(LossScaler):
     scale = loss_scale
     ```
 
-    Differs from OpenSeq2Seq's static scale: an int is a number too, and steps whose gradients
-    overflow can be skipped as with any other scaler, while there they reached the weights.
+    Differences from OpenSeq2Seq's static scale: it may be an int, and steps with overflowing
+    gradients can be skipped as with any other scaler; there they reached the weights.
 
     Args:
         loss_scale: the scale, above 0, in [2^-126, 2^126]. Default 1.0.
 
     Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range, named.
+        TypeError, ValueError: an argument has the wrong type or is out of range.
 
     Example:
         >>> scaler = FixedScaler(128)

@@ -2,7 +2,6 @@
 
 import math
 import sys
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -11,12 +10,12 @@ from tf_graft.core import checks, numerics
 from tf_graft.core.slots import COUNTS, NOT_NEGATIVE, Slot
 from tf_graft.scaling.scaler import LARGEST, SCALES, LossScaler, State, bounds
 
-LEAST_NORMAL = 2.0**-126  # below it float32 has fewer digits, and TensorFlow mostly reads zero
+LEAST_NORMAL = 2.0**-126  # TensorFlow mostly flushes float32 numbers below it to zero
 
 
 @keras.saving.register_keras_serializable(package="tf_graft")
 class LogMaxScaler(LossScaler):
-    """The scale at which the gradients' largest magnitude is unlikely to reach `2^log_max`.
+    """Chooses a scale at which the gradients' largest magnitude is unlikely to reach `2^log_max`.
 
     ```
     x = log2(amax), log_max on an overflow
@@ -25,28 +24,28 @@ class LogMaxScaler(LossScaler):
     scale <- min(max(2^(log_max - (mu + overflow_std_dev * sigma)), scale_min), scale_max)
     ```
 
-    The averages are exponential and freed of their start at zero. A gradient all zero, or below
-    float32's smallest normal number, says nothing about magnitudes and changes nothing. The scale
-    starts at 1, or at the bound nearest to it.
+    The averages are exponential and bias-corrected. A gradient of zeros, or of magnitudes below
+    float32's smallest normal number, changes nothing. The scale starts at 1, or at the bound
+    nearest to it.
 
-    Differs from OpenSeq2Seq's: an overflow enters as `log_max`, while there `2^log_max` entered
-    and held the scale at `scale_min` for thousands of steps; `log_max` is the target, there always
-    16; a zero gradient made the scale NaN for good; averages are kept without their bias, as is
-    the variance, so that no digits are lost; ranges are checked. NVIDIA's apex and Megatron-LM
-    have no such scaler.
+    Differences from OpenSeq2Seq: an overflow enters the averages as `log_max`; there it entered as
+    `2^log_max` and held the scale at `scale_min` for thousands of steps. `log_max` is the target;
+    there the target was always 16. A zero gradient is ignored; there it made the scale NaN for
+    good. Averages and variance are stored bias-corrected, so that no digits are lost. Ranges are
+    checked. NVIDIA's apex and Megatron-LM have no such scaler.
 
     Args:
         scale_min: the least scale, above 0, in [2^-126, 2^126]. Default 1.0.
         scale_max: the largest scale, at least `scale_min`, at most 2^126. Default 2^14.
-        log_max: log2 of the magnitude to stay below, in [-126, 128]; that of float16's largest
-            number is 16, of bfloat16's 128. Default 16.0.
-        beta1: decay of the average that mu is, in [0, 1). Default 0.99.
+        log_max: log2 of the magnitude to stay below, in [-126, 128]; 16 for float16's largest
+            number, 128 for bfloat16's. Default 16.0.
+        beta1: decay of the average mu, in [0, 1). Default 0.99.
         beta2: decay of the averages in sigma, in [0, 1). Default 0.999.
-        overflow_std_dev: how many sigma to stay away, in [0, 2^126]. Default 3.09: of normally
-            distributed x, one in a thousand lies further out.
+        overflow_std_dev: the margin in units of sigma, in [0, 2^126]. Default 3.09, which one in a
+            thousand of normally distributed x exceeds.
 
     Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range, named.
+        TypeError, ValueError: an argument has the wrong type or is out of range.
 
     Example:
         >>> scaler = LogMaxScaler()
@@ -84,7 +83,7 @@ class LogMaxScaler(LossScaler):
         start = min(max(1.0, self.scale_min), self.scale_max)
         return {
             "scale": Slot(start, "scalar", "float32", SCALES),
-            "iteration": Slot(0, "scalar", "int64", COUNTS),  # of those that say something
+            "iteration": Slot(0, "scalar", "int64", COUNTS),  # of updates that were not ignored
             "mean": Slot(0, "scalar", "float32"),
             "slow_mean": Slot(0, "scalar", "float32"),
             "variance": Slot(0, "scalar", "float32", NOT_NEGATIVE),
@@ -100,7 +99,7 @@ class LogMaxScaler(LossScaler):
         mu = s["mean"] + _share(self.beta1, t) * (x - s["mean"])
         a, d = _share(self.beta2, t), x - s["slow_mean"]
         variance = (1.0 - a) * (s["variance"] + a * d * d)
-        # so grouped, a tf.function, which brings constants together, leaves it as it is
+        # Grouped so that a tf.function, which folds constants, computes the same.
         exponent = (self.log_max - mu) - self.overflow_std_dev * tf.sqrt(variance)
         new = {
             "scale": tf.clip_by_value(tf.pow(2.0, exponent), self.scale_min, self.scale_max),
@@ -113,8 +112,8 @@ class LogMaxScaler(LossScaler):
         return {role: tf.where(zero, s[role], value) for role, value in new.items()}
 
 
-def _share(beta: Any, t: tf.Tensor) -> tf.Tensor:
-    """`(1 - beta) / (1 - beta^t)`: the newest entry's weight in an average freed of its start."""
+def _share(beta: float, t: tf.Tensor) -> tf.Tensor:
+    """`(1 - beta) / (1 - beta^t)`: the newest entry's weight in a bias-corrected average."""
     log_beta = math.log(max(beta, sys.float_info.min))
     return tf.minimum(numerics.quotient(1.0 - beta, -tf.math.expm1(t * log_beta)), 1.0)
 

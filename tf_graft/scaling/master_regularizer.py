@@ -1,12 +1,13 @@
-"""Regularization of half-precision weights, computed on their float32 masters."""
+"""A regularizer of half-precision weights that is computed on their float32 masters."""
 
-from typing import Any
+from collections.abc import Callable
 
 import keras
 import tensorflow as tf
 
 from tf_graft.core import numerics, rows
 from tf_graft.core.parameters import Parameter
+from tf_graft.core.types import Config, Gradient, Scalar
 from tf_graft.core.write import Whole
 
 
@@ -14,15 +15,15 @@ from tf_graft.core.write import Whole
 class MasterRegularizer(keras.regularizers.Regularizer):
     """A regularizer that `MixedPrecision` computes in float32, where half precision would lose it.
 
-    For half-precision weights the model's loss does not contain it: the optimizer adds its
-    gradient, taken at the float32 master, to the loss's. For other weights it is the
-    regularizer given.
+    The model's loss does not contain the penalty of half-precision weights: the optimizer computes
+    its gradient at the float32 master and adds it to that of the loss. On other weights it acts as
+    the given regularizer.
 
     Args:
         regularizer: a Keras regularizer, its name or its config.
 
     Raises:
-        ValueError: Keras does not know it.
+        ValueError: Keras does not know the regularizer.
 
     Example:
         >>> layer = keras.layers.Dense(1, kernel_regularizer=MasterRegularizer("l2"))
@@ -31,22 +32,22 @@ class MasterRegularizer(keras.regularizers.Regularizer):
         NVIDIA's OpenSeq2Seq, `mp_regularizer_wrapper`.
     """
 
-    def __init__(self, regularizer: Any):
+    def __init__(self, regularizer: Callable[[tf.Tensor], tf.Tensor] | str | Config):
         self.regularizer = keras.regularizers.get(regularizer)
 
-    def __call__(self, x: Any) -> Any:
-        """The penalty of weights of any shape, a scalar: zero for half precision."""
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns the penalty of weights of any shape, a scalar: zero for half precision."""
         if tf.as_dtype(x.dtype) in numerics.HALF:
             return tf.zeros([])
         return self.regularizer(x)
 
-    def get_config(self) -> dict[str, Any]:
-        """The regularizer, serialized."""
+    def get_config(self) -> Config:
+        """Returns the regularizer, serialized."""
         return {"regularizer": keras.regularizers.serialize(self.regularizer)}
 
     @classmethod
-    def added(cls, gradient: Any, parameter: Parameter, scale: Any) -> Any:
-        """The gradient, with that of the penalty times `scale` where the loss left it out."""
+    def added(cls, gradient: Gradient, parameter: Parameter, scale: Scalar | None) -> Gradient:
+        """Adds the gradient of the penalty, times `scale`, if the loss does not contain it."""
         regularizer = getattr(parameter.variable, "regularizer", None)
         if not isinstance(regularizer, cls) or "master" not in parameter.state:
             return gradient

@@ -3,21 +3,14 @@
 from typing import Any, Unpack
 
 import keras
-import tensorflow as tf
 
-from tf_graft.core import keras_contract, numerics, replicas, write
-from tf_graft.core.arguments import Common
-from tf_graft.core.checks import shown
-from tf_graft.core.parameters import Parameter
+from tf_graft.core import keras_contract
+from tf_graft.core.options import Common
 from tf_graft.core.registry import register
-from tf_graft.core.wrapper import LIFTED, PIPELINE, Around, refuse_built
+from tf_graft.core.types import Config, OptimizerLike, RateLike
+from tf_graft.core.wrapper import Around
 from tf_graft.scaling import registry
-from tf_graft.scaling.master_regularizer import MasterRegularizer
-from tf_graft.scaling.scaler import State
-
-
-def _short(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else repr(value)
+from tf_graft.scaling.loss_scaling import LossScaling, ScaledOnce, refuse_factor, variables_of
 
 
 @register
@@ -44,7 +37,7 @@ class MixedPrecision(Around, keras_contract.ScalesLoss):
         loss_scale: a number for a fixed scale, `"backoff"`, `"logmax"`, a scaler of
             `tf_graft.scaling` or its config; None for 1.
         learning_rate: instead of the optimizer's own, if not None.
-        **common: see `tf_graft.core.arguments.Common`; instead of the optimizer's own.
+        **common: see `tf_graft.core.options.Common`; instead of the optimizer's own.
 
     Raises:
         TypeError: an argument of the wrong type; an optimizer that cannot be wrapped.
@@ -67,85 +60,27 @@ class MixedPrecision(Around, keras_contract.ScalesLoss):
         (arXiv 1805.10387).
     """
 
+    reshapes = False
+    loss_scale_factor: Any = ScaledOnce()
+
     def __init__(
         self,
-        optimizer: Any,
+        optimizer: OptimizerLike | str | Config,
         loss_scale: Any = None,
-        learning_rate: Any = None,
+        learning_rate: RateLike | None = None,
         **common: Unpack[Common],
     ):
         super().__init__(optimizer, learning_rate, **common)
+        refuse_factor(type(self).__name__, self.loss_scale_factor)
         self.scaler = registry.get(loss_scale)
-        self._scaler_state = {
-            role: self._scalar(f"loss_scale/{role}", slot)
-            for role, slot in self.scaler.slots().items()
-        }
+        self._scaler_state = variables_of(self.scaler, self.add_scalar)
 
-    @property
-    def loss_scale_factor(self) -> Any:
-        """What scales the loss. Keras' `LossScaleOptimizer` sets it on what it is put around."""
-        return getattr(self, "scaler", None)
+    def scaling(self) -> LossScaling:
+        return LossScaling(self.scaler, self._scaler_state)
 
-    @loss_scale_factor.setter
-    def loss_scale_factor(self, value: Any) -> None:
-        if value is not None:
-            raise ValueError(
-                f"{type(self).__name__}(loss_scale_factor={shown(value, _short)}): the loss would "
-                "be scaled twice; give loss_scale only."
-            )
-        if hasattr(self, "scaler"):
-            raise ValueError(
-                f"{type(self).__name__}: it scales the loss itself and must be the outermost "
-                "optimizer; do not put it into a LossScaleOptimizer."
-            )
-
-    def loss_scale(self) -> tf.Tensor:
-        """The scale in use now, a float32 scalar."""
-        return self.scaler.scale(self._present())
-
-    def scale_loss(self, loss: Any) -> tf.Tensor:
-        """The loss times the scale, in float32 at least. Keras' `fit` calls it."""
-        loss = tf.convert_to_tensor(loss)
-        loss = tf.cast(loss, numerics.compute_dtype(loss.dtype))
-        return loss * tf.cast(self.loss_scale(), loss.dtype)
-
-    def divisor(self) -> Any:
-        """The scale; None where it is one for good."""
-        scale = self.loss_scale()
-        return None if not self._scaler_state and tf.get_static_value(scale) == 1 else scale
-
-    def penalized(self, gradients: list[Any], parameters: list[Parameter], scale: Any) -> list[Any]:
-        both = zip(gradients, parameters, strict=True)
-        return [MasterRegularizer.added(g, p, scale) for g, p in both]
-
-    def judged(self, gradients: list[Any], scale: Any, finite: tf.Tensor | None) -> None:
-        amax = tf.zeros([])
-        if self.scaler.needs_amax:
-            peaks = [tf.cast(numerics.peak(numerics.values(g)), tf.float32) for g in gradients]
-            amax = numerics.divided(tf.reduce_max(tf.stack(peaks)), scale)
-        finite = tf.constant(True) if finite is None else finite
-        for role, value in self.scaler.update(self._present(), finite, amax).items():
-            write.put(self._scaler_state[role], value)
-
-    def handed_over(self, owner: str) -> dict[str, Any]:
-        """What it does for its optimizer, as arguments for what is to do it in its place.
-
-        Raises:
-            ValueError: it has been built.
-        """
-        refuse_built(owner, "optimizer", self)
-        names = {*PIPELINE, *LIFTED, "weight_decay"} - {"loss_scale_factor"}
-        return {name: getattr(self, name) for name in names} | {"loss_scale": self.scaler}
-
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         scaler = keras.saving.serialize_keras_object(self.scaler)
         return super().get_config() | {"loss_scale": scaler, "loss_scale_factor": None}
 
-    def _arguments(self) -> dict[str, Any]:
-        return super()._arguments() | {"loss_scale": self.scaler, "loss_scale_factor": None}
-
-    def _present(self) -> State:
-        return {
-            role: tf.convert_to_tensor(replicas.local(variable))
-            for role, variable in self._scaler_state.items()
-        }
+    def arguments(self) -> Config:
+        return super().arguments() | {"loss_scale": self.scaler, "loss_scale_factor": None}

@@ -1,15 +1,16 @@
-"""Loss scalers by name: for configs, for saved models, and for people."""
+"""Loss scalers by name, for configs, saved models and users."""
 
 import inspect
 import numbers
 from collections.abc import Mapping
-from typing import Any
+from typing import TypeGuard
 
 import keras
 import numpy as np
 
 from tf_graft.core.checks import shown
 from tf_graft.core.names import Registry, refuse_unknown
+from tf_graft.core.types import Config
 from tf_graft.scaling.backoff import BackoffScaler
 from tf_graft.scaling.fixed import FixedScaler
 from tf_graft.scaling.logmax import LogMaxScaler
@@ -19,7 +20,7 @@ SCALERS: Registry[LossScaler] = Registry("loss scaler")
 SCALERS.add(FixedScaler, "fixed", "FixedScaler")
 SCALERS.add(BackoffScaler, "backoff", "BackoffScaler")
 SCALERS.add(LogMaxScaler, "logmax", "LogMaxScaler")
-# OpenSeq2Seq's parameters and their types.
+# The parameters of OpenSeq2Seq, with their types.
 _BOUNDS: dict[str, type] = {"scale_min": float, "scale_max": float}
 _PARAMS: dict[str, dict[str, type]] = {
     "backoff": _BOUNDS | {"step_factor": float, "step_window": int},
@@ -29,22 +30,22 @@ _PARAMS: dict[str, dict[str, type]] = {
 
 
 def AutomaticLossScaler(
-    algorithm: str = "Backoff", params: Mapping[str, Any] | None = None
+    algorithm: str = "Backoff", params: Mapping[str, object] | None = None
 ) -> LossScaler:
-    """The scaler that OpenSeq2Seq's `AutomaticLossScaler` with the same arguments is.
+    """Makes the scaler that the same arguments make in OpenSeq2Seq.
 
-    Differs from OpenSeq2Seq's: it is a `BackoffScaler` or a `LogMaxScaler`, nothing around it, and
+    Differences from OpenSeq2Seq: the result is a plain `BackoffScaler` or `LogMaxScaler`, and
     ranges are checked.
 
     Args:
         algorithm: `"Backoff"` or `"LogMax"`, in upper or lower case. Default `"Backoff"`.
-        params: the scaler's arguments by name, a float where one is wanted (not 1), an int where
-            one is wanted. OpenSeq2Seq's arguments only: no `hysteresis`. Default None, for none.
+        params: the scaler's arguments by name, each of its exact type: 1.0, not 1, for a float.
+            Only OpenSeq2Seq's arguments: no `hysteresis`. Default None, no arguments.
 
     Raises:
-        TypeError: `algorithm` is no string, or `params` no dict.
-        ValueError: an unknown algorithm or parameter, or a parameter of the wrong type or out of
-            range, named.
+        TypeError: `algorithm` is not a string, or `params` not a dict.
+        ValueError: the algorithm or a parameter is unknown, or a parameter has the wrong type or is
+            out of range.
 
     Example:
         >>> AutomaticLossScaler("LogMax", {"scale_max": 1024.0}).scale_max
@@ -72,18 +73,18 @@ def AutomaticLossScaler(
     return get({"name": name, **given})
 
 
-def get(identifier: Any) -> LossScaler:
-    """The scaler that an identifier stands for.
+def get(identifier: object) -> LossScaler:
+    """Returns the scaler that an identifier stands for.
 
     Args:
         identifier: a scaler, returned as it is; a number, for a fixed scale; None, for 1; a name
-            (`"backoff"`, `"logmax"`, `"fixed"`, in upper or lower case); a flat config
-            (`{"name": "backoff", "step_window": 100}`); or what
-            `keras.saving.serialize_keras_object` made of a scaler. A dict given is left unchanged.
+            (`"backoff"`, `"logmax"`, `"fixed"`; case and underscores do not matter); a flat config
+            (`{"name": "backoff", "step_window": 100}`); or the result of
+            `keras.saving.serialize_keras_object` on a scaler. A dict is left unchanged.
 
     Raises:
-        TypeError: something else.
-        ValueError: an unknown name or argument, or a bad argument.
+        TypeError: `identifier` is none of these.
+        ValueError: the name or an argument is unknown, or an argument is refused.
 
     Example:
         >>> get({"name": "backoff", "step_window": 100}).step_window
@@ -102,18 +103,18 @@ def get(identifier: Any) -> LossScaler:
     if _is_number(identifier):
         return FixedScaler(identifier)
     raise TypeError(
-        f"scaling.get({shown(identifier)}): a scaler, a number, None, a name, or a dict with "
-        "'name' or 'class_name' is wanted."
+        f"scaling.get({shown(identifier)}): give a scaler, a number, None, a name, or a dict with "
+        "'name' or 'class_name'."
     )
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
-def _build(name: str, arguments: dict[str, Any]) -> LossScaler:
+def _build(name: str, arguments: Config) -> LossScaler:
     cls = SCALERS.get(name)
     if cls is None:
         raise SCALERS.unknown("scaling.get", name)
@@ -121,12 +122,14 @@ def _build(name: str, arguments: dict[str, Any]) -> LossScaler:
     return cls(**arguments)
 
 
-def _deserialized(config: Mapping[str, Any]) -> LossScaler:
+def _deserialized(config: Mapping[str, object]) -> LossScaler:
     try:
         result = keras.saving.deserialize_keras_object(dict(config))
-    except TypeError as error:  # Keras' word for what it does not know
+    except TypeError as error:  # Keras raises it for unknown classes
         reason = shown(error, str)
-        raise ValueError(f"scaling.get({shown(config)}): it is no loss scaler: {reason}.") from None
+        raise ValueError(
+            f"scaling.get({shown(config)}): it is not a loss scaler: {reason}."
+        ) from None
     if not isinstance(result, LossScaler):
         raise ValueError(f"scaling.get: {config['class_name']!r} is not a loss scaler.")
     return result

@@ -1,64 +1,65 @@
-"""What all loss scalers share: pure functions from one state to the next, and bounds of a scale."""
+"""The base class of loss scalers, and the checks of their arguments."""
 
 import inspect
-from typing import Any, Self
+from typing import Self, TypeAlias
 
 import tensorflow as tf
 
 from tf_graft.core import checks
 from tf_graft.core.slots import Slot
+from tf_graft.core.types import Config
 
-State = dict[str, tf.Tensor]  # by role, a scalar each
+State: TypeAlias = dict[str, tf.Tensor]  # scalars by role
 
-# Between these, in float32, a scale and its reciprocal are both normal numbers.
+# Within these bounds a scale and its reciprocal are both normal numbers in float32.
 SCALES = SMALLEST, LARGEST = 2.0**-126, 2.0**126
 
 
 class LossScaler:
-    """When to change the factor that the loss is multiplied by. It holds no variable.
+    """Decides when to change the factor by which the loss is multiplied. It holds no variable.
 
-    A scaler says what is to be remembered (`slots`), which scale a state means (`scale`) and which
-    state comes after an update (`update`); whoever uses it keeps the state. Subclasses keep each
-    constructor argument in an attribute of the same name; what such an attribute is set to later
-    is checked as the constructor does.
+    A scaler declares its state (`slots`) and defines the scale of a state (`scale`) and the state
+    after an update (`update`); its user keeps the state. Subclasses keep each constructor argument
+    in an attribute of the same name; setting such an attribute later checks the value as the
+    constructor does.
     """
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         super().__setattr__(name, checks.as_constructed(self, name, value))
 
-    needs_amax = False  # whether `update` looks at `amax`, which costs a pass over all gradients
+    needs_amax = False  # whether `update` uses `amax`, which costs a pass over all gradients
 
     def slots(self) -> dict[str, Slot]:
-        """What is remembered: scalars, by role; `"scale"` where the scale moves."""
+        """Returns the state's slots, scalars by role; `"scale"` if the scale changes."""
         return {}
 
     def scale(self, s: State) -> tf.Tensor:
-        """The scale in use now, a float32 scalar."""
+        """Returns the present scale, a float32 scalar."""
         return s["scale"]
 
     def update(self, s: State, finite: tf.Tensor, amax: tf.Tensor) -> State:
-        """The state after an update of the weights, made or skipped. Pure: reads no variable.
+        """Returns the state after an update of the weights, made or skipped. Reads no variable.
 
         Args:
-            s: the state by role, a scalar each.
+            s: the state, scalars by role.
             finite: whether all gradients were finite, a boolean scalar.
-            amax: the largest magnitude in the unscaled gradients, a float32 scalar. It does not
-                matter where `finite` is False, or where `needs_amax` is.
+            amax: the largest magnitude in the unscaled gradients, a float32 scalar. It is arbitrary
+                if `finite` or `needs_amax` is False.
         """
         raise NotImplementedError(f"{type(self).__name__} must define update(s, finite, amax).")
 
-    def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments as plain Python values."""
+    def get_config(self) -> Config:
+        """Returns the constructor's arguments as plain Python values."""
         return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Self:
-        """The scaler whose `get_config` this is."""
+    def from_config(cls, config: Config) -> Self:
+        """Makes a scaler from the result of `get_config`."""
         return cls(**config)
 
 
-def bounds(owner: str, scale_min: Any, scale_max: Any) -> tuple[float, float]:
-    """`scale_min` and `scale_max`, checked."""
+def bounds(owner: str, scale_min: object, scale_max: object) -> tuple[float, float]:
+    """Checks `scale_min` and `scale_max` and returns them."""
     low, high = factor(owner, "scale_min", scale_min), factor(owner, "scale_max", scale_max)
     if low > high:
         raise ValueError(
@@ -68,8 +69,8 @@ def bounds(owner: str, scale_min: Any, scale_max: Any) -> tuple[float, float]:
     return low, high
 
 
-def factor(owner: str, name: str, value: Any) -> float:
-    """A scale: above zero, and neither it nor its reciprocal out of float32's normal range."""
+def factor(owner: str, name: str, value: object) -> float:
+    """Checks a scale: it and its reciprocal must lie in float32's normal range. Returns it."""
     result = checks.number(owner, name, value, 0, open_low=True)
     if not SMALLEST <= result <= LARGEST:
         raise ValueError(f"{owner}({name}={value}): {name} must lie in [2^-126, 2^126].")

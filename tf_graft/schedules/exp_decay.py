@@ -46,7 +46,13 @@ class ExpDecay(Schedule):
     """
 
     def __init__(
-        self, learning_rate, decay_steps, decay_rate, staircase=False, begin_decay_at=0, min_lr=0.0
+        self,
+        learning_rate: float,
+        decay_steps: int,
+        decay_rate: float,
+        staircase: bool = False,
+        begin_decay_at: int = 0,
+        min_lr: float = 0.0,
     ):
         owner = type(self).__name__
         rate = checks.number(owner, "learning_rate", learning_rate, low=0)
@@ -59,10 +65,10 @@ class ExpDecay(Schedule):
         self.begin_decay_at = checks.integer(owner, "begin_decay_at", begin_decay_at, low=0)
         self.min_lr = checks.number(owner, "min_lr", min_lr, low=0, high=rate, float64=True)
 
-    def rate(self, t):
-        """The decayed rate."""
+    def rate(self, t: tf.Tensor) -> tf.Tensor:
+        """Returns the decayed rate."""
         steps = tf.maximum(t - self.begin_decay_at, 0)
         p = precise(steps // self.decay_steps) if self.staircase else ratio(steps, self.decay_steps)
-        # By the logarithm: float32 would round decay_rate, and then take a power of it.
+        # Through the logarithm: float32 would round decay_rate before raising it to a power.
         decayed = self.learning_rate * tf.exp(p * math.log(self.decay_rate))
         return tf.maximum(decayed, self.min_lr)

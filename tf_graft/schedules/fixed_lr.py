@@ -30,10 +30,10 @@ class FixedLR(Schedule):
         OpenSeq2Seq, `lr_policies.fixed_lr` (arXiv:1805.10387).
     """
 
-    def __init__(self, learning_rate):
+    def __init__(self, learning_rate: float):
         owner = type(self).__name__
         self.learning_rate = checks.number(owner, "learning_rate", learning_rate, low=0)
 
-    def rate(self, t):
-        """The constant rate."""
+    def rate(self, t: tf.Tensor) -> tf.Tensor:
+        """Returns the constant rate."""
         return self.learning_rate * precise(tf.ones_like(t))

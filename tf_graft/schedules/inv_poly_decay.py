@@ -11,19 +11,19 @@ from tf_graft.schedules.schedule import Schedule, precise, progress, ramp, remai
 
 @keras.saving.register_keras_serializable(package="tf_graft")
 class InvPolyDecay(Schedule):
-    """Falls as one over a power of the time, from `learning_rate` to `min_lr`.
+    """Falls as the inverse of a power of the time, from `learning_rate` to `min_lr`.
 
         begin = max(begin_decay_at, warmup_steps)
         x = clip((t - begin) / decay_steps, 0, 1)
         s = (learning_rate / min_lr)^(1 / power) - 1
         rate(t) = min(t / warmup_steps, 1) * learning_rate / (1 + s * x)^power
 
-    `decay_steps` counts from `begin`. The warm-up rises from 0, so its first update moves nothing.
+    `decay_steps` counts from `begin`. The warm-up rises from 0: its first update changes nothing.
 
     Differences from OpenSeq2Seq's `inv_poly_decay`:
         * `begin_decay_at` and `warmup_steps` work as in `PolyDecay`; there they were ignored.
         * The rate stays at `min_lr` after `decay_steps`; there it kept falling.
-        * `min_lr=0` is refused; there 1e-8 took its place, a fall of seven decades in one step.
+        * `min_lr=0` is refused; there 1e-8 replaced it, a fall of seven decades in one step.
         * `min_lr` above `learning_rate` is refused; there the rate was constant.
 
     Args:
@@ -39,7 +39,7 @@ class InvPolyDecay(Schedule):
         ValueError: If an argument lies outside its range.
 
     Example:
-        One over 1, 2, 3, 4, 5 and no further:
+        60 over 1, 2, 3, 4, 5, then constant:
 
         >>> schedule = InvPolyDecay(60.0, decay_steps=4, min_lr=12.0)
         >>> [round(float(schedule(step)), 4) for step in range(6)]
@@ -50,7 +50,13 @@ class InvPolyDecay(Schedule):
     """
 
     def __init__(
-        self, learning_rate, decay_steps, min_lr, power=1.0, begin_decay_at=0, warmup_steps=0
+        self,
+        learning_rate: float,
+        decay_steps: int,
+        min_lr: float,
+        power: float = 1.0,
+        begin_decay_at: int = 0,
+        warmup_steps: int = 0,
     ):
         owner = type(self).__name__
         rate = checks.number(owner, "learning_rate", learning_rate, low=0, open_low=True)
@@ -63,15 +69,15 @@ class InvPolyDecay(Schedule):
         self.begin_decay_at = checks.integer(owner, "begin_decay_at", begin_decay_at, low=0)
         self.warmup_steps = checks.integer(owner, "warmup_steps", warmup_steps, low=0)
 
-    def rate(self, t):
-        """The warmed-up and decayed rate."""
+    def rate(self, t: tf.Tensor) -> tf.Tensor:
+        """Returns the rate after warm-up and decay."""
         begin = max(self.begin_decay_at, self.warmup_steps)
         done = progress(t, begin, self.decay_steps)
         left = remaining(t, begin, self.decay_steps)
-        # From the end backwards and through logarithms: s itself overflows for small powers.
+        # Counted from the end, in logarithms, because s itself overflows for small powers.
         fall = math.log(self.min_lr) - math.log(self.learning_rate)
         base = math.exp(fall / self.power)
-        if base < 0.5:  # near 0 or near 1, as float32 has it precisely
+        if base < 0.5:  # the form that float32 represents precisely, near 0 or near 1
             logarithm = tf.math.log(done + base * left)
         else:
             logarithm = tf.math.log1p(math.expm1(fall / self.power) * left)

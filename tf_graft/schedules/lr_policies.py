@@ -1,27 +1,29 @@
 """OpenSeq2Seq's learning-rate policies: same names, arguments, defaults and values, traps included.
 
-For models that were tuned with them. New work is better served by the classes of
+They are for models that were tuned with them. For new models use the classes of
 `tf_graft.schedules`, which have none of the traps.
 
-`global_step` counts the updates done before this one: an int, a NumPy number, a tensor or a
-variable, in eager mode and in `tf.function`. Rates are float32 and so is the arithmetic. Arguments
-are not checked beyond what OpenSeq2Seq checked.
+`global_step` is the number of updates done before this one: an int, a NumPy number, a tensor or a
+variable, in eager mode and in `tf.function`. Rates are float32 and are computed in float32. Only
+the arguments that OpenSeq2Seq checked are checked.
 
 Reference: OpenSeq2Seq (arXiv:1805.10387), `optimizers/lr_policies.py` at commit 8681d381.
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
+from tf_graft.core.types import Scalar, TensorLike
 from tf_graft.schedules.schedule import as_step
 
 
-def fixed_lr(global_step, learning_rate):
-    """`learning_rate` itself, whatever the step.
+def fixed_lr(global_step: TensorLike, learning_rate: Scalar) -> Scalar:
+    """Returns `learning_rate` itself at every step.
 
-    Trap: a Python float comes back as it is, not as a tensor.
+    Trap: a Python float is returned unchanged, not as a tensor.
 
     Args:
         global_step: Ignored.
@@ -34,13 +36,19 @@ def fixed_lr(global_step, learning_rate):
     return learning_rate
 
 
-def piecewise_constant(global_step, learning_rate, boundaries, decay_rates, steps_per_epoch=None):
-    """`learning_rate * decay_rates[i]` once `boundaries[i]` is past, before that `learning_rate`.
+def piecewise_constant(
+    global_step: TensorLike,
+    learning_rate: float,
+    boundaries: Sequence[float],
+    decay_rates: Sequence[float],
+    steps_per_epoch: float | None = None,
+) -> tf.Tensor:
+    """Returns `learning_rate`, and `learning_rate * decay_rates[i]` after step `boundaries[i]`.
 
     Trap: a boundary still belongs to the piece before it.
-    Trap: fractions of epochs make float boundaries, refused beside an integer step.
-    Trap: without boundaries it is an IndexError.
-    Difference: boundaries out of order are refused at every step; there at some steps only.
+    Trap: fractions of epochs make float boundaries, which are refused with an integer step.
+    Trap: without boundaries it raises an IndexError.
+    Difference: unsorted boundaries are refused at every step; there at some steps only.
 
     Args:
         global_step: The step.
@@ -50,9 +58,9 @@ def piecewise_constant(global_step, learning_rate, boundaries, decay_rates, step
         steps_per_epoch: Steps in an epoch. Default: None, `boundaries` are steps.
 
     Raises:
-        ValueError: If the lists differ in length, or boundaries and step in kind (int, float).
+        ValueError: If the lists differ in length, or only one of step and boundaries is float.
         IndexError: If there are no boundaries.
-        tf.errors.InvalidArgumentError: If the boundaries are out of order.
+        tf.errors.InvalidArgumentError: If the boundaries are not sorted.
 
     Example:
         >>> [float(piecewise_constant(step, 1.0, [3], [0.5])) for step in (3, 4)]
@@ -68,17 +76,18 @@ def piecewise_constant(global_step, learning_rate, boundaries, decay_rates, step
 
 
 def exp_decay(
-    global_step,
-    learning_rate,
-    decay_steps,
-    decay_rate,
-    use_staircase_decay,
-    begin_decay_at=0,
-    min_lr=0.0,
-):
-    """`max(min_lr, learning_rate * decay_rate^p)`, p = (step - begin_decay_at) / decay_steps.
+    global_step: TensorLike,
+    learning_rate: Scalar,
+    decay_steps: Scalar,
+    decay_rate: Scalar,
+    use_staircase_decay: bool,
+    begin_decay_at: Scalar = 0,
+    min_lr: Scalar = 0.0,
+) -> tf.Tensor:
+    """Returns `max(min_lr, learning_rate * decay_rate^p)`.
 
-    Before `begin_decay_at` it is `max(min_lr, learning_rate)`.
+    p is `(step - begin_decay_at) / decay_steps`. Before `begin_decay_at` the rate is
+    `max(min_lr, learning_rate)`.
 
     Trap: `min_lr` above `learning_rate` replaces it from step 0 on.
     Trap: `decay_steps=0` makes p NaN, which the floor turns into `min_lr`.
@@ -104,19 +113,25 @@ def exp_decay(
         p = tf.floor(p)
     decayed = learning_rate * tf.pow(tf.cast(decay_rate, tf.float32), p)
     rate = tf.where(step < begin_decay_at, learning_rate, decayed)
-    # Not tf.maximum: what that makes of NaN depends on the order of its arguments and the device.
+    # Not tf.maximum: its result for NaN depends on the order of the arguments and on the device.
     return tf.where(rate > min_lr, rate, min_lr)
 
 
 def poly_decay(
-    global_step, learning_rate, decay_steps, power=1.0, begin_decay_at=0, min_lr=0.0, warmup_steps=0
-):
-    """`(warm - min_lr) * (1 - x)^power + min_lr` with x = (step - begin_decay_at) / decay_steps.
+    global_step: TensorLike,
+    learning_rate: Scalar,
+    decay_steps: Scalar,
+    power: Scalar = 1.0,
+    begin_decay_at: Scalar = 0,
+    min_lr: Scalar = 0.0,
+    warmup_steps: float = 0,
+) -> tf.Tensor:
+    """Returns `(warm - min_lr) * (1 - x)^power + min_lr`.
 
-    x stops at 1; `warm` is `learning_rate`, times `step / warmup_steps` before `warmup_steps`.
-    Before `begin_decay_at` the rate is `warm`.
+    x is `(step - begin_decay_at) / decay_steps`, at most 1; `warm` is `learning_rate`, times
+    `step / warmup_steps` before `warmup_steps`. Before `begin_decay_at` the rate is `warm`.
 
-    Trap: unless `begin_decay_at >= warmup_steps`, warm-up and decay run at once.
+    Trap: unless `begin_decay_at >= warmup_steps`, warm-up and decay run at the same time.
     Trap: `decay_steps=0` gives NaN; `min_lr` above `learning_rate` makes the rate rise.
 
     Args:
@@ -141,13 +156,21 @@ def poly_decay(
 
 
 def cosine_decay(
-    global_step, learning_rate, decay_steps, power=1.0, begin_decay_at=0, min_lr=0.0, warmup_steps=0
-):
-    """`warm * ((1 - min_lr) * (1 + cos(pi x)) / 2 + min_lr)`, `warm` and x as in `poly_decay`.
+    global_step: TensorLike,
+    learning_rate: Scalar,
+    decay_steps: Scalar,
+    power: Scalar = 1.0,
+    begin_decay_at: Scalar = 0,
+    min_lr: Scalar = 0.0,
+    warmup_steps: float = 0,
+) -> tf.Tensor:
+    """Returns `warm * ((1 - min_lr) * (1 + cos(pi x)) / 2 + min_lr)`.
+
+    `warm` and x are those of `poly_decay`.
 
     Trap: `min_lr` is a fraction of `learning_rate`, not a rate.
     Trap: `power` is ignored.
-    Trap: unless `begin_decay_at >= warmup_steps`, warm-up and decay run at once.
+    Trap: unless `begin_decay_at >= warmup_steps`, warm-up and decay run at the same time.
     Trap: `decay_steps=0` gives NaN.
 
     Args:
@@ -156,7 +179,7 @@ def cosine_decay(
         decay_steps: Length of the decay, counted from `begin_decay_at`.
         power: Ignored.
         begin_decay_at: First step of the decay. Default: 0.
-        min_lr: What is left of `learning_rate` at the end, as a fraction. Default: 0.
+        min_lr: The rate at the end, as a fraction of `learning_rate`. Default: 0.
         warmup_steps: Length of the linear warm-up. Default: 0, none.
 
     Example:
@@ -171,29 +194,29 @@ def cosine_decay(
 
 
 def transformer_policy(
-    global_step,
-    learning_rate,
-    d_model,
-    warmup_steps,
-    max_lr=None,
-    coefficient=1.0,
-    dtype=tf.float32,
-):
-    """`coefficient * learning_rate * d_model^-0.5 * min(n * warmup_steps^-1.5, n^-0.5)`.
+    global_step: TensorLike,
+    learning_rate: Scalar,
+    d_model: float,
+    warmup_steps: Scalar,
+    max_lr: Scalar | None = None,
+    coefficient: Scalar = 1.0,
+    dtype: tf.DType = tf.float32,
+) -> tf.Tensor:
+    """Returns `coefficient * learning_rate * d_model^-0.5 * min(n * warmup_steps^-1.5, n^-0.5)`.
 
     n is `global_step + 1`.
 
     Trap: `dtype=tf.float16` overflows and gives 0 from step 65520 on.
-    Trap: `warmup_steps=0` is infinity inside, and means no warm-up.
+    Trap: `warmup_steps=0` leads to an infinity, and means no warm-up.
 
     Args:
         global_step: The step.
         learning_rate: A factor.
         d_model: Width of the model.
         warmup_steps: Length of the warm-up.
-        max_lr: The rate is cut off at this. Default: None, no limit.
-        coefficient: Another factor; 0.002 is advised for Adam. Default: 1.
-        dtype: Type of the arithmetic and of the rate. Default: float32.
+        max_lr: The upper limit of the rate. Default: None, no limit.
+        coefficient: Another factor; OpenSeq2Seq advises 0.002 for Adam. Default: 1.
+        dtype: The dtype of the arithmetic and of the rate. Default: float32.
 
     Example:
         >>> float(transformer_policy(3, 1.0, d_model=4, warmup_steps=4))
@@ -207,13 +230,21 @@ def transformer_policy(
 
 
 def inv_poly_decay(
-    global_step, learning_rate, decay_steps, min_lr, power=1.0, begin_decay_at=0, warmup_steps=0
-):
-    """`learning_rate / (1 + s * step)^power`, s such that it is `min_lr` at `decay_steps`.
+    global_step: TensorLike,
+    learning_rate: float,
+    decay_steps: float,
+    min_lr: float,
+    power: float = 1.0,
+    begin_decay_at: float = 0,
+    warmup_steps: float = 0,
+) -> tf.Tensor:
+    """Returns `learning_rate / (1 + s * step)^power`.
+
+    s is such that the rate is `min_lr` at step `decay_steps`.
 
     Trap: `begin_decay_at` and `warmup_steps` are ignored.
     Trap: the rate keeps falling below `min_lr` after `decay_steps`.
-    Trap: `min_lr` below 1e-8 is taken for 1e-8, and above `learning_rate` for `learning_rate`.
+    Trap: `min_lr` is raised to 1e-8, and lowered to `learning_rate`, without a word.
 
     Args:
         global_step: The step.
@@ -239,7 +270,9 @@ def inv_poly_decay(
     return learning_rate / tf.pow(1.0 + s * step, power)
 
 
-def _check_boundaries(boundaries, decay_rates, step):
+def _check_boundaries(
+    boundaries: Sequence[float], decay_rates: Sequence[float], step: tf.Tensor
+) -> None:
     where = f"piecewise_constant(boundaries={boundaries}, decay_rates={decay_rates})"
     if len(boundaries) != len(decay_rates):
         raise ValueError(f"{where}: there must be one decay rate for each boundary.")
@@ -252,7 +285,7 @@ def _check_boundaries(boundaries, decay_rates, step):
         raise tf.errors.InvalidArgumentError(None, None, f"{where}: boundaries must increase.")
 
 
-def _warmed_up(step, learning_rate, warmup_steps):
+def _warmed_up(step: tf.Tensor, learning_rate: Scalar, warmup_steps: float) -> tf.Tensor:
     learning_rate = tf.cast(learning_rate, tf.float32)
     if warmup_steps <= 0:
         return learning_rate
@@ -260,7 +293,7 @@ def _warmed_up(step, learning_rate, warmup_steps):
     return tf.where(step < warmup_steps, rising, learning_rate)
 
 
-def _progress(step, begin_decay_at, decay_steps):
+def _progress(step: tf.Tensor, begin_decay_at: Scalar, decay_steps: Scalar) -> tf.Tensor:
     decay_steps = tf.cast(decay_steps, tf.float32)
     done = tf.cast(step - begin_decay_at, tf.float32)
     return tf.minimum(done, decay_steps) / decay_steps

@@ -1,15 +1,21 @@
 """A learning rate that changes at given steps or epochs."""
 
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
 import keras
 import tensorflow as tf
 
 from tf_graft.core import checks
+from tf_graft.core.types import Config
 from tf_graft.schedules.schedule import Schedule
+
+Number = TypeVar("Number", int, float)
 
 
 @keras.saving.register_keras_serializable(package="tf_graft")
 class PiecewiseConstant(Schedule):
-    """Multiplies the rate by `decay_rates[i]` once step `boundaries[i]` is past.
+    """Multiplies `learning_rate` by `decay_rates[i]` after step `boundaries[i]`.
 
         i = number of boundaries (times `steps_per_epoch` if given) below t
         rate(t) = learning_rate * (1, *decay_rates)[i]
@@ -18,14 +24,14 @@ class PiecewiseConstant(Schedule):
     Keras. The rates are multiples of `learning_rate`, not of each other.
 
     Differences from OpenSeq2Seq's `piecewise_constant`:
-        * Fractions of epochs are accepted, rounded to the nearest step; there they were an error.
-        * Boundaries out of order are refused; there they failed while training.
-        * Without boundaries the rate is constant; there it was an IndexError.
+        * Fractions of epochs are accepted and rounded to the nearest step; there they were refused.
+        * Unsorted boundaries are refused; there they failed during training.
+        * Without boundaries the rate is constant; there that raised an IndexError.
 
     Args:
         learning_rate: The rate before the first boundary, at least 0.
         boundaries: Increasing steps, each at least 0; epochs if `steps_per_epoch` is given.
-        decay_rates: As many factors as boundaries, each at least 0.
+        decay_rates: One factor for each boundary, at least 0.
         steps_per_epoch: Updates in an epoch, at least 1. Default: None, `boundaries` are steps.
 
     Raises:
@@ -41,19 +47,28 @@ class PiecewiseConstant(Schedule):
         OpenSeq2Seq, `lr_policies.piecewise_constant` (arXiv:1805.10387).
     """
 
-    def __init__(self, learning_rate, boundaries, decay_rates, steps_per_epoch=None):
+    def __init__(
+        self,
+        learning_rate: float,
+        boundaries: Sequence[float],
+        decay_rates: Sequence[float],
+        steps_per_epoch: int | None = None,
+    ):
         owner = type(self).__name__
         self.learning_rate = checks.number(owner, "learning_rate", learning_rate, low=0)
         self.steps_per_epoch = checks.integer(
             owner, "steps_per_epoch", steps_per_epoch, low=1, optional=True
         )
-        check = checks.integer if steps_per_epoch is None else checks.number
-        self.boundaries = _each(check, owner, "boundaries", boundaries)
+        self.boundaries: Sequence[float] = (
+            _each(checks.integer, owner, "boundaries", boundaries)
+            if steps_per_epoch is None
+            else _each(checks.number, owner, "boundaries", boundaries)
+        )
         self.decay_rates = _each(checks.number, owner, "decay_rates", decay_rates)
         if len(self.boundaries) != len(self.decay_rates):
             raise ValueError(
                 f"{owner}(boundaries={self.boundaries}, decay_rates={self.decay_rates}): "
-                "decay_rates must be as many as boundaries."
+                "decay_rates must have as many entries as boundaries."
             )
         if any(b <= a for a, b in zip(self.boundaries, self.boundaries[1:], strict=False)):
             raise ValueError(f"{owner}(boundaries={self.boundaries}): boundaries must increase.")
@@ -63,22 +78,24 @@ class PiecewiseConstant(Schedule):
         for step in self._steps()[-1:]:
             checks.integer(owner, "boundaries[-1] * steps_per_epoch", step)
 
-    def _steps(self):
+    def _steps(self) -> list[int]:
         return [round(boundary * (self.steps_per_epoch or 1)) for boundary in self.boundaries]
 
-    def rate(self, t):
-        """The rate of the piece that `t` lies in."""
+    def rate(self, t: tf.Tensor) -> tf.Tensor:
+        """Returns the rate of the piece that contains `t`."""
         passed = t[..., tf.newaxis] > tf.constant(self._steps(), t.dtype)
         rates = [self.learning_rate * factor for factor in (1.0, *self.decay_rates)]
         piece = tf.reduce_sum(tf.cast(passed, tf.int32), axis=-1)
         return tf.gather(tf.constant(rates, tf.float32), piece)
 
-    def get_config(self):
-        """The constructor's arguments, the lists copied."""
+    def get_config(self) -> Config:
+        """Returns the constructor's arguments, the lists copied."""
         lists = {"boundaries": list(self.boundaries), "decay_rates": list(self.decay_rates)}
         return {**super().get_config(), **lists}
 
 
-def _each(check, owner, name, values):
-    values = checks.listed(f"{owner}({name}={{}}): {name} must be a list of numbers.", values)
-    return [check(owner, f"{name}[{i}]", value, low=0) for i, value in enumerate(values)]
+def _each(
+    check: Callable[[str, str, object, int], Number], owner: str, name: str, values: object
+) -> list[Number]:
+    listed = checks.listed(f"{owner}({name}={{}}): {name} must be a list of numbers.", values)
+    return [check(owner, f"{name}[{i}]", value, 0) for i, value in enumerate(listed)]

@@ -1,6 +1,7 @@
 """Polynomial decay of the learning rate."""
 
 import keras
+import tensorflow as tf
 
 from tf_graft.core import checks
 from tf_graft.schedules.schedule import Schedule, ramp, remaining
@@ -8,18 +9,18 @@ from tf_graft.schedules.schedule import Schedule, ramp, remaining
 
 @keras.saving.register_keras_serializable(package="tf_graft")
 class PolyDecay(Schedule):
-    """Falls from `learning_rate` to `min_lr` along a power of the remaining time.
+    """Falls from `learning_rate` to `min_lr` as a power of the remaining time.
 
         begin = max(begin_decay_at, warmup_steps)
         x = clip((t - begin) / decay_steps, 0, 1)
         rate(t) = min(t / warmup_steps, 1) * (min_lr + (learning_rate - min_lr) * (1 - x)^power)
 
     `decay_steps` counts from `begin`, so the rate reaches `min_lr` at step `begin + decay_steps`.
-    The warm-up rises from 0, so the first update of a warm-up moves nothing.
+    The warm-up rises from 0, so its first update changes nothing.
 
     Differences from OpenSeq2Seq's `poly_decay`:
-        * The decay starts after the warm-up; there both ran at once unless `begin_decay_at` was
-          given too.
+        * The decay starts after the warm-up; there both ran at the same time unless
+          `begin_decay_at` was given too.
         * `decay_steps=0` is refused; there every rate was NaN.
         * `min_lr` above `learning_rate` is refused; there the rate rose.
         * `power=0` is refused; there the rate never fell.
@@ -48,7 +49,13 @@ class PolyDecay(Schedule):
     """
 
     def __init__(
-        self, learning_rate, decay_steps, power=1.0, begin_decay_at=0, min_lr=0.0, warmup_steps=0
+        self,
+        learning_rate: float,
+        decay_steps: int,
+        power: float = 1.0,
+        begin_decay_at: int = 0,
+        min_lr: float = 0.0,
+        warmup_steps: int = 0,
     ):
         owner = type(self).__name__
         rate = checks.number(owner, "learning_rate", learning_rate, low=0)
@@ -59,8 +66,8 @@ class PolyDecay(Schedule):
         self.min_lr = checks.number(owner, "min_lr", min_lr, low=0, high=rate, float64=True)
         self.warmup_steps = checks.integer(owner, "warmup_steps", warmup_steps, low=0)
 
-    def rate(self, t):
-        """The warmed-up and decayed rate."""
+    def rate(self, t: tf.Tensor) -> tf.Tensor:
+        """Returns the rate after warm-up and decay."""
         left = remaining(t, max(self.begin_decay_at, self.warmup_steps), self.decay_steps)
         decayed = self.min_lr + (self.learning_rate - self.min_lr) * left**self.power
         return ramp(t, self.warmup_steps) * decayed

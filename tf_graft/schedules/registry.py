@@ -3,13 +3,15 @@
 import inspect
 import numbers
 from collections.abc import Mapping
-from typing import Any
+from typing import cast
 
 import keras
+from keras.optimizers.schedules import LearningRateSchedule
 
 from tf_graft.core import keras_arguments, rates
 from tf_graft.core.checks import shown
 from tf_graft.core.names import Registry, refuse_missing, refuse_unknown
+from tf_graft.core.types import Config
 from tf_graft.schedules.exp_decay import ExpDecay
 from tf_graft.schedules.fixed_lr import FixedLR
 from tf_graft.schedules.inv_poly_decay import InvPolyDecay
@@ -18,8 +20,6 @@ from tf_graft.schedules.piecewise_constant import PiecewiseConstant
 from tf_graft.schedules.poly_decay import PolyDecay
 from tf_graft.schedules.transformer import TransformerSchedule
 from tf_graft.schedules.warmup import Warmup
-
-LearningRateSchedule = keras.optimizers.schedules.LearningRateSchedule
 
 OURS = (
     FixedLR,
@@ -50,7 +50,7 @@ def list_schedules() -> dict[str, str]:
     return SCHEDULES.summaries()
 
 
-def get(identifier: Any) -> LearningRateSchedule:
+def get(identifier: object) -> LearningRateSchedule:
     """Returns the schedule that `identifier` stands for.
 
     Names are those of the classes here and in `keras.optimizers.schedules`; case and underscores
@@ -80,13 +80,13 @@ def get(identifier: Any) -> LearningRateSchedule:
     if isinstance(identifier, Mapping):
         return _from_dict(dict(identifier))
     if isinstance(identifier, numbers.Real):
-        return FixedLR(identifier)
+        return FixedLR(cast(float, identifier))
     raise TypeError(
         f"schedules.get({shown(identifier)}): give a schedule, a number, a name or a dict."
     )
 
 
-def _from_dict(config: dict[str, Any]) -> LearningRateSchedule:
+def _from_dict(config: Config) -> LearningRateSchedule:
     if "registered_name" in config or "module" in config:
         schedule = rates.deserialized("schedules.get", config)
         rates.refuse_schedule(f"schedules.get({type(schedule).__name__})", schedule)
@@ -98,7 +98,7 @@ def _from_dict(config: dict[str, Any]) -> LearningRateSchedule:
     return _build(config.pop("name"), config)
 
 
-def _build(name: Any, arguments: Any) -> LearningRateSchedule:
+def _build(name: object, arguments: object) -> LearningRateSchedule:
     if not isinstance(name, str):
         raise TypeError(f"schedules.get: the name is {name!r}; it must be a string.")
     schedule_class = SCHEDULES.get(name)

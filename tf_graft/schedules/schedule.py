@@ -1,4 +1,4 @@
-"""What all schedules share: how a step is read, and how a rate leaves."""
+"""The base class of schedules, and the arithmetic on steps that they share."""
 
 import inspect
 
@@ -7,15 +7,16 @@ import numpy as np
 import tensorflow as tf
 
 from tf_graft.core import checks, tpus
+from tf_graft.core.types import Config, TensorLike
 
 
-def as_step(step):
-    """`step` as an int64 tensor, or float64 if it is a float: exact far beyond any training run.
+def as_step(step: TensorLike) -> tf.Tensor:
+    """Returns `step` as an int64 tensor, or float64 for a float: exact up to 2^53 steps.
 
     Raises:
-        TypeError: `step` is no number.
-        ValueError: `step` is negative, NaN, or above 2^53, where that is known without waiting for
-            a variable.
+        TypeError: `step` is not a number.
+        ValueError: `step` is negative, NaN, or above 2^53. The value of a variable or of a symbolic
+            tensor is not checked.
     """
     if not isinstance(step, tf.Variable | keras.Variable):
         _refuse_no_step(step)
@@ -23,7 +24,7 @@ def as_step(step):
     return tf.cast(tensor, tf.float64 if tensor.dtype.is_floating else tf.int64)
 
 
-def _refuse_no_step(step):
+def _refuse_no_step(step: TensorLike) -> None:
     try:
         tensor = tf.convert_to_tensor(step)
     except (TypeError, ValueError, OverflowError):
@@ -35,55 +36,56 @@ def _refuse_no_step(step):
         raise ValueError(f"schedule(step={checks.shown(step)}): step must lie in [0, 2^53].")
 
 
-def precise(x):
-    """A number of steps, or a rate, in the precision that rates are computed in."""
+def precise(x: TensorLike) -> tf.Tensor:
+    """Casts a number of steps, or a rate, to the dtype in which rates are computed."""
     return tf.cast(x, tf.float32 if tpus.tracing() else tf.float64)
 
 
-def ratio(t, steps):
-    """How often `steps` steps fit into `t`, which is rounded after the division alone."""
+def ratio(t: tf.Tensor, steps: int) -> tf.Tensor:
+    """Returns `t / steps`, rounded only once, after the division."""
     whole = t // steps
     return precise(whole) + precise(t - whole * steps) / steps
 
 
-def ramp(t, steps):
-    """Rises linearly from 0 at step 0 to 1 at step `steps`, then stays; 1 throughout if 0 steps."""
+def ramp(t: tf.Tensor, steps: int) -> tf.Tensor:
+    """Rises linearly from 0 at step 0 to 1 at `steps`, then stays; always 1 if `steps` is 0."""
     return precise(tf.minimum(t, steps)) / steps if steps else precise(tf.ones_like(t))
 
 
-def progress(t, begin, steps):
-    """How much of a decay over `steps` steps from step `begin` on is done, between 0 and 1."""
+def progress(t: tf.Tensor, begin: int, steps: int) -> tf.Tensor:
+    """Returns the completed share, in [0, 1], of a decay over `steps` steps from `begin` on."""
     return precise(tf.clip_by_value(t - begin, 0, steps)) / steps
 
 
-def remaining(t, begin, steps):
-    """`1 - progress`, without the rounding of a difference."""
+def remaining(t: tf.Tensor, begin: int, steps: int) -> tf.Tensor:
+    """Returns `1 - progress`, computed without the rounding error of that subtraction."""
     return precise(tf.clip_by_value(begin + steps - t, 0, steps)) / steps
 
 
 class Schedule(keras.optimizers.schedules.LearningRateSchedule):
-    """A learning rate as a function of the step, handed out as float32.
+    """A learning rate as a function of the step, returned as float32.
 
-    Steps are counted and compared as whole numbers. What then follows is computed in float64, and
-    on a TPU, which emulates float64, in float32: a rate that fell by four decades is 1e-6 off.
-    Subclasses keep each constructor argument in an attribute of the same name; what such an
-    attribute is set to later is checked as the constructor does.
+    Steps are compared as integers. The rate is computed in float64, or, on a TPU, which emulates
+    float64, in float32: there a rate that fell by four decades has an error of 1e-6.
+    Subclasses keep each constructor argument in an attribute of the same name; setting such an
+    attribute later checks the value as the constructor does.
     """
 
-    def __setattr__(self, name, value):
+    def __setattr__(self, name: str, value: object) -> None:
         super().__setattr__(name, checks.as_constructed(self, name, value))
 
-    def __call__(self, step):
-        """The rate at `step` (number of updates done before this one): float32, shaped as `step`.
+    def __call__(self, step: TensorLike) -> tf.Tensor:
+        """Returns the rate at `step` (number of updates done before this one): float32, of the
+        shape of `step`.
 
         `step` is an int, a NumPy number or array, a tensor, a `tf.Variable` or a `keras.Variable`.
         """
         return tf.cast(self.rate(as_step(step)), tf.float32)
 
-    def rate(self, t):
-        """The rate at the step `t`, int64, or float64 where the step is a float."""
+    def rate(self, t: tf.Tensor) -> tf.Tensor:
+        """Returns the rate at step `t`, an int64 tensor, or float64 if the step is a float."""
         raise NotImplementedError(f"{type(self).__name__} must define rate(t).")
 
-    def get_config(self):
-        """The constructor's arguments as plain Python values."""
+    def get_config(self) -> Config:
+        """Returns the constructor's arguments as plain Python values."""
         return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}

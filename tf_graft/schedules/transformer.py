@@ -9,24 +9,24 @@ from tf_graft.schedules.schedule import Schedule, precise
 
 @keras.saving.register_keras_serializable(package="tf_graft")
 class TransformerSchedule(Schedule):
-    """Rises linearly for `warmup_steps` steps, then falls as one over the root of the step.
+    """Rises linearly for `warmup_steps` steps, then falls as the inverse root of the step.
 
         n = t + 1
         scale = learning_rate * coefficient * d_model^-0.5
         rate(t) = min(max_lr, scale * min(n * warmup_steps^-1.5, n^-0.5))
 
     The paper counts steps from 1, Keras from 0, hence n. The peak, `scale * warmup_steps^-0.5`, is
-    at t = warmup_steps - 1. `learning_rate`, `coefficient` and `max_lr` are not in the paper.
+    at t = warmup_steps - 1. The paper has no `learning_rate`, `coefficient` or `max_lr`.
 
     Differences from OpenSeq2Seq's `transformer_policy`:
-        * All arguments but `learning_rate` are given by name.
-        * No `dtype`: there float16 put the rate at 0 from step 65520 on.
+        * All arguments but `learning_rate` are keyword-only.
+        * There is no `dtype`; there, float16 made the rate 0 from step 65520 on.
 
     Args:
         learning_rate: A factor, at least 0. Default: 1.
         d_model: Width of the model, at least 1.
         warmup_steps: Length of the warm-up in steps, at least 0; 0 and 1 both mean none.
-        max_lr: The rate is cut off at this, above 0. Default: None, no limit.
+        max_lr: The upper limit of the rate, above 0. Default: None, no limit.
         coefficient: Another factor, at least 0; OpenSeq2Seq advises 0.002 for Adam. Default: 1.
 
     Raises:
@@ -42,7 +42,15 @@ class TransformerSchedule(Schedule):
         Vaswani et al., Attention Is All You Need, arXiv:1706.03762, equation 3.
     """
 
-    def __init__(self, learning_rate=1.0, *, d_model, warmup_steps, max_lr=None, coefficient=1.0):
+    def __init__(
+        self,
+        learning_rate: float = 1.0,
+        *,
+        d_model: int,
+        warmup_steps: int,
+        max_lr: float | None = None,
+        coefficient: float = 1.0,
+    ):
         owner = type(self).__name__
         self.learning_rate = checks.number(owner, "learning_rate", learning_rate, low=0)
         self.d_model = checks.integer(owner, "d_model", d_model, low=1)
@@ -51,11 +59,11 @@ class TransformerSchedule(Schedule):
         self.coefficient = checks.number(owner, "coefficient", coefficient, low=0)
         checks.number(owner, "learning_rate * coefficient", self.learning_rate * self.coefficient)
 
-    def rate(self, t):
-        """The rate of arXiv:1706.03762, equation 3, scaled and cut off."""
+    def rate(self, t: tf.Tensor) -> tf.Tensor:
+        """Returns the rate of arXiv:1706.03762, equation 3, scaled and limited to `max_lr`."""
         n = precise(t + 1)
         scale = self.learning_rate * self.coefficient * self.d_model**-0.5
-        # 0^-1.5 is no number; from n = 1 on, a warm-up of one step is already over.
+        # 0^-1.5 is undefined, and a warm-up of one step is over from n = 1 on.
         rate = scale * tf.minimum(n * max(self.warmup_steps, 1) ** -1.5, n**-0.5)
         return rate if self.max_lr is None else tf.minimum(rate, self.max_lr)
 

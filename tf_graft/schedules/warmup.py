@@ -2,18 +2,20 @@
 
 import math
 import numbers
+from collections.abc import Callable
+from typing import Self
 
 import keras
 import tensorflow as tf
+from keras.optimizers.schedules import LearningRateSchedule
 
 from tf_graft.core import checks, rates
+from tf_graft.core.types import Config, TensorLike
 from tf_graft.schedules.fixed_lr import FixedLR
 from tf_graft.schedules.schedule import Schedule, as_step, precise, ramp
 
-LearningRateSchedule = keras.optimizers.schedules.LearningRateSchedule
-
-# From the time x in [0, 1] and the factor at x = 0 to the factor at x.
-SHAPES = {
+# Each maps the time x, in [0, 1], and the factor at x = 0 to the factor at x.
+SHAPES: dict[str, Callable[[tf.Tensor, float], tf.Tensor]] = {
     "linear": lambda x, start: start + (1.0 - start) * x,
     "quadratic": lambda x, start: start + (1.0 - start) * x**2,
     "cosine": lambda x, start: start + (1.0 - start) * 0.5 * (1.0 - tf.cos(math.pi * x)),
@@ -23,17 +25,17 @@ SHAPES = {
 
 @keras.saving.register_keras_serializable(package="tf_graft")
 class Warmup(Schedule):
-    """Leads up to the first rate of another schedule, then follows that schedule.
+    """Rises to the first rate of another schedule, then follows that schedule.
 
         x = min(t / steps, 1);  f = start + (1 - start) * shape(x)
         rate(t) = f * schedule(max(t - steps, 0))        if `shift`
         rate(t) = f * schedule(max(t, steps))            otherwise
 
-    shape(x) is x, x^2 or (1 - cos(pi x)) / 2; "exponential" is f = start^(1 - x), the same factor
-    at every step. Both ways the rate has no jump at the end of the warm-up, and the warm-up and a
-    decay never run at once. With `shift`, as in Keras' `CosineDecay`, the schedule keeps its full
-    length and begins at its step 0; without, it ends on its own date and misses its beginning.
-    With start=0 the first update moves nothing.
+    shape(x) is x, x^2 or (1 - cos(pi x)) / 2; "exponential" is f = start^(1 - x), which grows by
+    the same factor at every step. The rate is continuous at the end of the warm-up, and a decay
+    starts only then. With `shift`, as in Keras' `CosineDecay`, the schedule keeps its full length
+    and begins at its step 0; without `shift` it ends at its own last step and its first `steps`
+    steps are skipped. With start=0 the first update changes nothing.
 
     Args:
         schedule: Any `LearningRateSchedule`, or a number for a constant rate.
@@ -54,7 +56,14 @@ class Warmup(Schedule):
         Goyal et al., Accurate, Large Minibatch SGD, arXiv:1706.02677, section 2.2.
     """
 
-    def __init__(self, schedule, steps, shape="linear", start=0.0, shift=True):
+    def __init__(
+        self,
+        schedule: LearningRateSchedule | float,
+        steps: int,
+        shape: str = "linear",
+        start: float = 0.0,
+        shift: bool = True,
+    ):
         owner = type(self).__name__
         if isinstance(schedule, numbers.Real):
             schedule = FixedLR(checks.number(owner, "schedule", schedule, low=0))
@@ -73,8 +82,8 @@ class Warmup(Schedule):
         )
         self.shift = checks.boolean(owner, "shift", shift)
 
-    def __call__(self, step):
-        """The rate at `step`: float32, shaped as `step`.
+    def __call__(self, step: TensorLike) -> tf.Tensor:
+        """Returns the rate at `step`: float32, of the shape of `step`.
 
         The schedule is called with an int64 step, or a float64 one if `step` is a float.
         """
@@ -82,17 +91,17 @@ class Warmup(Schedule):
         inner = tf.maximum(step, self.steps) - (self.steps if self.shift else 0)
         return tf.cast(self.factor(step) * precise(self.schedule(inner)), tf.float32)
 
-    def factor(self, t):
-        """What the schedule's rate is multiplied by at step `t`: 1 from `steps` on."""
+    def factor(self, t: tf.Tensor) -> tf.Tensor:
+        """Returns the factor on the schedule's rate at step `t`: 1 from `steps` on."""
         return SHAPES[self.shape](ramp(t, self.steps), self.start)
 
-    def get_config(self):
-        """The constructor's arguments, the schedule serialized."""
+    def get_config(self) -> Config:
+        """Returns the constructor's arguments, the schedule serialized."""
         serialized = keras.saving.serialize_keras_object(self.schedule)
         return {**super().get_config(), "schedule": serialized}
 
     @classmethod
-    def from_config(cls, config):
-        """A `Warmup` from what `get_config` gave; the dict is left as it is."""
+    def from_config(cls, config: Config) -> Self:
+        """Makes a `Warmup` from the result of `get_config`; the dict is left unchanged."""
         schedule = keras.saving.deserialize_keras_object(config["schedule"])
         return cls(**{**config, "schedule": schedule})

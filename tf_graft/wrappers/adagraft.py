@@ -1,14 +1,14 @@
 """AdaGraft: the length of one optimizer's step, the direction of another's."""
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple, Unpack
 
 import tensorflow as tf
 
 from tf_graft.core import checks, numerics
-from tf_graft.core.arguments import Common
 from tf_graft.core.checked import Checked
+from tf_graft.core.options import Common
 from tf_graft.core.parameters import Parameter, Parameters
 from tf_graft.core.point import Point, Step, under
 from tf_graft.core.registry import register
@@ -58,7 +58,7 @@ class AdaGraft(Wrapper):
             variables are in memory then. Default False.
         diagnostic: whether to keep the two norms of each variable's last step, in the slots
             `magnitude_norm` and `direction_norm`. Default False.
-        **common: see `tf_graft.core.arguments.Common`.
+        **common: see `tf_graft.core.options.Common`.
 
     Raises:
         TypeError: an argument of the wrong type; an optimizer that cannot be wrapped.
@@ -101,15 +101,13 @@ class AdaGraft(Wrapper):
         super().__init__(learning_rate, **common)
         self.use_global_norm = use_global_norm
         self.diagnostic = diagnostic
-        self._adopt(
-            magnitude_optimizer=magnitude_optimizer, direction_optimizer=direction_optimizer
-        )
+        self.adopt(magnitude_optimizer=magnitude_optimizer, direction_optimizer=direction_optimizer)
 
     def slots(self) -> dict[str, Slot]:
         norm = Slot(shape="scalar", within=NOT_NEGATIVE)
         return dict.fromkeys(NORMS, norm) if self.diagnostic else {}
 
-    def complete(self, parameters: list[Parameter]) -> None:
+    def complete(self, parameters: Sequence[Parameter]) -> None:
         super().complete(parameters)
         measured = {p.path: p for p in parameters if NORMS[0] in p.slots}
         self._seen = Parameters(measured)

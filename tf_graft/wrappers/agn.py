@@ -1,41 +1,39 @@
-"""AGN: local steps, then one normalized push to a centre that all workers share."""
+"""AGN: local steps, then one normalized push to a center that all workers share."""
 
-import dataclasses
 import itertools
-import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Unpack
 
 import keras
 import tensorflow as tf
 
-from tf_graft.core import (
-    accumulation,
-    arguments,
-    checks,
-    collectives,
-    numerics,
-    replicas,
-    write,
-)
+from tf_graft.core import checks, keras_contract, replicas
 from tf_graft.core.checked import Checked
+from tf_graft.core.exchange import Exchange
+from tf_graft.core.options import Common
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.point import Point, Step
 from tf_graft.core.registry import register, resolve, serialize
-from tf_graft.core.slots import Slot, refill
-from tf_graft.core.wrapper import Around
+from tf_graft.core.scale import Scaling
+from tf_graft.core.slots import Slot
+from tf_graft.core.types import Config, OptimizerLike, RateLike
+from tf_graft.core.wrapper import Around, refuse_built, shared_options
 from tf_graft.scaling import MixedPrecision
-from tf_graft.wrappers.center import refuse_scaling
-from tf_graft.wrappers.worker_round import WorkerRounds
+from tf_graft.scaling.loss_scaling import LossScaling, ScaledOnce, refuse_factor, variables_of
+from tf_graft.scaling.scaler import LossScaler
+from tf_graft.wrappers.center import refuse_scaling, taken
+from tf_graft.wrappers.push import PeriodicPush
+from tf_graft.wrappers.servers import OnServers
+from tf_graft.wrappers.worker_round import SUMS
 
 MODES = ("gradients", "updates")
-PAPER = {"name": "sgd", "learning_rate": 1.0}  # adds the mean of the updates to the centre
+PAPER = {"name": "sgd", "learning_rate": 1.0}  # adds the mean of the updates to the center
 # What belongs to one of the two optimizers, and to which.
 BELONGS = {"use_ema": "center_optimizer", "weight_decay": "optimizer"}
 
 
 @register
-class AGN(WorkerRounds):
+class AGN(OnServers):
     """AGN: a period of local steps, then one push of the mean gradient to a centre that all share.
 
     ```
@@ -84,7 +82,7 @@ class AGN(WorkerRounds):
         reset_local_state: whether `optimizer` starts anew after each communication. Default False,
             as in contrib.
         learning_rate: sets the rate of `optimizer`, if not None.
-        **common: see `tf_graft.core.arguments.Common`; what `optimizer` was given of them is taken
+        **common: see `tf_graft.core.options.Common`; what `optimizer` was given of them is taken
             over. Not `weight_decay` and `use_ema`, which belong to the two optimizers.
 
     Raises:
@@ -108,53 +106,56 @@ class AGN(WorkerRounds):
         1710.02368); tf.contrib.opt.AGNOptimizer.
     """
 
-    outermost = True
-
     num_worker = Checked(checks.integer, 1, optional=True)
     communication_period = Checked(checks.integer, 1)
     use_locking = Checked(checks.boolean)
     mode = Checked(checks.choice, MODES)
     reset_local_state = Checked(checks.boolean)
+    loss_scale_factor: Any = ScaledOnce()
 
     def __init__(
         self,
-        optimizer: Any,
+        optimizer: OptimizerLike | str | Config,
         num_worker: int | None = None,
         communication_period: int = 10,
-        center_optimizer: Any = None,
+        center_optimizer: OptimizerLike | str | Config | None = None,
         use_locking: bool = True,
         mode: str = "gradients",
         reset_local_state: bool = False,
-        learning_rate: Any = None,
-        **common: Unpack[arguments.Common],
+        learning_rate: RateLike | None = None,
+        **common: Unpack[Common],
     ):
-        optimizer, given = resolve(optimizer), dict[str, Any](common)
-        if type(optimizer) is MixedPrecision and type(self) in (AGN, ScaledAGN):
-            object.__setattr__(self, "__class__", ScaledAGN)  # Keras' own sets nothing so early
-            optimizer, given = optimizer.optimizer, optimizer.handed_over("AGN") | given
-        refuse_scaling("AGN", "optimizer", optimizer)
-        super().__init__(optimizer, learning_rate=learning_rate, **given)
+        given, scaler, lifted = _unpacked(resolve(optimizer))
+        super().__init__(given, learning_rate=learning_rate, **{**lifted, **common})
         for option, receiver in BELONGS.items():
             if getattr(self, option):
                 where = f"AGN({option}={getattr(self, option)!r})"
                 raise ValueError(f"{where}: it is for one of the two; give it to {receiver}.")
+        if scaler is not None:
+            refuse_factor("AGN", self.loss_scale_factor)
+        self.scaler = scaler
+        self._scaler_state = {} if scaler is None else variables_of(scaler, self.add_scalar)
         self.num_worker, self.communication_period = num_worker, communication_period
         self.use_locking = use_locking
         self.mode = mode
         self.reset_local_state = reset_local_state
         self._copies = center_optimizer is None and mode == "gradients"
         usual = serialize(self.optimizer) if self._copies else PAPER
-        self.center_optimizer = self.take_center(
-            usual if center_optimizer is None else center_optimizer
-        )
+        of_center = usual if center_optimizer is None else center_optimizer
+        self.center_optimizer = taken("AGN", of_center, like=self)
         self.idle = False
         self.rowwise = self.optimizer.rowwise and self.center_optimizer.rowwise
-        self.local_step = self._scalar("local_step")
-        self.accumulated_steps = self._scalar("accumulated_steps")
+        self.local_step = self.add_scalar("local_step")
+        self.accumulated_steps = self.add_scalar("accumulated_steps")
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """`compile` asks by `isinstance` for what scales the loss, and wraps what does not."""
+        return ScalingAGN if vars(self).get("scaler") is not None else type(self)
 
     @property
     def learning_rate(self) -> Any:
-        """The present rate of `optimizer`; setting it sets a copy's on the centre as well."""
+        """The present rate of `optimizer`; setting it sets a copy's on the center as well."""
         return self.optimizer.learning_rate
 
     @learning_rate.setter
@@ -164,17 +165,17 @@ class AGN(WorkerRounds):
             self.center_optimizer.learning_rate = value
 
     def slots(self) -> dict[str, Slot]:
-        touched = Slot(shape="rows", dtype="bool")
-        return super().slots() | {"gradient_sum": Slot(), "touched_rows": touched}
+        return super().slots() | SUMS
 
-    def complete(self, parameters: list[Parameter]) -> None:
-        count = replicas.count()
-        if count > 1 and self.num_worker not in (None, count):
-            raise ValueError(
-                f"AGN(num_worker={self.num_worker}): the strategy has {count} replicas, which are "
-                "the workers; leave num_worker out."
-            )
-        super().complete(parameters)
+    def scaling(self) -> Scaling:
+        given = self.scaler
+        return super().scaling() if given is None else LossScaling(given, self._scaler_state)
+
+    def exchange(self) -> Exchange:
+        return PeriodicPush(self)
+
+    def counted_by(self) -> str:
+        return "accumulated_steps" if self.reset_local_state else super().counted_by()
 
     def propose(self, points: Iterable[Point]) -> Iterator[Step]:
         points, given = itertools.tee(points)
@@ -183,76 +184,46 @@ class AGN(WorkerRounds):
             slots["touched_rows"] = tf.ones_like(p.s["touched_rows"])
             yield d, slots
 
-    def _done(self) -> tf.Tensor:
-        return self._read(self.accumulated_steps) if self.reset_local_state else super()._done()
+    def get_config(self) -> Config:
+        config = super().get_config()
+        config |= {"center_optimizer": None} if self._copies else {}
+        if self.scaler is None:
+            return config
+        scaler = keras.saving.serialize_keras_object(self.scaler)
+        mixed = {"name": "mixed_precision", "optimizer": config["optimizer"], "loss_scale": scaler}
+        return config | {"optimizer": mixed, "loss_scale_factor": None}
 
-    def aggregate(self, gradients: list[Any], parameters: list[Parameter]) -> list[Any]:
-        """This replica's estimate of the whole gradient."""
+    def complete(self, parameters: Sequence[Parameter]) -> None:
         count = replicas.count()
-        if count == 1:
-            return gradients
-        return [numerics.like(g, numerics.values(g) * count) for g in gradients]
-
-    def meet(
-        self, gradients: list[Any], parameters: list[Parameter], finite: tf.Tensor | None
-    ) -> None:
-        one = tf.constant(1, tf.int64)
-        taken = one if finite is None else tf.cast(finite, tf.int64)
-        # Replicas have to meet: with several of them a step that is skipped counts, too.
-        counted = taken if replicas.count() == 1 else one
-        step = self._read(self.local_step) + counted
-        write.put(self.local_step, step)
-        write.put(self.accumulated_steps, self._read(self.accumulated_steps) + taken)
-        due = (step % self.communication_period == 0) & (counted > 0)
-        tf.cond(due, lambda: self._communicate(gradients, parameters), lambda: None)
-
-    def _communicate(self, gradients: list[Any], parameters: list[Parameter]) -> None:
-        """Pushes the mean of what was accumulated, and pulls the centre."""
-        count = tf.cast(self._read(self.accumulated_steps), tf.float32) * replicas.count()
-        count = tf.where(count > 0, count, math.nan)  # which the centre's optimizer refuses
-        both = list(zip(gradients, parameters, strict=True))
-        means = [accumulation.take(g, _sums(p), count) for g, p in both]
-        means = collectives.summed(means, [p.rows for p in parameters], self.local_step)
-        self.center_optimizer.apply_summed(means, [p.slots["center"] for p in parameters])
-        for mean, p in zip(means, parameters, strict=True):
-            part = write.part_of(mean, p.rows)
-            p.replace(part.read(replicas.local(p.slots["center"])), part)
-            if self.reset_local_state:
-                for role, slot in self.optimizer.slots_for(p.path).items():
-                    refill(p.slots[f"optimizer/{role}"], slot, p.variable, part)
-        write.put(self.accumulated_steps, tf.constant(0, tf.int64))
-
-    def _read(self, scalar: Any) -> tf.Tensor:
-        return tf.convert_to_tensor(replicas.local(scalar))
-
-    def get_config(self) -> dict[str, Any]:
-        config = super().get_config()
-        return config | ({"center_optimizer": None} if self._copies else {})
+        if count > 1 and self.num_worker not in (None, count):
+            raise ValueError(
+                f"AGN(num_worker={self.num_worker}): the strategy has {count} replicas, which are "
+                "the workers; leave num_worker out."
+            )
+        super().complete(parameters)
 
 
-def _sums(parameter: Parameter) -> Parameter:
-    """A parameter whose accumulator is the sum of a period."""
-    state = {
-        "gradient_accumulator": parameter.slots["gradient_sum"],
-        "accumulated_rows": parameter.slots["touched_rows"],
-    }
-    return dataclasses.replace(parameter, state=state)
+def _unpacked(given: OptimizerLike) -> tuple[OptimizerLike, LossScaler | None, Config]:
+    """The optimizer of the local steps, what scales its loss, and its options.
+
+    Raises:
+        TypeError: it is of Keras and scales the loss.
+        ValueError: it has been built.
+    """
+    if not isinstance(given, MixedPrecision):
+        refuse_scaling("AGN", "optimizer", given)
+        return given, None, {}
+    refuse_built("AGN", "optimizer", given)
+    lifted = shared_options(given) | {"weight_decay": given.weight_decay}
+    del lifted["loss_scale_factor"]
+    return given.optimizer, given.scaler, lifted
 
 
-@keras.saving.register_keras_serializable(package="tf_graft")
-class ScaledAGN(AGN, MixedPrecision):
-    """What `AGN(MixedPrecision(...))` is: its own class, for `compile` to see that it scales."""
+@keras.saving.register_keras_serializable(package="tf_graft", name="ScaledAGN")
+class ScalingAGN(AGN, keras_contract.ScalesLoss):
+    """What `isinstance` and Keras' saving see of an AGN that scales the loss; never made."""
 
-    def round(self, loss: Any, batches: Any, others: Any = ()) -> tf.Tensor:
-        raise ValueError(
-            "AGN.round: a round on a worker of parameter servers keeps no loss scale; give AGN "
-            "what is in MixedPrecision, and compute in bfloat16, which needs no scale."
-        )
-
-    def get_config(self) -> dict[str, Any]:
-        config = super().get_config()
-        parts = {name: config.pop(name) for name in ("optimizer", "loss_scale")}
-        return config | {"optimizer": {"name": "mixed_precision", **parts}}
+    from_config = AGN.from_config
 
 
-ScaledAGN.__name__ = "AGN"  # in errors and names of variables
+ScalingAGN.__name__ = "AGN"  # in errors and names of variables

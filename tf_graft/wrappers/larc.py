@@ -5,7 +5,7 @@ from typing import Any, Unpack
 
 import tensorflow as tf
 
-from tf_graft.core import arguments, checks, numerics
+from tf_graft.core import checks, numerics, options
 from tf_graft.core.checked import Checked
 from tf_graft.core.point import Point
 from tf_graft.core.registry import register
@@ -45,7 +45,7 @@ class LARC(Around):
         exclude_from_layer_adaptation: regular expressions; a variable whose path contains one has
             `r = 1`. Default None.
         learning_rate: sets the optimizer's rate, if not None: a number, at least 0, or schedule.
-        **common: see `tf_graft.core.arguments.Common`; what the optimizer was given of them is
+        **common: see `tf_graft.core.options.Common`; what the optimizer was given of them is
             taken over.
 
     Raises:
@@ -81,7 +81,7 @@ class LARC(Around):
         epsilon: float = 1e-7,
         exclude_from_layer_adaptation: Sequence[str] | None = None,
         learning_rate: Any = None,
-        **common: Unpack[arguments.Common],
+        **common: Unpack[options.Common],
     ):
         super().__init__(optimizer, learning_rate, **common)
         self.rowwise = False
@@ -98,9 +98,9 @@ class LARC(Around):
         # in a graph, a plain product with a scalar would be regrouped with the optimizer's own
         return inner._replace(g=tf.math.multiply_no_nan(p.g, self.ratio(p.g, p.w, p.lr)))
 
-    def _arguments(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         patterns = self.exclude_from_layer_adaptation or None
-        return super()._arguments() | {"exclude_from_layer_adaptation": patterns}
+        return super().arguments() | {"exclude_from_layer_adaptation": patterns}
 
     def adapts(self, path: str) -> bool:
         """Whether the variable of that path is not excluded."""

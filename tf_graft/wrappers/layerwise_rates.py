@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from tf_graft import report
-from tf_graft.core.arguments import Common
+from tf_graft.core.options import Common
 from tf_graft.core.point import Point, Step, under
 from tf_graft.core.registry import register
 from tf_graft.core.wrapper import Wrapper
@@ -32,7 +32,7 @@ class LayerwiseRates(Wrapper):
         optimizer: gives the step: an optimizer of tf_graft or Keras, a name or a config.
         rates: a `tf_graft.report.MeasuredRates`, the path of a rates file, or what one holds.
         learning_rate: number, at least 0, or schedule: a factor on all steps. Default 1.
-        **common: see `tf_graft.core.arguments.Common`.
+        **common: see `tf_graft.core.options.Common`.
 
     Raises:
         TypeError: an argument of the wrong type; an optimizer that cannot be wrapped.
@@ -58,7 +58,7 @@ class LayerwiseRates(Wrapper):
     ):
         super().__init__(learning_rate, **common)
         self._rates = _read(rates)
-        self._adopt(optimizer=optimizer)
+        self.adopt(optimizer=optimizer)
         self.rowwise = self.optimizer.rowwise
 
     def prepare(self, variables: dict[str, Any]) -> None:
@@ -88,8 +88,8 @@ class LayerwiseRates(Wrapper):
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "rates": self._rates.to_dict()}
 
-    def _arguments(self) -> dict[str, Any]:
-        return super()._arguments() | {"rates": self._rates}
+    def arguments(self) -> dict[str, Any]:
+        return super().arguments() | {"rates": self._rates}
 
 
 def _read(given: Any) -> report.MeasuredRates:

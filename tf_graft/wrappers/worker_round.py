@@ -1,189 +1,187 @@
-"""A round on a worker of parameter servers: the centre is read, left for a while, and pushed to."""
+"""A round on a worker of parameter servers: the center is read, left for a while, and pushed to."""
 
-import functools
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
-from tf_graft.core import matching, write
-from tf_graft.core.keras_contract import storage
-from tf_graft.core.parameters import Parameter
+from tf_graft.core import accumulation, matching, numerics, rows, write
+from tf_graft.core.cells import Cell, CellState, parameter_of
+from tf_graft.core.engine import Engine
+from tf_graft.core.exchange import Exchange
+from tf_graft.core.optimizer import Optimizer
+from tf_graft.core.parameters import Parameters
 from tf_graft.core.point import under, within
 from tf_graft.core.resident import Resident
-from tf_graft.core.slots import first
-from tf_graft.core.write import Whole
-from tf_graft.wrappers.local_steps import Local, LocalSteps, Sum
+from tf_graft.core.slots import Slot, first
+from tf_graft.core.types import Structure, VariableLike
+from tf_graft.core.update import Update
+from tf_graft.core.variables import nothing
+
+# Counters of a worker: of the steps that bias corrections see, and of micro-steps.
+COUNTERS = ("worker_steps", "micro_steps", "spoiled_micro_steps")
+SUMS = {"gradient_sum": Slot(), "touched_rows": Slot(shape="rows", dtype="bool")}
 
 
-class WorkerRounds(LocalSteps):
-    """An optimizer of which a worker takes a whole round at a time."""
+class Round(Exchange):
+    """The local steps of a round, made by the engine on cells.
 
-    communication_period: int
-    reset_local_state: bool
-    use_locking: bool
+    Args:
+        optimizer: proposes the steps, and adds to the slots `SUMS`.
+        slots: what else is remembered for the variable of a path: it stays on the worker.
+        name: begins the names of what stays there.
+        others: variables of the model that it changes itself.
+    """
 
-    def complete(self, parameters: list[Parameter]) -> None:
-        super().complete(parameters)
-        if self.on_servers:
-            with tf.device(storage(parameters[0].variable).device):
-                self._mutex = tf.CriticalSection(name=f"{self._own_name}_push")
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        slots: Callable[[str], Mapping[str, Slot]],
+        name: str,
+        others: Sequence[VariableLike],
+    ):
+        self._optimizer, self._others = optimizer, others
+        starts = self._starts(slots)
+        self._residents = {key: Resident(f"{name}/{key}", x) for key, x in starts.items()}
+        self._row_sparse: dict[str, bool] = {}  # by path, of the variables with a gradient
+        self._state = self._begin()
+        self._seen, self._loss, *self._held = self._state.others
 
-    def apply(self, grads: Any, trainable_variables: Any = None) -> None:
-        """As every optimizer's; on parameter servers a worker takes a `round` at a time.
-
-        Raises:
-            ValueError: on parameter servers.
-        """
-        variables = trainable_variables
-        variables = None if variables is None else matching.variables("AGN.apply", variables)
-        if variables and not self.built:
-            self.build(variables)
-        if self.on_servers:
-            raise ValueError(
-                "AGN.apply: on parameter servers a worker has a local copy for a round only; "
-                "schedule functions that call AGN.round."
-            )
-        super().apply(grads, variables)
-
-    @property
-    def round_length(self) -> int:
-        """How many batches a round is of: `communication_period` steps, each of as many batches as
-        gradients are accumulated.
-        """
-        return self.communication_period * (self.gradient_accumulation_steps or 1)
-
-    def round(
-        self, loss: Callable[..., tf.Tensor], batches: Any, others: Sequence[Any] = ()
-    ) -> tf.Tensor:
-        """A worker's round: local steps from the centre, then one push. To be scheduled.
-
-        ```python
-        @tf.function
-        def round(x, y):  # of shape [period, batch, ...]
-            return optimizer.round(lambda x, y: mean_loss(y, model(x)), (x, y))
-
-        coordinator.schedule(round, args=(x, y))
-        ```
-
-        The model's variables, on the servers, are the centre. Within `loss` they read as the local
-        copy. State of `optimizer` stays on the worker; a worker that is killed loses it with its
-        round, and begins anew. Micro-steps that are left over at its end are for the worker's next.
-
-        A step that is skipped is not made up for: the mean is over the others. Where none is left,
-        nothing is pushed. A schedule of `optimizer` goes on from `iterations`, which counts the
-        steps of all workers, as they were when the round began.
-
-        Args:
-            loss: a scalar, of one batch given as arguments.
-            batches: a tuple of tensors, with the batches along their first dimension:
-                `round_length` of them, or fewer at the end of the data.
-            others: variables of the model that it changes itself, such as moving means and seeds.
-
-        Returns:
-            The mean loss of the batches whose gradients were taken; NaN where there is none.
-
-        Raises:
-            ValueError: not on parameter servers, or not built.
-            tf.errors.InvalidArgumentError: with `nonfinite="raise"`, when the round runs, a
-                gradient that is not finite. Nothing has changed.
-        """
-        self._check_servers()
-        forms: dict[str, bool] = {}
-
-        def local_step(number: tf.Tensor, state: Local) -> tuple[tf.Tensor, Local]:
-            batch = tf.nest.map_structure(lambda x: x[number], batches)
-            state, seen = self.after_batch(state, loss, batch, others)
-            forms.update(seen)
-            return number + 1, state
-
-        length = tf.shape(tf.nest.flatten(batches)[0])[0]
-        residents = self._residents()
-        start = self._begin(residents, others)
-        state = tf.while_loop(lambda i, _: i < length, local_step, (tf.constant(0), start))[1]
-        self._remember(residents, state)
-        push = functools.partial(self._push, state, forms, others)
-        if self.use_locking:
-            self._mutex.execute(push)
-        else:
-            push()
-        write.add(self.iterations, state.taken)
-        write.add(self.skipped_steps, state.skipped)
-        return state.loss / tf.cast(state.seen, state.loss.dtype)
-
-    def _check_servers(self) -> None:
-        if not self.on_servers:
-            raise ValueError(
-                f"{type(self).__name__}.round: a round is for parameter servers, and the optimizer "
-                "was built for no variables there; build it for them first, or use apply."
-            )
-
-    def _push(self, state: Local, forms: dict[str, bool], others: Sequence[Any]) -> tf.Tensor:
-        """The means go to the centre: of row-sparse gradients, their rows."""
-        pushed = [p for p in self._parameters if p.path in forms]
-
-        def to_center() -> None:
-            means = [state.sums[p.path].mean(state.taken, forms[p.path]) for p in pushed]
-            self.center_optimizer.apply_summed(means, [p.variable for p in pushed])
-
-        tf.cond(state.taken > 0, to_center, lambda: None)
-        for variable, value in zip(others, state.others, strict=True):
-            write.put(variable, value)
-        return tf.constant(0)
-
-    def _residents(self) -> dict[str, Resident]:
-        """By path and role: what is kept of `optimizer`, and of an accumulation, on each worker."""
-        starts = {name: tf.constant(0, tf.int64) for name in ("count", "micro", "spoiled")}
-        for role, slot in self.optimizer.shared_slots().items():
-            starts[role] = first(slot, None, tf.float32)
-        for p in self._parameters:
-            for role, slot in self.optimizer.slots_for(p.path).items():
+    def _starts(self, slots: Callable[[str], Mapping[str, Slot]]) -> dict[str, tf.Tensor]:
+        """What stays on the worker between rounds, as it starts."""
+        optimizer = self._optimizer
+        starts = dict.fromkeys(COUNTERS, tf.constant(0, tf.int64))
+        for role, slot in optimizer.shared_slots().items():
+            starts[f"shared/{role}"] = first(slot, None, tf.float32)
+        engine = accumulation.SLOTS if optimizer.gradient_accumulation_steps else {}
+        for p in optimizer.parameters:
+            for role, slot in {**under("slots", slots(p.path)), **engine}.items():
                 starts[f"{p.path}/{role}"] = first(slot, p.variable, p.dtype)
-            if self.gradient_accumulation_steps:
-                starts |= under(f"{p.path}/pending", Sum.zero(p)._asdict())
-        return {name: Resident(f"{self._own_name}/{name}", x) for name, x in starts.items()}
+        return starts
 
-    @property
-    def _own_name(self) -> str:
-        """Of this optimizer alone in the cluster."""
-        if not hasattr(self, "_own"):
-            self._own = f"{self.name}_{uuid.uuid4().hex}"
-        return self._own
-
-    def _begin(self, residents: dict[str, Resident], others: Sequence[Any]) -> Local:
-        kept = {name: resident.read() for name, resident in residents.items()}
-        zero = tf.constant(0, tf.int64)
-        pending = self._parameters if self.gradient_accumulation_steps else ()
-        return Local(
-            w={p.path: p.read(Whole()) for p in self._parameters},
-            slots={
-                p.path: {
-                    role: kept[f"{p.path}/{role}"] for role in self.optimizer.slots_for(p.path)
-                }
-                for p in self._parameters
-            },
-            sums={p.path: Sum.zero(p) for p in self._parameters},
-            pending={p.path: Sum(**within(f"{p.path}/pending", kept)) for p in pending},
-            shared={role: kept[role] for role in self.optimizer.shared_slots()},
-            others=[tf.convert_to_tensor(v) for v in others],
-            step=tf.convert_to_tensor(self.iterations),
-            count=kept["count"],
-            micro=kept["micro"],
-            spoiled=kept["spoiled"],
-            taken=zero,
-            skipped=zero,
-            seen=zero,
-            loss=tf.constant(0.0),
+    def _begin(self) -> CellState:
+        kept = {key: resident.read() for key, resident in self._residents.items()}
+        parameters = {}
+        for p in self._optimizer.parameters:
+            sums = {role: first(slot, p.variable, p.dtype) for role, slot in SUMS.items()}
+            here = {"weights": p.variable} | {r: v for r, v in p.state.items() if r == "master"}
+            values = {role: tf.convert_to_tensor(variable) for role, variable in here.items()}
+            values |= under("slots", sums) | within(p.path, kept)
+            parameters[p.path] = parameter_of(p, values)
+        counters = {role: kept[role] for role in COUNTERS} | {
+            "iteration": tf.convert_to_tensor(self._optimizer.iterations),
+            "skipped_steps": tf.constant(0, tf.int64),
+        }
+        others = [tf.constant(0, tf.int64), tf.constant(0.0), *self._others]
+        return CellState(
+            Parameters(parameters),
+            {role: Cell(x) for role, x in within("shared", kept).items()},
+            {role: Cell(x) for role, x in counters.items()},
+            done="worker_steps",
+            others=[Cell(tf.convert_to_tensor(x)) for x in others],
         )
 
-    def _remember(self, residents: dict[str, Resident], state: Local) -> None:
-        values = {"micro": state.micro, "spoiled": state.spoiled}
-        for path, pending in state.pending.items():
-            values |= under(f"{path}/pending", pending._asdict())
-        if not self.reset_local_state:
-            values |= {"count": state.count, **state.shared}
-            for path, slots in state.slots.items():
-                values |= under(path, slots)
-        for name, value in values.items():
-            residents[name].write(value)
+    def run(
+        self, engine: Callable[[CellState, Exchange], Engine], loss: Any, batches: Structure
+    ) -> tf.Tensor:
+        """Makes the local steps; returns the mean loss of the batches that counted.
+
+        Args:
+            engine: gives the engine on a state, for an exchange.
+            loss: a scalar, of one batch given as arguments.
+            batches: with the batches along their first dimension.
+        """
+        on_cells = engine(self._state, self)
+
+        def local_step(number: tf.Tensor, tensors: list[tf.Tensor]) -> tuple[Any, Any]:
+            self._state.hold(tensors)
+            self._step(on_cells, loss, tf.nest.map_structure(lambda x: x[number], batches))
+            return number + 1, self._state.tensors()
+
+        length = tf.shape(tf.nest.flatten(batches)[0])[0]
+        start = (tf.constant(0), self._state.tensors())
+        _, tensors = tf.while_loop(lambda i, _: i < length, local_step, start)
+        self._state.hold(tensors)
+        return self._loss.tensor / tf.cast(self._seen.tensor, self._loss.dtype)
+
+    def _step(self, engine: Engine, loss: Callable[..., tf.Tensor], batch: Structure) -> None:
+        """One batch: the loss at the local copy, and what the engine makes of its gradients."""
+        optimizer, cells = self._optimizer, list(self._state.parameters)
+        local = [p.variable.tensor for p in cells]
+        stand_in = [(p.variable, x) for p, x in zip(optimizer.parameters, local, strict=True)]
+        stand_in += [(v, cell.tensor) for v, cell in zip(self._others, self._held, strict=True)]
+        with tf.GradientTape() as tape:
+            tape.watch(local)
+            with keras.StatelessScope(state_mapping=stand_in) as scope:
+                self._batch_loss = loss(*batch)
+            scaled = optimizer.scale_loss(self._batch_loss)
+        self._changed = [tf.convert_to_tensor(scope.get_current_value(v)) for v in self._others]
+        gradients = tape.gradient(scaled, local)
+        both = matching.pairs(f"{engine.owner}.round", gradients, cells)
+        engine.receive(*both, summed=True, method="round")
+
+    def received(self, update: Update) -> None:
+        """What a batch changes beside the optimizer's state counts if its gradients do."""
+        of_batch = zip(update.gradients, update.parameters, strict=True)
+        self._row_sparse |= {p.path: numerics.row_sparse(g) for g, p in of_batch}
+
+        def accept() -> None:
+            write.add(self._seen, 1)
+            write.add(self._loss, self._batch_loss)
+            for cell, value in zip(self._held, self._changed, strict=True):
+                write.put(cell, value)
+
+        if update.finite is None:
+            accept()
+        else:
+            self._state.either(update.finite, accept, nothing)
+
+    def meet(self, update: Update) -> None:
+        """Counts the steps of this worker."""
+        taken = 1 if update.finite is None else tf.cast(update.finite, tf.int64)
+        write.add(self._state.counters["worker_steps"], taken)
+
+    @property
+    def skipped(self) -> tf.Tensor:
+        """How many steps of the round were left out."""
+        return self._state.count("skipped_steps")
+
+    @property
+    def taken(self) -> tf.Tensor:
+        """How many steps of the round were made."""
+        return self._state.count("iteration") - tf.convert_to_tensor(self._optimizer.iterations)
+
+    def remember(self, forgets: bool) -> None:
+        """Leaves on the worker what its next round goes on from.
+
+        Args:
+            forgets: whether only the micro-steps since the last step are kept.
+        """
+        values: dict[str, Any] = {role: self._state.count(role) for role in COUNTERS}
+        values |= under("shared", self._state.shared)
+        for p in self._state.parameters:
+            values |= under(p.path, {**under("slots", p.slots), **p.state})
+        pending = {*COUNTERS[1:], *accumulation.SLOTS}
+        for key, resident in self._residents.items():
+            if key.rpartition("/")[2] in pending or not forgets:
+                resident.write(tf.convert_to_tensor(values[key]))
+
+    def push(self, center: Optimizer) -> tf.Tensor:
+        """Gives the center the means of the round: of row-sparse gradients, their rows."""
+        taken = self.taken
+        real = {p.path: p.variable for p in self._optimizer.parameters}
+        pushed = [p for p in self._state.parameters if p.path in self._row_sparse]
+
+        def to_center() -> None:
+            means = []
+            for p in pushed:
+                mean = numerics.divided(p.slots["gradient_sum"].tensor, taken)
+                touched = p.slots["touched_rows"].tensor
+                means.append(rows.of_marked(mean, touched) if self._row_sparse[p.path] else mean)
+            center.apply_summed(means, [real[p.path] for p in pushed])
+
+        tf.cond(taken > 0, to_center, lambda: None)
+        for variable, cell in zip(self._others, self._held, strict=True):
+            write.put(variable, cell.tensor)
+        return tf.constant(0)

@@ -20,8 +20,8 @@ from tf_graft.core.keras_contract.on_stand_ins import (
     own_way,
 )
 from tf_graft.core.keras_contract.optimizers import (
-    KerasOptimizer,
     ScalesLoss,
+    bound,
     count_of,
     declare,
     deferred,
@@ -29,6 +29,7 @@ from tf_graft.core.keras_contract.optimizers import (
     key_of,
     rate_of,
     rate_variable,
+    with_private_methods,
 )
 from tf_graft.core.keras_contract.variables import (
     OwnVariable,
@@ -41,13 +42,13 @@ from tf_graft.core.keras_contract.variables import (
 )
 
 __all__ = [
-    "KerasOptimizer",
     "OnStandIns",
     "OwnVariable",
     "Probe",
     "ScalesLoss",
     "StoredVariable",
     "author_of",
+    "bound",
     "check_captured",
     "check_order_on_mesh",
     "count_of",
@@ -71,4 +72,5 @@ __all__ = [
     "set_storage",
     "storage",
     "take_for_restored",
+    "with_private_methods",
 ]

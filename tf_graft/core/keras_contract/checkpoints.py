@@ -8,7 +8,6 @@ import keras
 import tensorflow as tf
 from keras.src.saving import saving_lib
 
-from tf_graft.core.keras_contract.optimizers import KerasOptimizer
 from tf_graft.core.keras_contract.variables import storage
 from tf_graft.core.nesting import nested
 from tf_graft.core.types import Store
@@ -42,7 +41,7 @@ def _all_or_nothing(load: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(load)
     def load_whole(model: keras.Model, *args: Any, **kwargs: Any) -> None:
         inner = nested(getattr(model, "optimizer", None))
-        ours = [optimizer for optimizer in inner if isinstance(optimizer, KerasOptimizer)]
+        ours = [optimizer for optimizer in inner if hasattr(optimizer, "snapshot")]
         if not ours:
             load(model, *args, **kwargs)
             return

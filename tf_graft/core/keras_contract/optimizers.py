@@ -1,6 +1,6 @@
 """Optimizers: what Keras and TensorFlow read of one, and what they call."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -12,92 +12,67 @@ from tf_graft.core.keras_contract.names import PROVIDED_NAMES
 from tf_graft.core.keras_contract.variables import OwnVariable
 from tf_graft.core.types import Key, RateLike, VariableLike
 
+EXAMINED = "_examined"  # keeps the number of the checkpoint that was examined last
 BY_POSITION = ("_variables", "_trainable_variables")
 
 
-class KerasOptimizer(keras.optimizers.Optimizer):
-    """`keras.optimizers.Optimizer` with the private methods that the package overrides."""
+def with_private_methods(cls: Any) -> Any:
+    """Adds the private methods that Keras and TensorFlow call to an optimizer's class."""
+    for method in (_track_variable, _trackable_children, _lookup_dependency, __dir__):
+        setattr(cls, method.__name__, method)
+    cls._model_variables_moving_average = property(_averages)
+    return cls
 
-    _examined = -1  # the number of the checkpoint that was examined last
 
-    def _examine(self) -> None:
-        """Reads the optimizer's part of a checkpoint that is being restored."""
-        raise NotImplementedError
+def _track_variable(self: Any, variable: keras.Variable) -> None:
+    """Called by Keras for each variable that it makes for the optimizer."""
+    if type(variable) is keras.Variable:
+        variable.__class__ = OwnVariable
+    keras.optimizers.Optimizer._track_variable(self, variable)
 
-    def snapshot(self) -> Callable[[], None]:
-        """A function that puts the present state back."""
-        raise NotImplementedError
 
-    def synchronized_averages(self) -> list[keras.Variable]:
-        """The averages of all variables as of the last step, in the variables' order."""
-        raise NotImplementedError
+def _trackable_children(self: Any, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
+    """What a checkpoint holds: not the lists that Keras keeps by position."""
+    children = keras.optimizers.Optimizer._trackable_children(self, save_type, **kwargs)
+    return {name: child for name, child in children.items() if name not in BY_POSITION}
 
-    def _track_variable(self, variable: keras.Variable) -> None:
-        """Called by Keras for each variable that it makes for the optimizer."""
-        if type(variable) is keras.Variable:
-            variable.__class__ = OwnVariable
-        super()._track_variable(variable)
 
-    def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
-        """What a checkpoint holds: not the lists that Keras keeps by position."""
-        children = super()._trackable_children(save_type, **kwargs)
-        return {name: child for name, child in children.items() if name not in BY_POSITION}
+def _lookup_dependency(self: Any, name: str, *arguments: Any, **kwargs: Any) -> Any:
+    """The child that a checkpoint's entry of that name is restored into.
 
-    def _lookup_dependency(self, name: str, *arguments: Any, **kwargs: Any) -> Any:
-        """The child that a checkpoint's entry of that name is restored into.
+    TensorFlow restores only `PythonState`, which it notifies when it knows all that it is to
+    restore. The optimizer reads the rest.
+    """
+    found = keras.optimizers.Optimizer._lookup_dependency(self, name, *arguments, **kwargs)
+    if not (arguments or kwargs):  # nothing is being restored
+        return found
+    self.examine()
+    return found if isinstance(found, tf.train.experimental.PythonState) else None
 
-        TensorFlow restores only `PythonState`, which it notifies when it knows all that it is to
-        restore. The optimizer reads the rest.
-        """
-        found = super()._lookup_dependency(name, *arguments, **kwargs)
-        if not (arguments or kwargs):  # nothing is being restored
-            return found
-        self._examine()
-        return found if isinstance(found, tf.train.experimental.PythonState) else None
 
-    @property
-    def _model_variables_moving_average(self) -> list[keras.Variable]:
-        """What `SwapEMAWeights` swaps with the model variables, brought up to date first."""
-        if not self.use_ema or not self.built:
-            raise AttributeError("_model_variables_moving_average")
-        averages = self.synchronized_averages()
-        for variable, average in zip(self._trainable_variables, averages, strict=True):
-            if tf.as_dtype(variable.dtype) != tf.as_dtype(average.dtype):
-                raise TypeError(
-                    f"{type(self).__name__}: SwapEMAWeights cannot swap a variable of "
-                    f"{tf.as_dtype(variable.dtype).name} with its average, which is kept in "
-                    f"{tf.as_dtype(average.dtype).name}; leave it out (the averages are written "
-                    "into the model when `fit` ends), or use a mixed precision policy."
-                )
-        return averages
+def _averages(self: Any) -> list[keras.Variable]:
+    """What `SwapEMAWeights` swaps with the model variables, brought up to date first."""
+    if not self.use_ema or not self.built:
+        raise AttributeError("_model_variables_moving_average")
+    averages: list[keras.Variable] = self.synchronized_averages()
+    for variable, average in zip(self._trainable_variables, averages, strict=True):
+        if tf.as_dtype(variable.dtype) != tf.as_dtype(average.dtype):
+            raise TypeError(
+                f"{type(self).__name__}: SwapEMAWeights cannot swap a variable of "
+                f"{tf.as_dtype(variable.dtype).name} with its average, which is kept in "
+                f"{tf.as_dtype(average.dtype).name}; leave it out (the averages are written "
+                "into the model when `fit` ends), or use a mixed precision policy."
+            )
+    return averages
 
-    def __dir__(self) -> list[str]:
-        """Leaves out the averages: Keras' saving reads every attribute, and reading these acts.
-        Leaves out optimizers that it holds, too: their state is part of its own.
-        """
-        optimizer = keras.optimizers.Optimizer
-        held = {name for name, value in vars(self).items() if isinstance(value, optimizer)}
-        return [name for name in super().__dir__() if name not in {*PROVIDED_NAMES, *held}]
 
-    # Names of the functions below in the engine of today.
-
-    def _count_variable(self) -> keras.Variable:
-        return count_of(self)
-
-    def _rate_variable(self) -> keras.Variable | None:
-        return rate_variable(self)
-
-    def _key(self, variable: VariableLike) -> Key:
-        return key_of(self, variable)
-
-    def _keep(self, variable: keras.Variable) -> keras.Variable:
-        return keep(self, variable)
-
-    def _declare(self, variables: Sequence[VariableLike], strategy: tf.distribute.Strategy) -> None:
-        declare(self, variables, strategy)
-
-    def _deferred(self) -> Any | None:
-        return deferred(self)
+def __dir__(self: Any) -> list[str]:
+    """Leaves out the averages: Keras' saving reads every attribute, and reading these acts.
+    Leaves out optimizers that it holds, too: their state is part of its own.
+    """
+    optimizer = keras.optimizers.Optimizer
+    held = {name for name, value in vars(self).items() if isinstance(value, optimizer)}
+    return [name for name in optimizer.__dir__(self) if name not in {*PROVIDED_NAMES, *held}]
 
 
 class ScalesLoss(keras.optimizers.LossScaleOptimizer):
@@ -158,7 +133,7 @@ def declare(
     optimizer.built = True
 
 
-def deferred(optimizer: KerasOptimizer) -> Any | None:
+def deferred(optimizer: Any) -> Any | None:
     """The position of the optimizer's children in a checkpoint that is being restored.
 
     TensorFlow has put it off; it is taken out of TensorFlow's hands. None if nothing is new.
@@ -166,7 +141,17 @@ def deferred(optimizer: KerasOptimizer) -> Any | None:
     names = list(optimizer._deferred_dependencies)
     left = [at for name in names for at in optimizer._deferred_dependencies.pop(name)]
     newest = max(left, key=lambda at: at.checkpoint.restore_uid, default=None)
-    if newest is None or newest.checkpoint.restore_uid <= optimizer._examined:
+    if newest is None or newest.checkpoint.restore_uid <= getattr(optimizer, EXAMINED, -1):
         return None
-    optimizer._examined = newest.checkpoint.restore_uid
+    setattr(optimizer, EXAMINED, newest.checkpoint.restore_uid)
     return newest
+
+
+def bound(
+    optimizer: keras.optimizers.Optimizer, count: tuple[float, float], rate: tuple[float, float]
+) -> None:
+    """Bounds what the count and the learning rate can be loaded as."""
+    count_of(optimizer).within = count
+    own = rate_variable(optimizer)
+    if own is not None:
+        own.within = rate

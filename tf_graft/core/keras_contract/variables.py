@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_graft.core.types import VariableLike
+from tf_graft.core.types import TensorLike, VariableLike
 
 
 class OwnVariable(keras.Variable):
@@ -62,12 +62,12 @@ def storage(variable: VariableLike) -> tf.Variable:
 
 
 def set_storage(variable: keras.Variable, storage: tf.Variable | keras.Variable) -> None:
-    """Gives a variable another storage, or shares another's: on a mesh, or under a strategy."""
+    """Gives a variable new storage, or that of another one: on a mesh, or under a strategy."""
     variable._value = storage._value if isinstance(storage, keras.Variable) else storage
 
 
-def set_ordinary_storage(variable: keras.Variable, value: Any) -> None:
-    """Gives a variable an ordinary `tf.Variable` of its own with that value."""
+def set_ordinary_storage(variable: keras.Variable, value: TensorLike) -> None:
+    """Gives a variable an ordinary `tf.Variable` with that value as its storage."""
     variable._initialize(value)
 
 

@@ -1,0 +1,275 @@
+"""`tf_graft.testing` passes what is right, and each of its guarantees finds a breach of it."""
+
+import contextlib
+import copy
+import io
+import pathlib
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_graft as tg
+from support import samples
+from tf_graft.algorithm import length
+from tf_graft.core import registry
+from tf_graft.testing import algorithm, check, checking, pipeline, places, saving
+
+CONTRIBUTING = pathlib.Path(__file__).parents[1] / "CONTRIBUTING.md"
+GUARANTEES = {
+    guarantee.__name__: guarantee
+    for module in (algorithm, pipeline, saving, places)
+    for guarantee in module.GUARANTEES
+}
+
+
+class Right(tg.Optimizer):
+    """Momentum, which each class below breaks in one way."""
+
+    def __init__(self, learning_rate=0.125, beta=0.5, **common):
+        super().__init__(learning_rate, **common)
+        self.beta = beta
+
+    def slots(self):
+        return {"momentum": tg.Slot()}
+
+    def step(self, g, w, s, lr, t):
+        m = self.beta * s["momentum"] + g
+        return -lr * m, {"momentum": m}
+
+
+class SetsAttribute(Right):
+    def step(self, g, w, s, lr, t):
+        self.last = g
+        return super().step(g, w, s, lr, t)
+
+
+class KeepsStateInPython(Right):
+    """In a dict, which a trace of `step` does not tell from a constant."""
+
+    def __init__(self, learning_rate=0.125, **common):
+        super().__init__(learning_rate, **common)
+        self.held = {}
+
+    def step(self, g, w, s, lr, t):
+        key = str(g.shape)
+        self.held[key] = self.held.get(key, 0) + 1
+        return super().step(g / self.held[key], w, s, lr, t)
+
+
+class CountsCalls(Right):
+    calls = 0
+
+    def apply(self, grads, trainable_variables=None):
+        self.calls += 1
+        super().apply([g * self.calls for g in grads], trainable_variables)
+
+
+class CallsNumPy(Right):
+    def step(self, g, w, s, lr, t):
+        same = tf.numpy_function(lambda x: x, [g], g.dtype)
+        return super().step(tf.ensure_shape(same, g.shape), w, s, lr, t)
+
+
+class UsesTheVariableBefore(Right):
+    def propose(self, points):
+        before = 0.0
+        for p in points:
+            yield self.step(p.g + before, p.w, p.state(), p.lr, p.t)
+            before = length(p.g)
+
+
+class DropsRepeats(Right):
+    def apply(self, grads, trainable_variables=None):
+        def once(g):
+            if not isinstance(g, tf.IndexedSlices):
+                return g
+            ids, places = np.unique(g.indices.numpy(), return_index=True)
+            return tf.IndexedSlices(tf.gather(g.values, places), tf.constant(ids))
+
+        super().apply([once(g) for g in grads], trainable_variables)
+
+
+class ActsDense(Right):
+    def apply(self, grads, trainable_variables=None):
+        super().apply([tf.convert_to_tensor(g) for g in with_shapes(grads)], trainable_variables)
+
+
+def with_shapes(grads):
+    return [
+        tf.IndexedSlices(g.values, g.indices, tf.constant([6, 4], tf.int64))
+        if isinstance(g, tf.IndexedSlices)
+        else g
+        for g in grads
+    ]
+
+
+class SaysRowwise(Right):
+    def step(self, g, w, s, lr, t):
+        return super().step(g / length(g), w, s, lr, t)
+
+
+class SaysIdle(Right):
+    idle = True
+
+
+class OnlyFloat32(Right):
+    def step(self, g, w, s, lr, t):
+        return super().step(g * tf.constant(2.0), w, s, lr, t)
+
+
+class WritesWeights(Right):
+    """Adds to the variable in its own precision."""
+
+    def apply(self, grads, trainable_variables=None):
+        for g, w in zip(grads, trainable_variables, strict=True):
+            w.assign_sub(0.125 * g)
+
+
+class SwallowsNaN(Right):
+    def apply(self, grads, trainable_variables=None):
+        grads = [tf.where(tf.math.is_nan(g), 0.0, g) for g in grads]
+        super().apply(grads, trainable_variables)
+
+
+def sets(**options):
+    class Ignores(Right):
+        def __init__(self, learning_rate=0.125, **common):
+            super().__init__(learning_rate, **common)
+            for name, value in options.items():
+                setattr(self, name, value)
+
+    return Ignores
+
+
+class DropsAnArgument(Right):
+    def get_config(self):
+        config = super().get_config()
+        del config["beta"]
+        return config
+
+
+class SavesNothing(Right):
+    def save_own_variables(self, store):
+        pass
+
+    def load_own_variables(self, store):
+        pass
+
+
+class DiffersByReplica(Right):
+    def step(self, g, w, s, lr, t):
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        return super().step(g * (1 + tf.cast(replica, g.dtype)), w, s, lr, t)
+
+
+BREAKS = {
+    "purity": SetsAttribute,
+    "functions": KeepsStateInPython,
+    "xla": CallsNumPy,
+    "order": UsesTheVariableBefore,
+    "repeated_rows": DropsRepeats,
+    "exact_rows": SaysIdle,
+    "lazy_rows": ActsDense,
+    "rowwise": SaysRowwise,
+    "idle": SaysIdle,
+    "half_precision": WritesWeights,
+    "double_precision": OnlyFloat32,
+    "nonfinite": SwallowsNaN,
+    "accumulation": sets(gradient_accumulation_steps=None),
+    "clipping": sets(global_clipnorm=None),
+    "averages": sets(ema_momentum=0.75),
+    "in_adagraft": CountsCalls,
+    "in_larc": CountsCalls,
+    "in_agn": CountsCalls,
+    "in_mixed_precision": CountsCalls,
+    "config": DropsAnArgument,
+    "keras_file": SavesNothing,
+    "checkpoint": CountsCalls,
+    "replicas": DiffersByReplica,
+}
+
+
+def make(cls):
+    return lambda **common: cls(**{"name": "trial", **common})
+
+
+def test_each_guarantee_has_a_breach():
+    assert BREAKS.keys() == GUARANTEES.keys()
+
+
+SLOW = ("keras_file", "replicas", "xla")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in BREAKS],
+)
+def test_a_breach_is_found(name):
+    good = checking.result_of(make(Right), GUARANTEES[name])
+    assert good.result == ("skipped" if name == "idle" else "kept"), good.detail
+    found = checking.result_of(make(BREAKS[name]), GUARANTEES[name])
+    assert found.result == "BROKEN", found
+
+
+@pytest.mark.slow
+def test_the_table_and_what_is_raised():
+    said = io.StringIO()
+    with (
+        contextlib.redirect_stdout(said),
+        pytest.raises(
+            AssertionError, match=r"^DropsAnArgument breaks 1 of 23 guarantees:\n  config"
+        ),
+    ):
+        check(DropsAnArgument)
+    rows = said.getvalue().splitlines()
+    assert rows[0] == "DropsAnArgument: the guarantees of tf_graft"
+    assert len(rows) == 24
+    assert sum(" BROKEN " in row for row in rows) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["adam_amsgrad", "graft_decays_diagnostic"])
+def test_ours_keep_all(name):
+    sample = samples.BY_NAME[name]
+    results = check(lambda **common: sample.make(**common))
+    assert {result.result for result in results} <= {"kept", "skipped"}
+
+
+# CONTRIBUTING.md.
+
+
+@pytest.fixture
+def names(monkeypatch):
+    monkeypatch.setattr(registry, "OURS", copy.deepcopy(registry.OURS))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("names")
+def test_what_contributing_writes_passes():
+    """Its AdaBelief, and its call of `check`, as they stand."""
+    written, checked = re.findall(r"```python\n(.*?)```", CONTRIBUTING.read_text("utf-8"), re.S)
+    space = {"__name__": "contributed"}
+    exec(written, space)
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        exec(checked, space)
+    assert said.getvalue().count(" kept ") >= 21
+    adabelief = tg.get({"name": "ada_belief", "learning_rate": 0.5})
+    assert type(adabelief) is space["AdaBelief"]
+    w = tf.Variable([1.0, 1.0])
+    g = np.float32([3.0, -2.0])
+    adabelief.apply([tf.constant(g)], [w])
+    s = 0.001 * (0.9 * g) ** 2 + 1e-7  # by hand: m = 0.1 g
+    np.testing.assert_allclose(w, 1 - 0.5 * g / np.sqrt(s / 0.001), rtol=1e-5)
+
+
+def test_testing_is_imported_when_it_is_used():
+    assert tg.testing.check is check
+    package = pathlib.Path(tg.__file__).parent
+    for file in package.rglob("*.py"):
+        if file.parent.name != "testing":
+            assert not re.search(
+                r"^\s*(from|import) tf_graft\.testing", file.read_text("utf-8"), re.M
+            )

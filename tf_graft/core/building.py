@@ -1,0 +1,143 @@
+"""Creates an optimizer's variables beside the model's, under names that are checkpoint keys."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+from tf_graft.core import accumulation, averaging, judge, keras_contract, numerics, slots, state
+from tf_graft.core.algorithm import Algorithm
+from tf_graft.core.identity import Named
+from tf_graft.core.options import Options
+from tf_graft.core.parameters import Parameter
+from tf_graft.core.slots import Slot
+from tf_graft.core.types import VariableLike
+
+MASTER = Slot(dtype="float32")
+COUNTER = Slot(dtype="int64", within=slots.COUNTS)
+
+
+class Builder(NamedTuple):
+    """Creates variables of an optimizer.
+
+    Args:
+        owner: the class name that messages show.
+        name: what the variables' names begin with.
+        mesh: where they live, if that is on a mesh.
+        keep: adds a variable to those of the optimizer, and returns it.
+    """
+
+    owner: str
+    name: str
+    mesh: dtensor.Mesh | None
+    keep: Callable[[keras.Variable], keras.Variable]
+
+    def scalar(self, role: str, slot: Slot = COUNTER) -> keras.Variable:
+        """State that exists before anything is built: a counter, unless `slot` says otherwise."""
+        return self.keep(slots.create((self.name,), role, slot, "float32", mesh=self.mesh))
+
+    def laid_out(
+        self,
+        layout: dtensor.Layout,
+        shape: Sequence[int],
+        initializer: Any,
+        dtype: Any,
+        name: str | None,
+    ) -> keras.Variable:
+        """A variable on the mesh, as `Optimizer.add_variable` creates it."""
+        with keras.name_scope(self.name):
+            return self.keep(
+                slots.on_mesh(
+                    layout,
+                    initializer=keras.initializers.get(initializer),
+                    shape=tuple(shape),
+                    dtype=dtype,
+                    trainable=False,
+                    name=name,
+                )
+            )
+
+    def move(self, variables: Sequence[keras.Variable], moved: bool) -> None:
+        """Creates anew what lives elsewhere than the builder's variables.
+
+        Args:
+            variables: the optimizer's.
+            moved: whether everything lives elsewhere, such as under another strategy.
+        """
+        if self.mesh is not None:
+            keras_contract.check_order_on_mesh()
+        for variable in variables:
+            if moved or (self.mesh is not None and slots.layout_of(variable) is None):
+                keras_contract.set_storage(variable, self._copy(variable))
+
+    def _copy(self, variable: keras.Variable) -> keras.Variable:
+        """A variable of the same value."""
+        value = variable.numpy()
+        start = Slot(lambda _: value, value.shape, value.dtype.name)
+        return slots.create((self.name,), variable.name, start, "float32", mesh=self.mesh)
+
+    def state(
+        self,
+        algorithm: Algorithm,
+        options: Options,
+        variables: Mapping[str, VariableLike],
+        early: Named,
+    ) -> tuple[list[Parameter], Named]:
+        """The state of variables, by path, and the shared slots, by role.
+
+        Args:
+            algorithm: says which slots there are.
+            options: say what the engine keeps.
+            variables: the model's.
+            early: the optimizer's variables that exist already.
+        """
+        own = {path: algorithm.slots_for(path) for path in variables}
+        engine = {path: engine_slots(options, v) for path, v in variables.items()}
+        shared = algorithm.shared_slots()
+        state.refuse_clashes(self.owner, own, engine, shared, early)
+        made = {
+            role: self.keep(slots.create((self.name,), role, slot, "float32", mesh=self.mesh))
+            for role, slot in shared.items()
+        }
+        return [self._parameter(v, p, own[p], engine[p]) for p, v in variables.items()], made
+
+    def _parameter(
+        self, variable: VariableLike, path: str, own: dict[str, Slot], engine: dict[str, Slot]
+    ) -> Parameter:
+        dtype = numerics.compute_dtype(tf.as_dtype(variable.dtype)).name
+
+        def made(roles: dict[str, Slot]) -> Named:
+            scope = (self.name, path)
+            return {
+                role: self.keep(slots.create(scope, role, slot, dtype, variable, self.mesh))
+                for role, slot in roles.items()
+            }
+
+        return Parameter(variable, path, made(own), made(engine))
+
+
+def engine_slots(options: Options, variable: VariableLike) -> dict[str, Slot]:
+    """What the engine keeps for a variable, by role."""
+    engine: dict[str, Slot] = {}
+    if tf.as_dtype(variable.dtype) in numerics.HALF:
+        engine["master"] = MASTER
+    if options.use_ema:
+        engine |= averaging.SLOTS
+    if options.gradient_accumulation_steps:
+        engine |= accumulation.SLOTS
+    return engine
+
+
+def counters(options: Options) -> tuple[str, ...]:
+    """The roles of the engine's counters, beside that of the updates."""
+    spoiled = options.gradient_accumulation_steps and judge.skips(options.nonfinite)
+    return ("skipped_steps", "micro_steps", *(["spoiled_micro_steps"] if spoiled else []))
+
+
+def lacks(options: Options, early: Named, parameters: Iterable[Parameter]) -> bool:
+    """Whether there is less state than the options ask for."""
+    return any(role not in early for role in counters(options)) or any(
+        engine_slots(options, p.variable).keys() - p.state.keys() for p in parameters
+    )

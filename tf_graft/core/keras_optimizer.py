@@ -1,0 +1,249 @@
+"""What Keras and TensorFlow want of an optimizer but its updates: arguments, rates, files."""
+
+import inspect
+import re
+import types
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Self, Unpack
+
+import keras
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+from tf_graft.core import (
+    adding,
+    building,
+    checks,
+    description,
+    keras_contract,
+    matching,
+    options,
+    rates,
+    replicas,
+    slots,
+    taped,
+)
+from tf_graft.core.building import Builder
+from tf_graft.core.identity import Named
+from tf_graft.core.options import Common, Options
+from tf_graft.core.parameters import Parameter, Parameters, paths
+from tf_graft.core.saving import SavedState
+from tf_graft.core.types import Config, Gradient, Key, RateLike, Store, VariableLike
+from tf_graft.core.variables import State
+
+
+@options.as_attributes
+@keras_contract.with_private_methods
+class KerasOptimizer(keras.optimizers.Optimizer):
+    """A Keras optimizer but for `apply` and `build`: its state is saved by path and role.
+
+    Attributes:
+        parameters: the model's variables with their state; empty before `build`.
+        skipped_steps: how many updates were left out by `nonfinite="skip"`.
+        strategy: the strategy that the model's variables were made under.
+    """
+
+    decay_exclusions: Any
+    _shared: Mapping[str, keras.Variable] = types.MappingProxyType({})
+
+    def __init__(self, learning_rate: RateLike = 0.001, **common: Unpack[Common]):
+        owner = type(self).__name__
+        given = options.checked(owner, self.own_arguments(), common)
+        of_keras = {name: given.pop(name) for name in options.OF_KERAS}
+        super().__init__(learning_rate=rates.rate(owner, learning_rate), **of_keras)
+        for name, value in given.items():
+            setattr(self, options.OPTIONS[name].kept_as, value)
+        self.settle(self.mesh)
+        self.parameters = Parameters({})
+        self.strategy = tf.distribute.get_strategy()
+        self._everywhere = replicas.Everywhere()
+        self._scalars = {self.iterations.name: self.iterations}
+        keras_contract.bound(self, building.COUNTER.within, rates.WITHIN)
+        for role in building.counters(self.common):
+            setattr(self, role, self.add_scalar(role))
+        self._saved = SavedState(self)
+        self._identity = self._saved.identity  # a checkpoint of TensorFlow holds it
+
+    @property
+    def common(self) -> Options:
+        """The common arguments as they are now."""
+        return Options(self)
+
+    def everywhere(self, method: Callable[..., None], *args: Any, traced: bool = False) -> None:
+        """Runs a method in each replica's context; see `replicas.Everywhere`."""
+        self._everywhere(self.strategy, method, *args, traced=traced)
+
+    learning_rate = rates.LearningRate()
+
+    @property
+    def iterations(self) -> keras.Variable:
+        """How many updates have been made; micro-steps and skipped steps do not count."""
+        return keras_contract.count_of(self)
+
+    def rates(self) -> dict[str, Any]:
+        """The present learning rates by role."""
+        return {"learning_rate": self.learning_rate}
+
+    def rate_variables(self) -> Named:
+        """The variables that hold learning rates, by role."""
+        own = keras_contract.rate_variable(self)
+        return {} if own is None else {own.name: own}
+
+    def apply_gradients(
+        self, grads_and_vars: Iterable[tuple[Gradient | None, VariableLike]]
+    ) -> keras.Variable:
+        """`apply`, for pairs of gradient and variable; returns `iterations`."""
+        owner = f"{type(self).__name__}.apply_gradients"
+        self.apply(*matching.gradients_and_variables(owner, grads_and_vars))
+        return self.iterations
+
+    minimize = taped.minimize
+    compute_gradients = taped.compute_gradients
+
+    @property
+    def builder(self) -> Builder:
+        """What creates variables of the optimizer."""
+        owner = type(self).__name__
+        return Builder(owner, self.name, self.mesh, lambda v: keras_contract.keep(self, v))
+
+    def add_scalar(self, role: str, slot: slots.Slot = building.COUNTER) -> keras.Variable:
+        """Creates state that exists before the optimizer is built: a counter by default."""
+        self._scalars[role] = self.builder.scalar(role, slot)
+        return self._scalars[role]
+
+    def early_variables(self) -> Named:
+        """The variables that exist before the optimizer is built: counters and rates."""
+        return {**self._scalars, **self.rate_variables()}
+
+    def settle(self, mesh: dtensor.Mesh | None, moved: bool = False) -> None:
+        """Creates the present variables anew where the model's live, if that is elsewhere.
+
+        Args:
+            mesh: their mesh, if they are on one.
+            moved: whether everything is elsewhere, such as under another strategy.
+        """
+        self.mesh = mesh
+        self.builder.move(self.variables, moved)
+
+    add_variable = adding.add_variable
+    add_variable_from_reference = adding.add_variable_from_reference
+
+    def state(self, done: str) -> State:
+        """The variables as the engine sees them; `done` names the counter of the updates."""
+        return State(self.parameters, self._shared, self._scalars, done, self.mesh)
+
+    def hold(self, parameters: dict[Key, Parameter], shared: Named) -> None:
+        """Takes the state that was created, and gives it what was loaded before."""
+        self.parameters, self._shared = Parameters(parameters), shared
+        self._state = {p.path: {**p.slots, **p.state} for p in self.parameters}
+        try:
+            self._saved.settle()
+        finally:  # it is built, whether what it waited for fits or not
+            keras_contract.declare(self, [p.variable for p in self.parameters], self.strategy)
+
+    def named_variables(self, place: str = "") -> Named:
+        """Every variable of the optimizer by path and role; none before it is built.
+
+        Args:
+            place: goes before every role: `"center/"` for `dense/kernel/center/momentum`.
+        """
+        if not len(self.parameters):
+            return {}
+        shared = {**self.early_variables(), **self._shared}
+        named = {f"{place}{role}": variable for role, variable in shared.items()}
+        for p in self.parameters:
+            named |= {f"{p.path}/{place}{r}": v for r, v in {**p.slots, **p.state}.items()}
+        return named
+
+    def exclude_from_weight_decay(
+        self,
+        var_list: Iterable[VariableLike] | None = None,
+        var_names: Iterable[str] | None = None,
+    ) -> None:
+        """Adds variables, or patterns for their paths, that weight decay leaves alone.
+
+        Raises:
+            ValueError: the optimizer has been built.
+        """
+        owner = f"{type(self).__name__}.exclude_from_weight_decay"
+        if self.built:
+            raise ValueError(f"{owner}: call it before the optimizer is built.")
+        given = [] if var_list is None else matching.variables(owner, var_list)
+        exact = [f"^{re.escape(path)}$" for path in paths(given)]
+        named = checks.patterns(owner, "var_names", var_names) or []
+        self.decay_exclusions = [*self.decay_exclusions, *exact, *named]
+
+    def get_config(self) -> Config:
+        """Every argument of the constructor but `mesh`, as plain values: the mesh of one process
+        is not another's.
+        """
+        config = super().get_config()
+        config |= {name: getattr(self, name) for name in self.own_arguments() if name not in config}
+        return config | self.common.config()
+
+    @classmethod
+    def from_config(cls, config: Config, custom_objects: Any = None) -> Self:
+        """The optimizer that `get_config` describes, without its state."""
+        config = dict(config)
+        if isinstance(config.get("mesh"), str):  # saved by an earlier version
+            del config["mesh"]
+        return super().from_config(config, custom_objects=custom_objects)
+
+    @classmethod
+    def own_arguments(cls) -> list[str]:
+        """The arguments a class adds to the common ones; each is an attribute of the same name."""
+        given = list(inspect.signature(cls.__init__).parameters.values())[1:]
+        return [p.name for p in given if p.kind is not p.VAR_KEYWORD]
+
+    def arguments(self) -> Config:
+        """The arguments of the constructor as they are now, which `repr` shows."""
+        common = vars(self.common)
+        names = dict.fromkeys([*self.own_arguments(), "learning_rate", *common])
+        held = {n: getattr(self, n) for n in names if n not in common and hasattr(self, n)}
+        held = {n: held.get(n, common.get(n)) for n in names if n in held or n in common}
+        return held | {
+            "learning_rate": keras_contract.rate_of(self),
+            "mesh": description.mesh(self.mesh),
+            "exclude_from_weight_decay": self.decay_exclusions or None,
+        }
+
+    def __repr__(self) -> str:
+        usual = options.checked(type(self).__name__, (), {}) | {"exclude_from_weight_decay": None}
+        return description.call(type(self), self.arguments(), usual)
+
+    def save_own_variables(self, store: Store) -> None:
+        """Writes the state into a Keras weights store, by path and role.
+
+        Raises:
+            CheckpointError: a checkpoint of TensorFlow was restored and the optimizer is not built.
+        """
+        self._saved.save(store)
+
+    def load_own_variables(self, store: Store) -> None:
+        """Reads the state back, by path and role: all of it, or nothing has changed.
+
+        An optimizer that is not built takes its counters and rates at once, and the rest when it is
+        built. Of the state of a Keras optimizer it takes what is the same here; where nothing is, a
+        warning says so.
+
+        Raises:
+            CheckpointError: the state is another optimizer's, of other variables or damaged.
+        """
+        self._saved.load(store)
+
+    def set_weights(self, weights: Iterable[Any]) -> None:
+        """Gives all variables, in the order of `variables`, their values; or changes none.
+
+        Raises:
+            ValueError: the optimizer is not built; values that are too many or too few, or of
+                another shape or dtype than the variables.
+        """
+        self._saved.set(weights)
+
+    def examine(self) -> None:
+        """Reads the optimizer's part of a checkpoint that is being restored."""
+        self._saved.examine()
+
+    def snapshot(self) -> Callable[[], None]:
+        """Returns a function that restores the present state."""
+        return self._saved.snapshot()

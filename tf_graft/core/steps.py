@@ -1,0 +1,156 @@
+"""Steps into variables: proposed by an algorithm, written where each variable lives."""
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from tf_graft.core import keras_contract, numerics, replicas, write
+from tf_graft.core.algorithm import Algorithm
+from tf_graft.core.parameters import Parameter
+from tf_graft.core.point import Point
+from tf_graft.core.types import Gradient, Rates, Slots
+from tf_graft.core.update import Update
+from tf_graft.core.write import Part, Rows, Whole
+
+# Variables of so many entries are updated one after the other, so that few steps are in memory.
+LARGE = 2**18
+
+
+class Scalars(NamedTuple):
+    """What is the same for all variables of a dtype.
+
+    Args:
+        rates: learning rates by role.
+        t: number of this update, from 1.
+    """
+
+    rates: Rates
+    t: tf.Tensor
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Writes each variable once: by kernel where there is one, by `step` otherwise.
+
+    Args:
+        algorithm: proposes the steps.
+        jit_compile: whether the steps of dense variables are to be compiled by XLA.
+        takes_kernels: whether in-place kernels can update the variables.
+        compiles: whether steps can be compiled on their own.
+    """
+
+    algorithm: Algorithm
+    jit_compile: bool
+    takes_kernels: bool
+    compiles: bool
+
+    def write(self, update: Update, t: tf.Tensor, shared: Mapping[str, keras.Variable]) -> None:
+        """Adds the steps of an update to its variables, and applies their constraints.
+
+        Args:
+            update: judged and clipped.
+            t: its number, from 1.
+            shared: the slots that are not of one variable, by role.
+        """
+        scalars = {
+            dtype: Scalars(
+                {r: tf.cast(x, dtype) for r, x in update.rates.items()}, tf.cast(t, dtype)
+            )
+            for dtype in dict.fromkeys(p.dtype for p in update.parameters)
+        }
+        advanced = self._advanced(shared, update.rates, t)
+        stepping = []
+        for gradient, parameter in _unscaled(update):
+            if not self._write_by_kernel(gradient, parameter, scalars[parameter.dtype]):
+                stepping.append((gradient, parameter))
+        self._write_steps(stepping, scalars, advanced)
+        for parameter in update.parameters:
+            if parameter.variable.constraint is not None:
+                parameter.replace(parameter.variable.constraint(parameter.read(Whole())))
+
+    def _advanced(
+        self, shared: Mapping[str, keras.Variable], rates: Rates, t: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        present = {role: tf.convert_to_tensor(replicas.local(v)) for role, v in shared.items()}
+        new = self.algorithm.advance(present, rates, t)
+        for role, value in new.items():
+            write.put(shared[role], value)
+        return new
+
+    def _write_by_kernel(self, gradient: Gradient, parameter: Parameter, scalars: Scalars) -> bool:
+        """Updates one variable in place, and says whether it could."""
+        if numerics.row_sparse(gradient) or not self._kernels_serve(parameter):
+            return False
+        algorithm, own, rates = self.algorithm, parameter, scalars.rates
+        while (delegate := algorithm.delegate(own, rates)) is not None:
+            algorithm, own, rates = delegate
+        if algorithm.kernel is None:
+            return False
+        lr = rates["learning_rate"]
+        if algorithm.decays(parameter.path):
+            weights = parameter.read(Whole())
+            parameter.move(Whole(), weights, -lr * algorithm.weight_decay * weights)
+        slots = {role: replicas.local(slot) for role, slot in own.slots.items()}
+        algorithm.kernel(gradient, replicas.local(parameter.variable), slots, lr, scalars.t)
+        return True
+
+    def _kernels_serve(self, parameter: Parameter) -> bool:
+        """Kernels know no masters, and XLA does as well with `step`."""
+        compiled = self.jit_compile or keras_contract.in_xla()
+        return self.takes_kernels and not (compiled or "master" in parameter.state)
+
+    def _write_steps(
+        self,
+        stepping: list[tuple[Gradient, Parameter]],
+        scalars: Mapping[tf.DType, Scalars],
+        shared: Slots,
+    ) -> None:
+        parts = [write.part_of(g, p.rows) for g, p in stepping]
+
+        def point(gradient: Gradient, parameter: Parameter, part: Part) -> Point:
+            slots = {role: replicas.local(slot) for role, slot in parameter.slots.items()}
+            in_place = isinstance(part, Whole) and self._kernels_serve(parameter)
+            if not in_place:
+                slots = {role: part.read(slot) for role, slot in slots.items()}
+            g, w = numerics.values(gradient), parameter.read(part)
+            rates, t = scalars[parameter.dtype]
+            return Point(parameter.path, g, w, {**slots, **shared}, dict(rates), t, in_place)
+
+        points, given = itertools.tee(
+            point(g, p, part) for (g, p), part in zip(stepping, parts, strict=True)
+        )
+        dense = not any(isinstance(part, Rows) for part in parts)
+        compiled = self.jit_compile and self.compiles and dense
+        algorithm = self.algorithm
+        steps = iter(
+            algorithm.compiled_proposals(list(given)) if compiled else algorithm.proposals(given)
+        )
+        written: list[tf.Operation] = []
+        for (_, p), part in zip(stepping, parts, strict=True):
+            large = math.prod(p.variable.shape) >= LARGE
+            with tf.control_dependencies(written if large else []):
+                at, (d, slots) = next(points), next(steps)
+                moved = p.move(part, at.w, d)
+                for role, value in slots.items():
+                    part.write(replicas.local(p.slots[role]), value)
+            if large and moved is not None:  # eagerly one comes after the other anyway
+                written = [moved]
+
+
+def _unscaled(update: Update) -> Iterator[tuple[Gradient, Parameter]]:
+    """The gradients divided by the scale, one after the other, each soon before it is used."""
+    before: list[Any] = []
+    both: Iterable[tuple[Gradient, Parameter]] = zip(
+        update.gradients, update.parameters, strict=True
+    )
+    for gradient, parameter in both:
+        with tf.control_dependencies(before):
+            gradient = numerics.divided(gradient, update.scale)
+        if update.scale is not None:
+            before = [numerics.values(gradient)]
+        yield gradient, parameter

@@ -1,0 +1,117 @@
+"""A scaler's part in the pipeline: what the loss is multiplied by, and what is learned from it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_graft.core import numerics, replicas, write
+from tf_graft.core.checks import shown
+from tf_graft.core.options import OPTIONS
+from tf_graft.core.parameters import Parameter
+from tf_graft.core.scale import Scaling
+from tf_graft.core.slots import Slot
+from tf_graft.core.types import Gradient, Scalar
+from tf_graft.core.update import Update
+from tf_graft.scaling.master_regularizer import MasterRegularizer
+from tf_graft.scaling.scaler import LossScaler, State
+
+FACTOR = OPTIONS["loss_scale_factor"]
+
+
+class LossScaling(Scaling):
+    """Scales the loss as a scaler says, which sees each update before it is clipped.
+
+    Args:
+        scaler: decides on the scale.
+        variables: its state, by role.
+    """
+
+    def __init__(self, scaler: LossScaler, variables: Mapping[str, keras.Variable]):
+        super().__init__()
+        self._scaler, self._variables = scaler, variables
+
+    def scale(self) -> tf.Tensor:
+        """The scale in use now, a float32 scalar."""
+        return self._scaler.scale(self._present())
+
+    def scaled(self, loss: tf.Tensor) -> tf.Tensor:
+        """The loss times the scale, in float32 at least."""
+        loss = tf.convert_to_tensor(loss)
+        loss = tf.cast(loss, numerics.compute_dtype(loss.dtype))
+        return loss * tf.cast(self.scale(), loss.dtype)
+
+    def divisor(self) -> Scalar | None:
+        """The scale; None where it is one for good."""
+        scale = self.scale()
+        return None if not self._variables and tf.get_static_value(scale) == 1 else scale
+
+    def penalized(
+        self, gradients: list[Gradient], parameters: Sequence[Parameter], scale: Scalar | None
+    ) -> list[Gradient]:
+        """With the gradients of the penalties of float32 masters."""
+        both = zip(gradients, parameters, strict=True)
+        return [MasterRegularizer.added(g, p, scale) for g, p in both]
+
+    def judged(self, update: Update) -> None:
+        """The scaler's state after the update."""
+        amax = tf.zeros([])
+        if self._scaler.needs_amax:
+            values = map(numerics.values, update.gradients)
+            peaks = [tf.cast(numerics.peak(value), tf.float32) for value in values]
+            amax = numerics.divided(tf.reduce_max(tf.stack(peaks)), update.scale)
+        finite = tf.constant(True) if update.finite is None else update.finite
+        for role, value in self._scaler.update(self._present(), finite, amax).items():
+            write.put(self._variables[role], value)
+
+    def _present(self) -> State:
+        return {
+            role: tf.convert_to_tensor(replicas.local(variable))
+            for role, variable in self._variables.items()
+        }
+
+
+def variables_of(
+    scaler: LossScaler, add_scalar: Callable[[str, Slot], keras.Variable]
+) -> dict[str, keras.Variable]:
+    """The variables of a scaler's state, by role.
+
+    Args:
+        scaler: says what is remembered.
+        add_scalar: creates a variable of the optimizer.
+    """
+    return {r: add_scalar(f"loss_scale/{r}", slot) for r, slot in scaler.slots().items()}
+
+
+class ScaledOnce:
+    """`loss_scale_factor` of an optimizer whose `scaler` may scale the loss already."""
+
+    def __get__(self, optimizer: Any, cls: type | None = None) -> Any:
+        if optimizer is None:
+            return self
+        scaler = vars(optimizer).get("scaler")
+        return FACTOR.__get__(optimizer) if scaler is None else scaler
+
+    def __set__(self, optimizer: Any, value: Any) -> None:
+        if vars(optimizer).get("scaler") is None:
+            FACTOR.__set__(optimizer, value)
+            return
+        raise ValueError(
+            f"{type(optimizer).__name__}: it scales the loss itself and must be the outermost "
+            "optimizer; do not put it into a LossScaleOptimizer."
+        )
+
+
+def refuse_factor(owner: str, factor: object) -> None:
+    """Refuses a factor beside a scaler.
+
+    Raises:
+        ValueError: the loss would be scaled twice.
+    """
+    if factor is not None:
+        short = shown(factor, lambda x: f"{x:g}" if isinstance(x, float) else repr(x))
+        raise ValueError(
+            f"{owner}(loss_scale_factor={short}): the loss would be scaled twice; give loss_scale "
+            "only."
+        )

@@ -1,0 +1,145 @@
+"""Guarantees of the algorithm itself: the executions, rows, precisions."""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from tf_graft.core import contract
+from tf_graft.core.optimizer import Optimizer
+from tf_graft.testing.trials import (
+    SHAPES,
+    TABLE,
+    Skipped,
+    Trial,
+    dense,
+    gradients,
+    rows_of,
+    same,
+    weights,
+    with_rows,
+)
+
+Make = Callable[..., Optimizer]
+ROWS = [4, 1, 4, 2]  # with one that repeats
+TOUCHED, UNTOUCHED = [1, 2, 4], [0, 3, 5]
+
+
+def purity(make: Make) -> str:
+    """`step` is pure, and its results fit."""
+    trial = Trial(make())
+    paths = trial.model
+    trial.optimizer.build(list(paths.values()))
+    contract.check_fully(trial.optimizer, paths)
+    return f"a trace of step for {len(SHAPES)} shapes"
+
+
+def functions(make: Make) -> str:
+    """`tf.function` computes what the eager mode computes."""
+    eager = Trial(make()).run(with_rows(ROWS)).state()
+    return same("eager", Trial(make()).run(with_rows(ROWS), tf.function).state(), eager)
+
+
+def xla(make: Make) -> str:
+    """Compiled by XLA it computes the same."""
+
+    def compiled(step: Callable[..., None]) -> Callable[..., None]:
+        return tf.function(step, jit_compile=True)
+
+    eager = Trial(make()).run(with_rows(ROWS)).state()
+    own = Trial(make(jit_compile=True)).run(gradients()).state()
+    return "; ".join(
+        [
+            same("eager", Trial(make()).run(with_rows(ROWS), compiled).state(), eager),
+            same("jit_compile=True", own, Trial(make()).run(gradients()).state()),
+        ]
+    )
+
+
+def order(make: Make) -> str:
+    """It does not matter in which order the variables are given."""
+    values = dict(reversed(weights().items()))
+    backward = Trial(make(), values=values).run(gradients()).state()
+    return same("the other order", backward, Trial(make()).run(gradients()).state())
+
+
+def repeated_rows(make: Make) -> str:
+    """A row that occurs twice counts as one with the sum of its gradients."""
+    steps = with_rows(ROWS)
+    summed = [
+        {**whole, TABLE: step[TABLE]._replace(values=whole[TABLE][TOUCHED], ids=TOUCHED)}
+        for step, whole in zip(steps, dense(steps), strict=True)
+    ]
+    once = Trial(make()).run(summed).state()
+    return same("rows summed before", Trial(make()).run(steps).state(), once)
+
+
+def exact_rows(make: Make) -> str:
+    """With `sparse="exact"` rows act as the equal dense gradient."""
+    steps = with_rows(ROWS, UNTOUCHED)
+    exact = Trial(make(sparse="exact")).run(steps).state()
+    return same("the dense gradient", exact, Trial(make()).run(dense(steps)).state())
+
+
+def lazy_rows(make: Make) -> str:
+    """With `sparse="lazy"` the other rows wait: their weights, and their slots."""
+    optimizer = make(sparse="lazy")
+    trial = Trial(optimizer).run(gradients(1))
+    if optimizer.whole(TABLE):
+        raise Skipped("whole says that rows act as the dense gradient")
+    before = rows_of(trial.state(), UNTOUCHED)
+    trial.run(with_rows(ROWS))
+    return same("untouched rows before", rows_of(trial.state(), UNTOUCHED), before, ulps=0)
+
+
+def rowwise(make: Make) -> str:
+    """What is declared `rowwise` updates a row by that row alone."""
+    optimizer = make()
+    if not optimizer.rowwise or optimizer.whole(TABLE):
+        raise Skipped("rowwise is False")
+    steps = with_rows(ROWS)
+    others = [  # the same gradients in the touched rows, and some in the others
+        {**step, TABLE: step[TABLE] + other[TABLE] * (step[TABLE] == 0)}
+        for step, other in zip(dense(steps), gradients(), strict=True)
+    ]
+    sparse = rows_of(Trial(optimizer).run(steps).state(), TOUCHED)
+    return same("rows among others", sparse, rows_of(Trial(make()).run(others).state(), TOUCHED))
+
+
+def idle(make: Make) -> str:
+    """What is declared `idle` changes nothing on a zero gradient."""
+    optimizer = make()
+    if not optimizer.idle:
+        raise Skipped("idle is False")
+    trial = Trial(optimizer).run(gradients(2))
+    before = trial.state()
+    trial.run([{path: 0 * g for path, g in gradients(1)[0].items()}])
+    counted = {"optimizer/iteration": trial.state()["optimizer/iteration"]}
+    return same("before a zero gradient", trial.state(), before | counted, ulps=0)
+
+
+def half_precision(make: Make) -> str:
+    """Half-precision variables are updated in float32, in a master copy."""
+    full = Trial(make()).run(gradients())
+    half = Trial(make(), "bfloat16").run(gradients())
+    masters = {path: half.state()[f"optimizer/{path}/master"] for path in SHAPES}
+    rounded = {path: tf.cast(w, "bfloat16").numpy() for path, w in full.weights().items()}
+    return "; ".join(
+        [
+            same("masters and float32", masters, full.weights()),
+            same("bfloat16", half.weights(), rounded, ulps=1),
+        ]
+    )
+
+
+def double_precision(make: Make) -> str:
+    """float64 variables are updated in float64."""
+    full = Trial(make()).run(gradients())
+    double = Trial(make(), "float64").run(gradients())
+    rounded = {path: w.astype("float32") for path, w in double.weights().items()}
+    return same("float32", rounded, full.weights(), ulps=1000)
+
+
+GUARANTEES = (
+    *(purity, functions, xla, order, repeated_rows, exact_rows, lazy_rows, rowwise, idle),
+    *(half_precision, double_precision),
+)

@@ -1,0 +1,111 @@
+"""Runs the guarantees, prints the table, and fails where one is broken."""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import keras
+
+from tf_graft.core.checks import shown
+from tf_graft.core.optimizer import Optimizer
+from tf_graft.testing import algorithm, pipeline, places, saving
+from tf_graft.testing.trials import RATE, Skipped
+
+Guarantee = Callable[[Callable[..., Optimizer]], str]
+KEPT, BROKEN, SKIPPED = "kept", "BROKEN", "skipped"
+
+
+class Result(NamedTuple):
+    """What became of one guarantee.
+
+    Args:
+        guarantee: Its name.
+        result: "kept", "BROKEN" or "skipped".
+        detail: What it compared; why it is broken or skipped.
+    """
+
+    guarantee: str
+    result: str
+    detail: str
+
+
+def check(make: Callable[..., Optimizer], **arguments: Any) -> list[Result]:
+    """Runs the guarantees of this package on an optimizer, and prints a table of them.
+
+    It takes about 20 seconds. Replicas need two devices: on one machine,
+    `tf_graft.dtensor.logical_cpus(2)` before TensorFlow starts.
+
+    Args:
+        make: An optimizer class, or a function that takes the common arguments and returns a new
+            optimizer: `lambda **common: tg.LARC(AdaBelief(0.1), **common)`.
+        **arguments: What it is given each time.
+
+    Returns:
+        The rows of the table.
+
+    Raises:
+        AssertionError: A guarantee is broken; lists those that are.
+    """
+    modules = (algorithm, pipeline, saving, places)
+    guarantees = [guarantee for module in modules for guarantee in module.GUARANTEES]
+    return _run(_maker(make, arguments), guarantees)
+
+
+def check_on_mesh(make: Callable[..., Optimizer], **arguments: Any) -> list[Result]:
+    """`check`, of an optimizer on a mesh of two devices alone.
+
+    It needs a process of its own: a mesh and replicas on the same devices end one another there.
+
+    Args:
+        make: As for `check`.
+        **arguments: Likewise.
+
+    Raises:
+        AssertionError: The guarantee is broken.
+    """
+    return _run(_maker(make, arguments), [places.mesh])
+
+
+def _maker(make: Callable[..., Optimizer], arguments: dict[str, Any]) -> Callable[..., Optimizer]:
+    rate = inspect.signature(make).parameters.get("learning_rate")
+    if rate is not None and rate.default is rate.empty:
+        arguments = {"learning_rate": RATE, **arguments}
+    return lambda **common: make(**{"name": "trial", **arguments, **common})
+
+
+def _run(make: Callable[..., Optimizer], guarantees: Iterable[Guarantee]) -> list[Result]:
+    owner = type(make()).__name__
+    results = [result_of(make, guarantee) for guarantee in guarantees]
+    widths = [max(len(result[column]) for result in results) for column in (0, 1)]
+    print(f"{owner}: the guarantees of tf_graft")
+    for guarantee, result, detail in results:
+        print(f"  {guarantee:{widths[0]}}  {result:{widths[1]}}  {detail}")
+    broken = [f"  {r.guarantee}: {r.detail}" for r in results if r.result == BROKEN]
+    if broken:
+        raise AssertionError(
+            f"{owner} breaks {len(broken)} of {len(results)} guarantees:\n" + "\n".join(broken)
+        )
+    return results
+
+
+def result_of(make: Callable[..., Optimizer], guarantee: Guarantee) -> Result:
+    """Runs one guarantee: what makes it fail is its result."""
+    named = functools.partial(Result, guarantee.__name__.replace("_", " "))
+    try:
+        with keras.saving.custom_object_scope(_classes(make())):  # none need be registered
+            return named(KEPT, guarantee(make))
+    except Skipped as reason:
+        return named(SKIPPED, str(reason))
+    except AssertionError as error:
+        return named(BROKEN, str(error))
+    except Exception as error:  # whatever an optimizer of others raises
+        return named(BROKEN, f"{type(error).__name__}: {shown(error, str)}")
+
+
+def _classes(optimizer: Any) -> dict[str, type]:
+    """The classes of an optimizer and its children, by name."""
+    classes = {type(optimizer).__name__: type(optimizer)}
+    for child in getattr(optimizer, "children", dict)().values():
+        classes |= _classes(child)
+    return classes

@@ -1,0 +1,108 @@
+"""What the replicas of an AGN tell each other: the mean of a period's gradients, once a period."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import keras
+import tensorflow as tf
+
+from tf_graft.core import accumulation, collectives, numerics, replicas, write
+from tf_graft.core.exchange import Exchange
+from tf_graft.core.optimizer import Optimizer
+from tf_graft.core.parameters import Parameter
+from tf_graft.core.slots import refill
+from tf_graft.core.types import Gradient
+from tf_graft.core.update import Update
+from tf_graft.wrappers.center import center_of
+
+
+class Pushing(Protocol):
+    """What is asked of the optimizer.
+
+    Attributes:
+        leads: whether it gives the center its first values.
+        optimizer: makes the local steps.
+        center_optimizer: updates the center.
+        local_step: counts the local steps, for the period.
+        accumulated_steps: counts the gradients in the slot `gradient_sum`.
+        communication_period: local steps between two pushes.
+        reset_local_state: whether the state of `optimizer` starts anew after each push.
+    """
+
+    leads: bool
+    optimizer: Optimizer
+    center_optimizer: Optimizer
+    local_step: keras.Variable
+    accumulated_steps: keras.Variable
+    communication_period: int
+    reset_local_state: bool
+
+    def start_center(self) -> None:
+        """Gives the center its first values."""
+
+
+class PeriodicPush(Exchange):
+    """Local steps on each replica; a push to the center, and a pull from it, once a period.
+
+    Args:
+        agn: the optimizer: its variables, its center, its counters, its period.
+    """
+
+    def __init__(self, agn: Pushing):
+        self._agn = agn
+
+    def begin(self) -> None:
+        if self._agn.leads:
+            self._agn.start_center()
+
+    def aggregate(
+        self, gradients: Sequence[Gradient], parameters: Sequence[Parameter]
+    ) -> list[Gradient]:
+        """This replica's estimate of the whole gradient."""
+        count = replicas.count()
+        if count == 1:
+            return list(gradients)
+        return [numerics.like(g, numerics.values(g) * count) for g in gradients]
+
+    def meet(self, update: Update) -> None:
+        one = tf.constant(1, tf.int64)
+        taken = one if update.finite is None else tf.cast(update.finite, tf.int64)
+        # Replicas have to meet: with several of them a step that is skipped counts, too.
+        counted = taken if replicas.count() == 1 else one
+        step = _read(self._agn.local_step) + counted
+        write.put(self._agn.local_step, step)
+        write.put(self._agn.accumulated_steps, _read(self._agn.accumulated_steps) + taken)
+        due = (step % self._agn.communication_period == 0) & (counted > 0)
+        tf.cond(due, lambda: self._communicate(update), lambda: None)
+
+    def _communicate(self, update: Update) -> None:
+        """Pushes the mean of what was accumulated, and pulls the center."""
+        parameters = update.parameters
+        count = tf.cast(_read(self._agn.accumulated_steps), tf.float32) * replicas.count()
+        count = tf.where(count > 0, count, math.nan)  # which the center's optimizer refuses
+        both = zip(update.gradients, parameters, strict=True)
+        means = [accumulation.take(g, _sums(p), count) for g, p in both]
+        means = collectives.summed(means, [p.rows for p in parameters], self._agn.local_step)
+        self._agn.center_optimizer.apply_summed(means, [center_of(p) for p in parameters])
+        for mean, p in zip(means, parameters, strict=True):
+            part = write.part_of(mean, p.rows)
+            p.replace(part.read(replicas.local(center_of(p))), part)
+            if self._agn.reset_local_state:
+                for role, slot in self._agn.optimizer.slots_for(p.path).items():
+                    refill(p.slots[f"optimizer/{role}"], slot, p.variable, part)
+        write.put(self._agn.accumulated_steps, tf.constant(0, tf.int64))
+
+
+def _read(scalar: keras.Variable) -> tf.Tensor:
+    return tf.convert_to_tensor(replicas.local(scalar))
+
+
+def _sums(parameter: Parameter) -> Parameter:
+    """A parameter whose accumulator is the sum of a period."""
+    state = {
+        "gradient_accumulator": parameter.slots["gradient_sum"],
+        "accumulated_rows": parameter.slots["touched_rows"],
+    }
+    return dataclasses.replace(parameter, state=state)

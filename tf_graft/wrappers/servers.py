@@ -1,0 +1,128 @@
+"""What an AGN does on parameter servers: a worker takes a whole round at a time."""
+
+import dataclasses
+import functools
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+
+import tensorflow as tf
+
+from tf_graft.core import keras_contract, matching, write
+from tf_graft.core.cells import CellState
+from tf_graft.core.engine import Engine
+from tf_graft.core.exchange import Exchange
+from tf_graft.core.parameters import Parameter
+from tf_graft.core.scale import Scaling
+from tf_graft.core.types import Gradient, Structure, VariableLike
+from tf_graft.wrappers.center import Centered
+from tf_graft.wrappers.worker_round import Round
+
+
+class OnServers(Centered):
+    """An optimizer of which a worker of parameter servers takes a round at a time."""
+
+    communication_period: int
+    reset_local_state: bool
+    use_locking: bool
+
+    def complete(self, parameters: Sequence[Parameter]) -> None:
+        super().complete(parameters)
+        if self.on_servers:
+            self._own_name = f"{self.name}_{uuid.uuid4().hex}"  # of this optimizer in the cluster
+            with tf.device(keras_contract.storage(parameters[0].variable).device):
+                self._mutex = tf.CriticalSection(name=f"{self._own_name}_push")
+
+    def apply(
+        self,
+        grads: Iterable[Gradient | None],
+        trainable_variables: Iterable[VariableLike] | None = None,
+    ) -> None:
+        """As every optimizer's; on parameter servers a worker takes a `round` at a time.
+
+        Raises:
+            ValueError: on parameter servers.
+        """
+        variables = trainable_variables
+        variables = None if variables is None else matching.variables("AGN.apply", variables)
+        if variables and not self.built:
+            self.build(variables)
+        if self.on_servers:
+            raise ValueError(
+                "AGN.apply: on parameter servers a worker has a local copy for a round only; "
+                "schedule functions that call AGN.round."
+            )
+        super().apply(grads, variables)
+
+    @property
+    def round_length(self) -> int:
+        """How many batches a round is of: `communication_period` steps, each of as many batches as
+        gradients are accumulated.
+        """
+        return self.communication_period * (self.gradient_accumulation_steps or 1)
+
+    def round(
+        self,
+        loss: Callable[..., tf.Tensor],
+        batches: Structure,
+        others: Sequence[VariableLike] = (),
+    ) -> tf.Tensor:
+        """A worker's round: local steps from the center, then one push. To be scheduled.
+
+        ```python
+        @tf.function
+        def round(x, y):  # of shape [period, batch, ...]
+            return optimizer.round(lambda x, y: mean_loss(y, model(x)), (x, y))
+
+        coordinator.schedule(round, args=(x, y))
+        ```
+
+        The model's variables, on the servers, are the center. Within `loss` they read as the local
+        copy. State of `optimizer` stays on the worker; a worker that is killed loses it with its
+        round, and begins anew. Micro-steps that are left over at its end are for the worker's next.
+
+        A step that is skipped is not made up for: the mean is over the others. Where none is left,
+        nothing is pushed. A schedule of `optimizer` goes on from `iterations`, which counts the
+        steps of all workers, as they were when the round began.
+
+        Args:
+            loss: a scalar, of one batch given as arguments.
+            batches: a tuple of tensors, with the batches along their first dimension:
+                `round_length` of them, or fewer at the end of the data.
+            others: variables of the model that it changes itself, such as moving means and seeds.
+
+        Returns:
+            The mean loss of the batches whose gradients were taken; NaN where there is none.
+
+        Raises:
+            ValueError: not on parameter servers, or not built; the loss is scaled.
+            tf.errors.InvalidArgumentError: with `nonfinite="raise"`, when the round runs, a
+                gradient that is not finite. Nothing has changed.
+        """
+        self._refuse_round()
+        made = Round(self, self.optimizer.slots_for, self._own_name, others)
+        mean = made.run(self._engine_on, loss, batches)
+        made.remember(self.reset_local_state)
+        push = functools.partial(made.push, self.center_optimizer)
+        if self.use_locking:
+            self._mutex.execute(push)
+        else:
+            push()
+        write.add(self.iterations, made.taken)
+        write.add(self.skipped_steps, made.skipped)
+        return mean
+
+    def _engine_on(self, state: CellState, exchange: Exchange) -> Engine:
+        return dataclasses.replace(self.engine, state=state, exchange=exchange)
+
+    def _refuse_round(self) -> None:
+        if not self.on_servers or not self.built:
+            raise ValueError(
+                f"{type(self).__name__}.round: a round is for parameter servers, and the optimizer "
+                "was built for no variables there; build it for them first, or use apply."
+            )
+        if type(self.scaling()) is not Scaling:
+            raise ValueError(
+                f"{type(self).__name__}.round: a round on a worker of parameter servers keeps no "
+                "loss scale; give AGN what is in MixedPrecision, and compute in bfloat16, which "
+                "needs no scale."
+            )
