@@ -394,7 +394,9 @@ def test_a_name_that_is_taken(name):
     assert tg.get("adam").__class__ is tg.Adam
 
 
-@pytest.mark.parametrize("given", [Good(), Good.step, dict, "adam"], ids=repr)
+@pytest.mark.parametrize(
+    "given", [Good(), Good.step, dict, "adam"], ids=["object", "function", "another class", "name"]
+)
 def test_what_is_no_optimizer_class(given):
     with pytest.raises(TypeError, match=r"^register\(.*\): it must be a class derived from"):
         tg.register(given)

@@ -9,9 +9,9 @@ import tensorflow as tf
 
 import tf_graft as tg
 from support import samples
+from tf_graft.compose.of_keras import Wrapped
 from tf_graft.core import numerics
 from tf_graft.core.description import INTERNAL
-from tf_graft.core.wrapped import Wrapped
 
 INF, NAN = np.inf, np.nan
 

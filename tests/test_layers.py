@@ -21,23 +21,27 @@ TESTS = Path(__file__).parent
 # Which parts of the package each part may import. What is not listed is the top: it may all.
 ALLOWED = {
     "core": {"core"},
-    "algorithm.py": {"core"},
+    "compose": {"core", "compose"},
+    "algorithm.py": {"core", "compose"},
     # What an optimizer here uses, an optimizer elsewhere can.
     "optimizers": {"algorithm", "optimizers"},
     "schedules": {"core", "schedules"},
-    "scaling": {"core", "scaling"},
+    "scaling": {"core", "compose", "scaling"},
     # An optimizer of wrappers uses the rates that report makes of a run.
     "wrappers": {
-        *("algorithm", "core", "optimizers", "schedules", "scaling", "report", "wrappers"),
+        *("algorithm", "compose", "core", "optimizers", "report", "scaling", "schedules"),
+        "wrappers",
     },
     "dtensor": {"core", "optimizers", "schedules", "scaling", "dtensor"},
     "report": {"core", "optimizers", "schedules", "scaling", "report"},
-    "openseq2seq": {"core", "optimizers", "schedules", "scaling", "wrappers", "openseq2seq"},
+    "openseq2seq": {
+        *("compose", "core", "optimizers", "schedules", "scaling", "wrappers", "openseq2seq"),
+    },
     "processes": {"core", "processes"},
     "testing": {"core", "scaling", "wrappers", "dtensor", "testing"},
     "training": {
         *("core", "optimizers", "schedules", "scaling", "wrappers", "dtensor", "report"),
-        *("openseq2seq", "processes", "training"),
+        *("compose", "openseq2seq", "processes", "training"),
     },
 }
 # Algorithms do not import one another, but for these.
@@ -50,6 +54,10 @@ SIDEWAYS = {
     ("wrappers/agn.py", "tf_graft.wrappers.servers"): "what of AGN is for parameter servers",
     ("wrappers/agn.py", "tf_graft.wrappers.worker_round"): "the sums that a round reads",
     ("wrappers/push.py", "tf_graft.wrappers.center"): "what is pushed to",
+    ("wrappers/push.py", "tf_graft.wrappers.collectives"): "how replicas push",
+    ("wrappers/servers.py", "tf_graft.wrappers.cells"): "what a round is made on",
+    ("wrappers/worker_round.py", "tf_graft.wrappers.cells"): "what a round is made on",
+    ("wrappers/worker_round.py", "tf_graft.wrappers.resident"): "what stays on a worker",
     ("wrappers/servers.py", "tf_graft.wrappers.center"): "what is pushed to",
     ("wrappers/servers.py", "tf_graft.wrappers.worker_round"): "a worker's round",
     ("scaling/fixed.py", "tf_graft.scaling.scaler"): "the base of all scalers",
@@ -80,10 +88,10 @@ RAW_WRITES = r"(\w*Assign\w*|Resource\w+)$"
 WRITERS = {
     "core/write.py": "it is the one that does",
     "core/mesh_storage.py": "defines assignment for a variable on a mesh",
-    "core/stand_in.py": "defines assignment for what is no variable",
+    "compose/stand_in.py": "defines assignment for what is no variable",
     "core/keras_contract/on_stand_ins.py": "assigns to stand-ins",
     "core/keras_contract/checkpoints.py": "puts a model back when its file is refused",
-    "core/resident.py": "a worker's own memory, which is no tf.Variable",
+    "wrappers/resident.py": "a worker's own memory, which is no tf.Variable",
     "core/scratch.py": "zeros that live for one step, which are no tf.Variable",
     "training/loop.py": "puts back the metrics of a resumed epoch, and counts its own batches",
     "training/schedule_plot.py": "steps an optimizer that trains nothing",

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import tf_graft
 from support import cells, model_cells, model_columns, model_rows, samples
 from support.model_rows import SOME, WRAPPERS
-from tf_graft.core import accumulation, pipeline, rows
+from tf_graft.core import accumulation, engine, rows, scale
 from tf_graft.core.types import UniqueRows
 
 
@@ -96,14 +95,14 @@ def divide_by_one_too_many(monkeypatch):
 
 
 def clip_by_half(monkeypatch):
-    clipped = pipeline.clipping.clipped
+    clipped = engine.clipping.clipped
     monkeypatch.setattr(
-        pipeline.clipping, "clipped", lambda g, v, n, all_: clipped(g, v, n, all_ and all_ / 2)
+        engine.clipping, "clipped", lambda g, v, n, all_: clipped(g, v, n, all_ and all_ / 2)
     )
 
 
 def lose_a_scale(monkeypatch):
-    monkeypatch.setattr(tf_graft.Adagrad, "divisor", lambda self: None)
+    monkeypatch.setattr(scale.Scaling, "divisor", lambda self: None)
 
 
 BREAKS = [

@@ -19,7 +19,7 @@ from support.samples import (
     weights,
 )
 from tf_graft import wrap
-from tf_graft.core.wrapped import Wrapped
+from tf_graft.compose.of_keras import Wrapped
 
 RATE = 0.0625
 EPS = np.finfo("float32").eps

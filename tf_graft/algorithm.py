@@ -12,6 +12,7 @@
   optimizers
 """
 
+from tf_graft.compose.wrapper import Around, Wrapper
 from tf_graft.core.checked import Checked
 from tf_graft.core.checks import boolean, choice, integer, matches, number, patterns
 from tf_graft.core.numerics import length, one_minus_power, quotient
@@ -21,7 +22,6 @@ from tf_graft.core.parameters import Parameter, Parameters
 from tf_graft.core.point import Point, Step, under, within
 from tf_graft.core.registry import register
 from tf_graft.core.slots import NOT_NEGATIVE, Slot
-from tf_graft.core.wrapper import Around, Wrapper
 
 __all__ = [
     "NOT_NEGATIVE",

@@ -1,13 +1,13 @@
 """The public names of tf_graft. Importing them registers the classes with Keras."""
 
 from tf_graft import algorithm, dtensor, report, scaling, schedules
+from tf_graft.compose.of_keras import get, wrap
 from tf_graft.core.checks import CheckpointError
 from tf_graft.core.clipping import clip_by_global_norm
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.registry import deserialize, list_optimizers, register, serialize
 from tf_graft.core.replicas import shards
 from tf_graft.core.slots import Slot
-from tf_graft.core.wrapped import get, wrap
 from tf_graft.openseq2seq.optimize_loss import get_regularization_loss, optimize_loss
 from tf_graft.optimizers import (
     LAMB,

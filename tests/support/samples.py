@@ -18,7 +18,7 @@ import tensorflow as tf
 
 import tf_graft
 from support import oracles
-from tf_graft.core.wrapped import Wrapped
+from tf_graft.compose.of_keras import Wrapped
 
 RATE = 0.1
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import tf_graft
-from tf_graft.core.wrapped import Wrapped
+from tf_graft.compose.of_keras import Wrapped
 from trust.nonsense import (
     ABOVE_ONE,
     BETA,

@@ -40,8 +40,7 @@ class Optimizer(KerasOptimizer, Algorithm):
     Attributes:
         rowwise: each row of a variable is updated from that row alone.
         idle: a zero gradient changes neither slots nor weights.
-        keras_slots: the roles of the slots that Keras' optimizer of the same class name keeps too,
-            in its order: those of one group stand together, variable by variable.
+        keras_slots: the roles of the slots of Keras' optimizer of that name: see `core/stock.py`.
         skipped_steps: how many updates were left out by `nonfinite="skip"`.
 
     Args:

@@ -9,10 +9,10 @@ from typing import NamedTuple, TypeAlias
 import keras
 import tensorflow as tf
 
+from tf_graft.compose.of_keras import wrap
 from tf_graft.core import registry
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.types import Config, RateLike, TensorLike
-from tf_graft.core.wrapped import wrap
 from tf_graft.optimizers import SGD, Adagrad, Adam, AdamW, Momentum, NovoGrad, RMSprop
 
 # An optimizer, its class or its name.

@@ -4,11 +4,11 @@ from typing import Any, Unpack
 
 import keras
 
+from tf_graft.compose.wrapper import Around
 from tf_graft.core import keras_contract
 from tf_graft.core.options import Common
 from tf_graft.core.registry import register
 from tf_graft.core.types import Config, OptimizerLike, RateLike
-from tf_graft.core.wrapper import Around
 from tf_graft.scaling import registry
 from tf_graft.scaling.loss_scaling import LossScaling, ScaledOnce, refuse_factor, variables_of
 

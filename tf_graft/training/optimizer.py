@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from tf_graft import optimizers, scaling, schedules, wrappers  # noqa: F401  (each registers)
+from tf_graft.compose.of_keras import get
 from tf_graft.core.types import Config, ScheduleLike
-from tf_graft.core.wrapped import get
 from tf_graft.report import MeasuredRates, ReportError
 from tf_graft.training.errors import ConfigError, Key, Source
 from tf_graft.training.schema import RunConfig

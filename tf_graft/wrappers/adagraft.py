@@ -6,6 +6,7 @@ from typing import Any, ClassVar, NamedTuple, Unpack
 
 import tensorflow as tf
 
+from tf_graft.compose.wrapper import Wrapper
 from tf_graft.core import checks, numerics
 from tf_graft.core.checked import Checked
 from tf_graft.core.options import Common
@@ -13,7 +14,6 @@ from tf_graft.core.parameters import Parameter, Parameters
 from tf_graft.core.point import Point, Step, under
 from tf_graft.core.registry import register
 from tf_graft.core.slots import NOT_NEGATIVE, Slot
-from tf_graft.core.wrapper import Wrapper
 
 SMALLEST_NORM = 1e-30
 NORMS = ("magnitude_norm", "direction_norm")

@@ -7,6 +7,7 @@ from typing import Any, Unpack
 import keras
 import tensorflow as tf
 
+from tf_graft.compose.wrapper import Around, refuse_built, shared_options
 from tf_graft.core import checks, keras_contract, replicas
 from tf_graft.core.checked import Checked
 from tf_graft.core.exchange import Exchange
@@ -17,7 +18,6 @@ from tf_graft.core.registry import register, resolve, serialize
 from tf_graft.core.scale import Scaling
 from tf_graft.core.slots import Slot
 from tf_graft.core.types import Config, OptimizerLike, RateLike
-from tf_graft.core.wrapper import Around, refuse_built, shared_options
 from tf_graft.scaling import MixedPrecision
 from tf_graft.scaling.loss_scaling import LossScaling, ScaledOnce, refuse_factor, variables_of
 from tf_graft.scaling.scaler import LossScaler

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_graft.compose.wrapper import Around, child_of
 from tf_graft.core import keras_contract, replicas, write
 from tf_graft.core.identity import Named
 from tf_graft.core.optimizer import Optimizer
@@ -15,7 +16,6 @@ from tf_graft.core.parameters import Parameter
 from tf_graft.core.registry import resolve, serialize
 from tf_graft.core.slots import Slot
 from tf_graft.core.types import Config, OptimizerLike, VariableLike
-from tf_graft.core.wrapper import Around, child_of
 from tf_graft.core.write import Whole
 
 

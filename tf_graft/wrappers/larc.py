@@ -5,11 +5,11 @@ from typing import Any, Unpack
 
 import tensorflow as tf
 
+from tf_graft.compose.wrapper import Around
 from tf_graft.core import checks, numerics, options
 from tf_graft.core.checked import Checked
 from tf_graft.core.point import Point
 from tf_graft.core.registry import register
-from tf_graft.core.wrapper import Around
 
 MODES = ("clip", "scale")
 

@@ -9,10 +9,10 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from tf_graft import report
+from tf_graft.compose.wrapper import Wrapper
 from tf_graft.core.options import Common
 from tf_graft.core.point import Point, Step, under
 from tf_graft.core.registry import register
-from tf_graft.core.wrapper import Wrapper
 
 
 @register

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 import tensorflow as tf
 
 from tf_graft.core import keras_contract, matching, write
-from tf_graft.core.cells import CellState
 from tf_graft.core.engine import Engine
 from tf_graft.core.exchange import Exchange
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.scale import Scaling
 from tf_graft.core.types import Gradient, Structure, VariableLike
+from tf_graft.wrappers.cells import CellState
 from tf_graft.wrappers.center import Centered
 from tf_graft.wrappers.worker_round import Round
 

@@ -7,17 +7,17 @@ import keras
 import tensorflow as tf
 
 from tf_graft.core import accumulation, matching, numerics, rows, write
-from tf_graft.core.cells import Cell, CellState, parameter_of
 from tf_graft.core.engine import Engine
 from tf_graft.core.exchange import Exchange
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.parameters import Parameters
 from tf_graft.core.point import under, within
-from tf_graft.core.resident import Resident
 from tf_graft.core.slots import Slot, first
 from tf_graft.core.types import Structure, VariableLike
 from tf_graft.core.update import Update
 from tf_graft.core.variables import nothing
+from tf_graft.wrappers.cells import Cell, CellState, parameter_of
+from tf_graft.wrappers.resident import Resident
 
 # Counters of a worker: of the steps that bias corrections see, and of micro-steps.
 COUNTERS = ("worker_steps", "micro_steps", "spoiled_micro_steps")

@@ -1,4 +1,4 @@
-"""A Keras optimizer whose reads and writes go to stand-ins (`core/stand_in.py`)."""
+"""A Keras optimizer whose reads and writes go to stand-ins (`compose/stand_in.py`)."""
 
 import copy
 from typing import Any

@@ -18,8 +18,9 @@ BY_POSITION = ("_variables", "_trainable_variables")
 
 def with_private_methods(cls: Any) -> Any:
     """Adds the private methods that Keras and TensorFlow call to an optimizer's class."""
-    for method in (_track_variable, _trackable_children, _lookup_dependency, __dir__):
+    for method in (_track_variable, _trackable_children, _lookup_dependency):
         setattr(cls, method.__name__, method)
+    cls.__dir__ = _dir
     cls._model_variables_moving_average = property(_averages)
     return cls
 
@@ -66,7 +67,7 @@ def _averages(self: Any) -> list[keras.Variable]:
     return averages
 
 
-def __dir__(self: Any) -> list[str]:
+def _dir(self: Any) -> list[str]:
     """Leaves out the averages: Keras' saving reads every attribute, and reading these acts.
     Leaves out optimizers that it holds, too: their state is part of its own.
     """

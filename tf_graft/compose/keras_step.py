@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 import keras
 import tensorflow as tf
 
+from tf_graft.compose.stand_in import StandIn, Value
 from tf_graft.core import keras_contract, numerics, replicas
 from tf_graft.core.keras_contract import Probe, storage
 from tf_graft.core.point import Point, Step
-from tf_graft.core.stand_in import StandIn, Value
 from tf_graft.core.types import Key, Slots, VariableLike
 
 StandIns = dict[str, StandIn]  # by role

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Unpack
 import keras
 import tensorflow as tf
 
+from tf_graft.compose.of_keras import wrap
 from tf_graft.core import keras_contract, rates
 from tf_graft.core.algorithm import Delegate
 from tf_graft.core.exchange import Exchange
@@ -18,7 +19,6 @@ from tf_graft.core.point import Point, Step, under, within
 from tf_graft.core.registry import resolve, serialize
 from tf_graft.core.slots import Slot
 from tf_graft.core.types import Config, Rates, Slots
-from tf_graft.core.wrapped import wrap
 
 
 class Wrapper(Optimizer):

@@ -8,15 +8,15 @@ from typing import Any, Unpack
 import keras
 import tensorflow as tf
 
+from tf_graft.compose.keras_step import KerasStep
+from tf_graft.compose.stand_in import StandIn
 from tf_graft.core import checks, keras_arguments, keras_contract, options
 from tf_graft.core.description import Written, described
-from tf_graft.core.keras_step import KerasStep
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.options import Common
 from tf_graft.core.point import Point, Step
 from tf_graft.core.registry import is_of_keras, register, resolve, serialize
 from tf_graft.core.slots import Slot
-from tf_graft.core.stand_in import StandIn
 from tf_graft.core.types import Rates, Slots
 
 # What the Keras optimizer was given that this package's pipeline does instead.

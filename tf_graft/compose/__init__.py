@@ -1,0 +1,1 @@
+"""Optimizers that are made of other optimizers: of this package, or of Keras."""
