@@ -252,13 +252,21 @@ def test_rates():
     [
         ({"optimizer": "Adan"}, ValueError, r"Optimizer name should be one of \[.*provided Adan"),
         ({"optimizer": "adam"}, ValueError, r"you provided adam; did you mean 'Adam'\?"),
-        ({"optimizer": 3}, TypeError, r"optimizer=3\): a name, a class or an optimizer"),
+        (
+            {"optimizer": 3},
+            TypeError,
+            r"optimizer=3\): optimizer must be a name, a class or an optimizer",
+        ),
         ({"optimizer": int}, TypeError, "a name, a class or an optimizer"),
         ({"optimizer": "AdamW"}, ValueError, "needs 'weight_decay'"),
         ({"optimizer": "Momentum"}, ValueError, "needs 'momentum'"),
         ({"optimizer": "SGD", "params": {"momntum": 1}}, TypeError, "did you mean momentum"),
         ({"optimizer": tg.SGD(0.1), "params": {"momentum": 0.9}}, ValueError, "has its arguments"),
-        ({"rate": None}, TypeError, r"learning_rate_decay_fn=None\): a function of the step"),
+        (
+            {"rate": None},
+            TypeError,
+            r"learning_rate_decay_fn=None\): learning_rate_decay_fn must be a function of the step",
+        ),
         ({"rate": "0.1"}, TypeError, "a function of the step, a schedule or a number"),
         (
             {"summaries": ["gradient"]},
