@@ -68,16 +68,16 @@ class Wrapped(Optimizer):
         super().__init__(rate, **{**lifted, **common})
         self.optimizer = optimizer
         self._undecayed = undecayed
-        self._recorder: Any = None
+        self._keras_step: Any = None
 
     def prepare(self, variables: Mapping[str, Any]) -> None:
-        if self._recorder is not None:  # by another replica
+        if self._keras_step is not None:  # by another replica
             return
         key = functools.partial(keras_contract.key_of, self)
         undecayed = [v for v in variables.values() if key(v) in self._undecayed]
         self.exclude_from_weight_decay(var_list=undecayed)
         try:
-            self._recorder = KerasStep(self.optimizer, variables, key, self._keeps_decay)
+            self._keras_step = KerasStep(self.optimizer, variables, key, self._keeps_decay)
         except TypeError as error:
             name = type(self.optimizer).__name__
             raise TypeError(f"wrap({name}): the optimizer cannot be wrapped: {error}.") from error
@@ -86,25 +86,25 @@ class Wrapped(Optimizer):
         return not checks.matches(path, self.decay_exclusions)
 
     def slots_for(self, path: str) -> dict[str, Slot]:
-        return _slots(self._recorder, self._recorder.slots[path])
+        return _slots(self._keras_step, self._keras_step.slots[path])
 
     def shared_slots(self) -> dict[str, Slot]:
-        return _slots(self._recorder, self._recorder.shared)
+        return _slots(self._keras_step, self._keras_step.shared)
 
     def whole(self, path: str) -> bool:
-        return path in self._recorder.whole
+        return path in self._keras_step.whole
 
     def advance(self, s: Slots, rates: Rates, t: tf.Tensor) -> dict[str, Any]:
-        return self._recorder.once(s, rates["learning_rate"], t)
+        return self._keras_step.once(s, rates["learning_rate"], t)
 
     def propose(self, points: Iterable[Point]) -> Iterator[Step]:
-        return map(self._recorder.step, points)
+        return map(self._keras_step.step, points)
 
     def namesake(self) -> str:
         return type(self.optimizer).__name__
 
     def slots_in_keras(self) -> list[str]:
-        return self._recorder.names() if len(self.parameters) else []
+        return self._keras_step.names() if len(self.parameters) else []
 
     def signature(self) -> str:
         return f"{type(self).__name__}({type(self.optimizer).__name__})"
