@@ -52,6 +52,7 @@ class Engine:
     exchange: Exchange = field(default_factory=Exchange)
     watcher: Watcher | None = None
 
+    @tf.autograph.experimental.do_not_convert
     def receive(
         self, gradients: list[Any], parameters: list[Parameter], summed: bool, method: str = "apply"
     ) -> None:

@@ -11,7 +11,9 @@ from tf_graft.core import keras_contract, matching, write
 from tf_graft.core.engine import Engine
 from tf_graft.core.exchange import Exchange
 from tf_graft.core.parameters import Parameter
+from tf_graft.core.point import under
 from tf_graft.core.scale import Scaling
+from tf_graft.core.slots import Slot
 from tf_graft.core.types import Gradient, Structure, VariableLike
 from tf_graft.wrappers.cells import CellState
 from tf_graft.wrappers.center import Centered
@@ -99,7 +101,7 @@ class OnServers(Centered):
                 gradient that is not finite. Nothing has changed.
         """
         self._refuse_round()
-        made = Round(self, self.optimizer.slots_for, self._own_name, others)
+        made = Round(self, self._worker_slots, self._own_name, others)
         mean = made.run(self._engine_on, loss, batches)
         made.remember(self.reset_local_state)
         push = functools.partial(made.push, self.center_optimizer)
@@ -110,6 +112,10 @@ class OnServers(Centered):
         write.add(self.iterations, made.taken)
         write.add(self.skipped_steps, made.skipped)
         return mean
+
+    def _worker_slots(self, path: str) -> dict[str, Slot]:
+        """The slots of the local steps, which stay on the worker."""
+        return under("optimizer", self.optimizer.slots_for(path))
 
     def _engine_on(self, state: CellState, exchange: Exchange) -> Engine:
         return dataclasses.replace(self.engine, state=state, exchange=exchange)
