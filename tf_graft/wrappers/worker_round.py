@@ -45,6 +45,7 @@ class Round(Exchange):
         starts = self._starts(slots)
         self._residents = {key: Resident(f"{name}/{key}", x) for key, x in starts.items()}
         self._row_sparse: dict[str, bool] = {}  # by path, of the variables with a gradient
+        self._began = tf.convert_to_tensor(optimizer.iterations)  # other workers count in it, too
         self._state = self._begin()
         self._seen, self._loss, *self._held = self._state.others
 
@@ -70,7 +71,7 @@ class Round(Exchange):
             values |= under("slots", sums) | within(p.path, kept)
             parameters[p.path] = parameter_of(p, values)
         counters = {role: kept[role] for role in COUNTERS} | {
-            "iteration": tf.convert_to_tensor(self._optimizer.iterations),
+            "iteration": self._began,
             "skipped_steps": tf.constant(0, tf.int64),
         }
         others = [tf.constant(0, tf.int64), tf.constant(0.0), *self._others]
@@ -150,7 +151,7 @@ class Round(Exchange):
     @property
     def taken(self) -> tf.Tensor:
         """How many steps of the round were made."""
-        return self._state.count("iteration") - tf.convert_to_tensor(self._optimizer.iterations)
+        return self._state.count("iteration") - self._began
 
     def remember(self, forgets: bool) -> None:
         """Leaves on the worker what its next round goes on from.
