@@ -46,6 +46,7 @@ class MixedPrecision(Around, keras_contract.ScalesLoss):
     Row-sparse gradients: as the optimizer's; they are judged by the touched rows.
 
     Example:
+        >>> import tensorflow as tf
         >>> from tf_graft.optimizers import SGD
         >>> w = tf.Variable([1.0])
         >>> optimizer = MixedPrecision(SGD(0.5), loss_scale=8)

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from tf_graft.compose.wrapper import Around, refuse_built, shared_options
-from tf_graft.core import checks, keras_contract, replicas
+from tf_graft.core import checks, replicas
 from tf_graft.core.checked import Checked
 from tf_graft.core.exchange import Exchange
 from tf_graft.core.options import Common
@@ -215,7 +215,7 @@ def _unpacked(given: OptimizerLike) -> tuple[OptimizerLike, LossScaler | None, C
         TypeError: it is of Keras and scales the loss.
         ValueError: it has been built.
     """
-    if not isinstance(given, MixedPrecision):
+    if type(given) is not MixedPrecision:
         refuse_scaling("AGN", "optimizer", given)
         return given, None, {}
     refuse_built("AGN", "optimizer", given)
@@ -225,7 +225,7 @@ def _unpacked(given: OptimizerLike) -> tuple[OptimizerLike, LossScaler | None, C
 
 
 @keras.saving.register_keras_serializable(package="tf_graft", name="ScaledAGN")
-class ScalingAGN(AGN, keras_contract.ScalesLoss):
+class ScalingAGN(AGN, MixedPrecision):  # type: ignore[misc]
     """What `isinstance` and Keras' saving see of an AGN that scales the loss; never made."""
 
     from_config = AGN.from_config

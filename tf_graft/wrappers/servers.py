@@ -121,14 +121,14 @@ class OnServers(Centered):
         return dataclasses.replace(self.engine, state=state, exchange=exchange)
 
     def _refuse_round(self) -> None:
-        if not self.on_servers or not self.built:
-            raise ValueError(
-                f"{type(self).__name__}.round: a round is for parameter servers, and the optimizer "
-                "was built for no variables there; build it for them first, or use apply."
-            )
         if type(self.scaling()) is not Scaling:
             raise ValueError(
                 f"{type(self).__name__}.round: a round on a worker of parameter servers keeps no "
                 "loss scale; give AGN what is in MixedPrecision, and compute in bfloat16, which "
                 "needs no scale."
+            )
+        if not self.on_servers or not self.built:
+            raise ValueError(
+                f"{type(self).__name__}.round: a round is for parameter servers, and the optimizer "
+                "was built for no variables there; build it for them first, or use apply."
             )
