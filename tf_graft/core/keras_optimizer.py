@@ -11,17 +11,17 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from tf_graft.core import (
-    adding,
+    added_variables,
     building,
     checks,
     description,
     keras_contract,
     matching,
+    minimizing,
     options,
     rates,
     replicas,
     slots,
-    taped,
 )
 from tf_graft.core.building import Builder
 from tf_graft.core.identity import Named
@@ -97,8 +97,8 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         self.apply(*matching.gradients_and_variables(owner, grads_and_vars))
         return self.iterations
 
-    minimize = taped.minimize
-    compute_gradients = taped.compute_gradients
+    minimize = minimizing.minimize
+    compute_gradients = minimizing.compute_gradients
 
     @property
     def builder(self) -> Builder:
@@ -125,8 +125,8 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         self.mesh = mesh
         self.builder.move(self.variables, moved)
 
-    add_variable = adding.add_variable
-    add_variable_from_reference = adding.add_variable_from_reference
+    add_variable = added_variables.add_variable
+    add_variable_from_reference = added_variables.add_variable_from_reference
 
     def state(self, done: str) -> State:
         """The variables as the engine sees them; `done` names the counter of the updates."""
