@@ -9,7 +9,6 @@ import keras
 import tensorflow as tf
 
 from tf_graft.core.algorithm import Algorithm
-from tf_graft.core.nesting import nested
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.types import Scalar
 from tf_graft.core.variables import State
@@ -75,9 +74,11 @@ class CellState(State):
 
     Args:
         others: further cells that change with the state.
+        counts: variables that schedules read for the number of updates.
     """
 
     others: Sequence[Cell] = ()
+    counts: Sequence[keras.Variable] = ()
     takes_kernels = False
     compiles = False
 
@@ -114,8 +115,7 @@ class CellState(State):
     def rates(self, algorithm: Algorithm) -> Mapping[str, Scalar]:
         """The learning rates where the count of updates is what its cell holds."""
         step = self.counters["iteration"].tensor
-        counts = [(optimizer.iterations, step) for optimizer in nested(algorithm)]
-        with keras.StatelessScope(state_mapping=counts):
+        with keras.StatelessScope(state_mapping=[(count, step) for count in self.counts]):
             return algorithm.rates()
 
     def release(self, parameter: Parameter) -> None:

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tf_graft.core import accumulation, matching, numerics, rows, write
 from tf_graft.core.engine import Engine
 from tf_graft.core.exchange import Exchange
+from tf_graft.core.nesting import nested
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.parameters import Parameters
 from tf_graft.core.point import under, within
@@ -81,6 +82,7 @@ class Round(Exchange):
             {role: Cell(x) for role, x in counters.items()},
             done="worker_steps",
             others=[Cell(tf.convert_to_tensor(x)) for x in others],
+            counts=[inner.iterations for inner in nested(self._optimizer)],
         )
 
     def run(
