@@ -97,6 +97,7 @@ class ScaledOnce:
         if vars(optimizer).get("scaler") is None:
             FACTOR.__set__(optimizer, value)
             return
+        refuse_factor(type(optimizer).__name__, value)
         raise ValueError(
             f"{type(optimizer).__name__}: it scales the loss itself and must be the outermost "
             "optimizer; do not put it into a LossScaleOptimizer."
