@@ -296,6 +296,17 @@ def test_counters_and_rates_are_at_once_on_a_mesh_that_is_given():
     assert isinstance(raw(made[0].learning_rate), dtensor.DVariable)
 
 
+def test_the_center_of_divided_variables_is_read():
+    variables = on_mesh()
+    gradients = [laid_out(np.ones(SHAPES[path], "float32"), SPECS[path]) for path in SHAPES]
+    optimizer = tf_graft.AGN(tf_graft.SGD(0.5), communication_period=1)
+    optimizer.apply(gradients, list(variables.values()))
+    centers = optimizer.center_values()
+    assert len(centers) == len(SHAPES)
+    for path, before in samples.weights(SHAPES, "float32").items():
+        np.testing.assert_array_equal(centers[path], before - np.float32(0.5))
+
+
 def test_added_variables_are_on_the_mesh():
     class Own(tf_graft.SGD):
         def __init__(self, learning_rate=0.1, **common):

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tf_graft.compose.wrapper import Around, child_of
 from tf_graft.core import keras_contract, replicas, write
 from tf_graft.core.identity import Named
+from tf_graft.core.mesh_tensors import from_mesh
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.registry import resolve, serialize
@@ -130,7 +131,7 @@ class Centered(Around):
     def center_values(self) -> dict[str, np.ndarray]:
         """The center by the paths of the model's variables."""
         with self.centered():
-            return {p.path: tf.convert_to_tensor(p.variable).numpy() for p in self.parameters}
+            return {p.path: from_mesh(p.variable).numpy() for p in self.parameters}
 
     @contextlib.contextmanager
     def centered(self) -> Iterator[None]:
