@@ -307,6 +307,16 @@ def test_the_center_of_divided_variables_is_read():
         np.testing.assert_array_equal(centers[path], before - np.float32(0.5))
 
 
+def test_a_graft_at_a_rate_of_zero_stays_on_divided_variables():
+    variables = on_mesh()
+    gradients = [laid_out(np.ones(SHAPES[path], "float32"), SPECS[path]) for path in SHAPES]
+    graft = tf_graft.AdaGraft(tf_graft.SGD(0.5), tf_graft.SGD(1.0), learning_rate=0.0)
+    graft.apply(gradients, list(variables.values()))
+    assert int(graft.iterations.numpy()) == 1
+    for path, before in samples.weights(SHAPES, "float32").items():
+        np.testing.assert_array_equal(whole(variables[path]), before)
+
+
 def test_added_variables_are_on_the_mesh():
     class Own(tf_graft.SGD):
         def __init__(self, learning_rate=0.1, **common):

@@ -5,6 +5,7 @@ from typing import TypeVar
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.experimental import dtensor
 
 from tf_graft.core.types import Gradient, MaskedGradient, Scalar, TensorLike, UniqueRows
 
@@ -63,6 +64,17 @@ def quotient(x: tf.Tensor, y: Scalar) -> tf.Tensor:
     with a reciprocal, and reorders products with scalars.
     """
     return tf.math.divide_no_nan(x, y)
+
+
+def product(x: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
+    """`x * factor` for a scalar factor; zero where it is zero, even if `x` is infinite or NaN.
+
+    In a graph a plain product with a scalar would be regrouped with other products. Eagerly on a
+    mesh TensorFlow gives a zero factor the shape of a scalar, and fails.
+    """
+    if tf.executing_eagerly() and dtensor.is_dtensor(x):
+        factor = tf.ones_like(x) * factor
+    return tf.math.multiply_no_nan(x, factor)
 
 
 def like(gradient: G, new_values: tf.Tensor) -> G:

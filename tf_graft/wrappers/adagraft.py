@@ -135,7 +135,7 @@ class AdaGraft(Wrapper):
             ratio = numerics.quotient(m_norm, tf.maximum(d_norm, SMALLEST_NORM))
             moves = (d_norm > 0) & tf.math.is_finite(d_norm) & tf.math.is_finite(ratio)
             factor = tf.where(moves, lr * ratio, 0)
-            yield tf.math.multiply_no_nan(d, factor), slots  # zero times infinity is zero here
+            yield numerics.product(d, factor), slots
 
     def _measured(self, p: Point, magnitude: Step, direction: Step) -> tuple[Any, ...]:
         (m, m_slots), (d, d_slots) = magnitude, direction

@@ -95,8 +95,7 @@ class LARC(Around):
         inner = super().inner(p)
         if not self.adapts(p.path):
             return inner
-        # in a graph, a plain product with a scalar would be regrouped with the optimizer's own
-        return inner._replace(g=tf.math.multiply_no_nan(p.g, self.ratio(p.g, p.w, p.lr)))
+        return inner._replace(g=numerics.product(p.g, self.ratio(p.g, p.w, p.lr)))
 
     def arguments(self) -> dict[str, Any]:
         patterns = self.exclude_from_layer_adaptation or None
