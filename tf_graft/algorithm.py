@@ -8,7 +8,7 @@
   `choice` or `patterns`; `matches` searches a variable's path for patterns
 - `RateLike`, `Slots`, `SlotVariables`: types of a constructor's rate, of `step`'s and of `kernel`'s
   slots
-- `length`, `one_minus_power`, `quotient`: arithmetic that is the same in every execution
+- `length`, `one_minus_power`, `product`, `quotient`: arithmetic that is the same in every execution
 - `NOT_NEGATIVE`: what a slot of squares lies `within`
 - of `Optimizer` one overrides `slots` (or `slots_for`) and `step`; less often `shared_slots` and
   `advance`, `traits`, `whole`, `decays`, `kernel`, `propose`; `rowwise`, `idle` and `keras_slots`
@@ -20,7 +20,7 @@
 from tf_graft.compose.wrapper import Around, Wrapper
 from tf_graft.core.checked import Checked
 from tf_graft.core.checks import boolean, choice, integer, matches, number, patterns
-from tf_graft.core.numerics import length, one_minus_power, quotient
+from tf_graft.core.numerics import length, one_minus_power, product, quotient
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.options import Common
 from tf_graft.core.parameters import Parameter, Parameters
@@ -52,6 +52,7 @@ __all__ = [
     "number",
     "one_minus_power",
     "patterns",
+    "product",
     "quotient",
     "register",
     "under",
