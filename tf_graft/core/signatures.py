@@ -11,6 +11,7 @@ import textwrap
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 from tf_graft.core.options import OPTIONS, Common
+from tf_graft.core.types import RateLike
 
 Class = TypeVar("Class", bound=type)
 
@@ -50,7 +51,7 @@ def common_arguments() -> tuple[Argument, ...]:
 def complete(cls: Class) -> Class:
     """Gives an optimizer class the signature and the docstring that show all arguments."""
     given = list(inspect.signature(cls.__init__).parameters.values())[1:]  # type: ignore[misc]
-    own = [p for p in given if p.kind is not p.VAR_KEYWORD]
+    own = [_named(p) for p in given if p.kind is not p.VAR_KEYWORD]
     names = {p.name for p in own}
     common = [argument for argument in common_arguments() if argument.name not in names]
     cls.__signature__ = inspect.Signature([*own, *map(_parameter, common)])  # type: ignore[attr-defined]
@@ -58,6 +59,12 @@ def complete(cls: Class) -> Class:
     if documented:
         cls.__doc__ = COMMON_ENTRY.sub(lambda found: _documented(found, common), documented)
     return cls
+
+
+def _named(parameter: inspect.Parameter) -> inspect.Parameter:
+    """The parameter, a long union of types by its name."""
+    long = parameter.annotation in (RateLike, RateLike | None)
+    return parameter.replace(annotation="RateLike") if long else parameter
 
 
 def _parameter(argument: Argument) -> inspect.Parameter:
