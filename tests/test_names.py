@@ -16,7 +16,7 @@ def test_a_later_class_takes_the_place_of_an_earlier_one():
     registry = names.Registry("thing", [first, other])
     assert registry.names() == ["log_max", "other"]
     registry.add(second)
-    assert registry.get("LOG_max ") is registry.get("tf_graft>LogMax") is second
+    assert registry.get("LOG_max") is registry.get("tf_graft>LogMax") is second
     assert registry.summaries() == {"other": "A Other.", "logmax": "A Logmax."}
 
 

@@ -12,14 +12,14 @@ PACKAGE = "tf_graft>"  # Keras' prefix for the registered name of a class of thi
 
 
 def plain(name: str) -> str:
-    """The form in which names are compared: case, underscores and outer spaces do not matter, nor
-    does Keras' prefix for this package.
+    """The form in which names are compared: case and underscores do not matter, nor does
+    Keras' prefix for this package.
 
     Example:
-        >>> plain("tf_graft>LogMaxScaler") == plain(" log_max_scaler")
+        >>> plain("tf_graft>LogMaxScaler") == plain("log_max_scaler")
         True
     """
-    return name.strip().removeprefix(PACKAGE).replace("_", "").lower()
+    return name.removeprefix(PACKAGE).replace("_", "").lower()
 
 
 def snake_case(name: str) -> str:

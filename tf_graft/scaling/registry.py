@@ -115,7 +115,7 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 
 def _build(name: str, arguments: Config) -> LossScaler:
-    cls = SCALERS.get(name)
+    cls = SCALERS.get(name.strip())
     if cls is None:
         raise SCALERS.unknown("scaling.get", name)
     refuse_unknown(f"scaling.get: {name}", inspect.signature(cls).parameters, arguments)
