@@ -4,13 +4,12 @@ A mistake is refused with what to do about it: before the first step, not at one
 """
 
 import contextlib
-import inspect
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from tf_graft.core import accumulation, averaging, checks
+from tf_graft.core import accumulation, averaging, checks, signatures, state
 from tf_graft.core.slots import SHAPES, Dimension, Slot
 from tf_graft.core.traced_step import TracedStep
 
@@ -46,7 +45,7 @@ def check_class(cls: type) -> None:
 
 
 def _check_constructor(where: str, cls: type) -> None:
-    parameters = _parameters(cls)
+    parameters = signatures.parameters(cls)
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
         raise TypeError(
             f"{where}: it does not take **common; take it last and hand it on, {ORDER}, so that "
@@ -63,12 +62,6 @@ def _check_constructor(where: str, cls: type) -> None:
                 f"{where}: {p.name} cannot be given by name, as a config does; write it as an "
                 "ordinary argument."
             )
-
-
-def _parameters(cls: type) -> list[inspect.Parameter]:
-    """What a class's constructor takes."""
-    constructor: Any = inspect.getattr_static(cls, "__init__")
-    return list(inspect.signature(constructor).parameters.values())[1:]
 
 
 def _overrides(cls: type, method: str) -> bool:
@@ -121,7 +114,7 @@ def check_fully(optimizer: Any, variables: Mapping[str, Any]) -> None:
 def _check_attributes(optimizer: Any) -> None:
     """Refuses an optimizer of which an argument is neither in an attribute nor in the config."""
     cls = type(optimizer)
-    names = [p.name for p in _parameters(cls) if p.kind is not p.VAR_KEYWORD]
+    names = [p.name for p in signatures.parameters(cls) if p.kind is not p.VAR_KEYWORD]
     lost = [name for name in names if not hasattr(optimizer, name)]
     if lost:
         with contextlib.suppress(AttributeError):
@@ -156,10 +149,7 @@ def _check_slots(
                 "Slot() is zeros of the variable's shape."
             )
         if role in taken:
-            raise ValueError(
-                f"{where}: the role '{role}' is in use by the optimizer itself, and one of the two "
-                "would be lost when it is saved; call it by another name."
-            )
+            raise state.role_in_use(where, role)
         _check_slot(f"{where}: '{role}'", slot, variable)
 
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -112,7 +112,7 @@ class Engine:
             for gradient, parameter in both:
                 accumulation.add(numerics.divided(gradient, update.scale), parameter)
 
-        self._if_finite(update, add, lambda: self._count("spoiled_micro_steps"))
+        self.state.either(update.finite, add, lambda: self._count("spoiled_micro_steps"))
 
         def decide() -> None:
             means = [accumulation.take(g, p, steps) for g, p in both]
@@ -134,16 +134,10 @@ class Engine:
         if self.watcher is not None:
             self.watcher(update.unscaled(), update.parameters)
         self.scaling.judged(update)
-        self._if_finite(update, lambda: self._apply(update), lambda: self._count("skipped_steps"))
+        self.state.either(
+            update.finite, lambda: self._apply(update), lambda: self._count("skipped_steps")
+        )
         self.exchange.meet(update)
-
-    def _if_finite(
-        self, update: Update, then: Callable[[], None], other: Callable[[], None]
-    ) -> None:
-        if update.finite is None:
-            then()
-        else:
-            self.state.either(update.finite, then, other)
 
     def _apply(self, update: Update) -> None:
         """Clip, propose, write, average, count."""
@@ -161,8 +155,8 @@ class Engine:
         self._count("iteration")
 
     def _write(self, update: Update) -> None:
-        jit = self.options.jit_compile is True
-        writer = Writer(self.algorithm, jit, self.state.takes_kernels, self.state.compiles)
+        compiles = self.options.jit_compile is True and self.state.compiles
+        writer = Writer(self.algorithm, compiles, self.state.takes_kernels)
         writer.write(update, self.state.updates() + 1, self.state.shared)
 
     def _count(self, role: str) -> None:

@@ -1,6 +1,5 @@
 """What Keras and TensorFlow want of an optimizer but its updates: arguments, rates, files."""
 
-import inspect
 import re
 import types
 from collections.abc import Callable, Iterable, Mapping
@@ -21,6 +20,7 @@ from tf_graft.core import (
     options,
     rates,
     replicas,
+    signatures,
     slots,
 )
 from tf_graft.core.building import Builder
@@ -192,7 +192,7 @@ class KerasOptimizer(keras.optimizers.Optimizer):
     @classmethod
     def own_arguments(cls) -> list[str]:
         """The arguments a class adds to the common ones; each is an attribute of the same name."""
-        given = list(inspect.signature(cls.__init__).parameters.values())[1:]
+        given = signatures.parameters(cls)
         return [p.name for p in given if p.kind is not p.VAR_KEYWORD]
 
     def arguments(self) -> Config:

@@ -48,10 +48,15 @@ def common_arguments() -> tuple[Argument, ...]:
     )
 
 
+def parameters(cls: type) -> list[inspect.Parameter]:
+    """The parameters of a class's constructor as it is written, without `self`."""
+    constructor: Any = inspect.getattr_static(cls, "__init__")
+    return list(inspect.signature(constructor).parameters.values())[1:]
+
+
 def complete(cls: Class) -> Class:
     """Gives an optimizer class the signature and the docstring that show all arguments."""
-    given = list(inspect.signature(cls.__init__).parameters.values())[1:]  # type: ignore[misc]
-    own = [_named(p) for p in given if p.kind is not p.VAR_KEYWORD]
+    own = [_named(p) for p in parameters(cls) if p.kind is not p.VAR_KEYWORD]
     names = {p.name for p in own}
     common = [argument for argument in common_arguments() if argument.name not in names]
     cls.__signature__ = inspect.Signature([*own, *map(_parameter, common)])  # type: ignore[attr-defined]

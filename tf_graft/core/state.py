@@ -61,10 +61,7 @@ def refuse_clashes(
     uses += [("slots", r, {*engine_of[p], *shared}) for p, roles in slots_of.items() for r in roles]
     for method, role, taken in uses:
         if role in taken:
-            raise ValueError(
-                f"{owner}.{method}: the role '{role}' is in use by the optimizer itself, and one "
-                "of the two would be lost when it is saved; call it by another name."
-            )
+            raise role_in_use(f"{owner}.{method}", role)
     both = (slots_of, engine_of)
     of_variables = [f"{p}/{r}" for given in both for p, roles in given.items() for r in roles]
     name, count = Counter([*shared, *scalars, *of_variables]).most_common(1)[0]
@@ -73,6 +70,14 @@ def refuse_clashes(
             f"{owner}.build: two parts of its state would be saved as '{name}'; give the variable "
             "or the slot another name."
         )
+
+
+def role_in_use(where: str, role: str) -> ValueError:
+    """The error for a slot of a role that the optimizer itself uses."""
+    return ValueError(
+        f"{where}: the role '{role}' is in use by the optimizer itself, and one of the two would "
+        "be lost when it is saved; call it by another name."
+    )
 
 
 def save(identity: Identity, named: Named, store: Store) -> None:

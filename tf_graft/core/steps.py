@@ -39,15 +39,13 @@ class Writer:
 
     Args:
         algorithm: proposes the steps.
-        jit_compile: whether the steps of dense variables are to be compiled by XLA.
+        compiles: whether the steps of dense variables are to be compiled by XLA.
         takes_kernels: whether in-place kernels can update the variables.
-        compiles: whether steps can be compiled on their own.
     """
 
     algorithm: Algorithm
-    jit_compile: bool
-    takes_kernels: bool
     compiles: bool
+    takes_kernels: bool
 
     def write(self, update: Update, t: tf.Tensor, shared: Mapping[str, keras.Variable]) -> None:
         """Adds the steps of an update to its variables, and applies their constraints.
@@ -101,7 +99,7 @@ class Writer:
 
     def _kernels_serve(self, parameter: Parameter) -> bool:
         """Kernels know no masters, and XLA does as well with `step`."""
-        compiled = self.jit_compile or keras_contract.in_xla()
+        compiled = self.compiles or keras_contract.in_xla()
         return self.takes_kernels and not (compiled or "master" in parameter.state)
 
     def _write_steps(
@@ -125,7 +123,7 @@ class Writer:
             point(g, p, part) for (g, p), part in zip(stepping, parts, strict=True)
         )
         dense = not any(isinstance(part, Rows) for part in parts)
-        compiled = self.jit_compile and self.compiles and dense
+        compiled = self.compiles and dense
         algorithm = self.algorithm
         steps = iter(
             algorithm.compiled_proposals(list(given)) if compiled else algorithm.proposals(given)

@@ -26,6 +26,11 @@ class Update(NamedTuple):
     rates: Rates
     finite: tf.Tensor | None = None
 
+    def made(self) -> tf.Tensor:
+        """1 if it is applied, 0 if it is skipped: an int64 scalar."""
+        one = tf.constant(1, tf.int64)
+        return one if self.finite is None else tf.cast(self.finite, tf.int64)
+
     def unscaled(self) -> list[Gradient]:
         """The gradients, divided by the scale."""
         return [numerics.divided(gradient, self.scale) for gradient in self.gradients]

@@ -51,6 +51,15 @@ class State:
         return algorithm.rates()
 
     def either(
+        self, condition: tf.Tensor | None, then: Callable[[], None], other: Callable[[], None]
+    ) -> None:
+        """Runs one of two functions that write variables: the first where there is no condition."""
+        if condition is None:
+            then()
+        else:
+            self.branch(condition, then, other)
+
+    def branch(
         self, condition: tf.Tensor, then: Callable[[], None], other: Callable[[], None]
     ) -> None:
         """Runs one of two functions that write variables."""

@@ -36,10 +36,6 @@ class Whole:
         """The variable's value."""
         return tf.convert_to_tensor(variable)
 
-    def merged(self, value: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
-        """What a variable that holds `old` would hold after `write`."""
-        return value
-
     def write(self, variable: tf.Variable, value: tf.Tensor) -> Any:
         """Replaces the variable's value; returns the operation, None eagerly."""
         return variable.assign(value, read_value=False)
@@ -51,8 +47,6 @@ class Whole:
 
 class Rows:
     """A row-sparse gradient's part: some rows of a variable, or all of one that has no rows.
-
-    Of a tensor, too, as far as `read` and `merged` go.
 
     Args:
         indices: distinct rows, an int64 tensor of shape [k].
@@ -69,12 +63,6 @@ class Rows:
         if not rows:
             return tf.convert_to_tensor(variable)
         return self._filled_up(tf.gather(variable, self.indices))
-
-    def merged(self, value: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
-        """What a variable that holds `old` would hold after `write`."""
-        if not _has_rows(old, self.rows):
-            return value
-        return tf.tensor_scatter_nd_update(old, self.indices[:, tf.newaxis], value)
 
     def write(self, variable: tf.Variable, value: tf.Tensor) -> None:
         """Replaces the touched rows' values."""
@@ -112,15 +100,11 @@ class Masked:
         rows = _has_rows(variable, self.rows)
         return self._touched(value, tf.zeros_like(value)) if rows else value
 
-    def merged(self, value: tf.Tensor, old: Any) -> tf.Tensor:
-        """What a variable that holds `old` would hold after `write`."""
-        if not _has_rows(old, self.rows):
-            return value
-        return self._touched(value, tf.convert_to_tensor(old))
-
     def write(self, variable: tf.Variable, value: tf.Tensor) -> None:
         """Replaces the touched rows' values."""
-        variable.assign(self.merged(value, variable), read_value=False)
+        if _has_rows(variable, self.rows):
+            value = self._touched(value, tf.convert_to_tensor(variable))
+        variable.assign(value, read_value=False)
 
     def add(self, variable: tf.Variable, delta: tf.Tensor) -> None:
         """Adds to the touched rows' values."""

@@ -96,21 +96,21 @@ class CellState(State):
         for cell, tensor in zip(self._cells(), tensors, strict=True):
             cell.tensor = tensor
 
-    def either(
+    def branch(
         self, condition: tf.Tensor, then: Callable[[], None], other: Callable[[], None]
     ) -> None:
         """Runs one of two functions that assign to cells."""
         before = self.tensors()
 
-        def branch(run: Callable[[], None]) -> Callable[[], list[tf.Tensor]]:
-            def run_from_before() -> list[tf.Tensor]:
+        def from_before(run: Callable[[], None]) -> Callable[[], list[tf.Tensor]]:
+            def run_on_cells() -> list[tf.Tensor]:
                 self.hold(before)
                 run()
                 return self.tensors()
 
-            return run_from_before
+            return run_on_cells
 
-        self.hold(tf.cond(condition, branch(then), branch(other)))
+        self.hold(tf.cond(condition, from_before(then), from_before(other)))
 
     def rates(self, algorithm: Algorithm) -> Mapping[str, Scalar]:
         """The learning rates where the count of updates is what its cell holds."""

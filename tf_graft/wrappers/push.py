@@ -68,10 +68,9 @@ class PeriodicPush(Exchange):
         return [numerics.like(g, numerics.values(g) * count) for g in gradients]
 
     def meet(self, update: Update) -> None:
-        one = tf.constant(1, tf.int64)
-        taken = one if update.finite is None else tf.cast(update.finite, tf.int64)
+        taken = update.made()
         # Replicas have to meet: with several of them a step that is skipped counts, too.
-        counted = taken if replicas.count() == 1 else one
+        counted = taken if replicas.count() == 1 else tf.constant(1, tf.int64)
         step = _read(self._agn.local_step) + counted
         write.put(self._agn.local_step, step)
         write.put(self._agn.accumulated_steps, _read(self._agn.accumulated_steps) + taken)

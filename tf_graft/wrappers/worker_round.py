@@ -135,15 +135,11 @@ class Round(Exchange):
             for cell, value in zip(self._held, self._changed, strict=True):
                 write.put(cell, value)
 
-        if update.finite is None:
-            accept()
-        else:
-            self._state.either(update.finite, accept, nothing)
+        self._state.either(update.finite, accept, nothing)
 
     def meet(self, update: Update) -> None:
         """Counts the steps of this worker."""
-        taken = 1 if update.finite is None else tf.cast(update.finite, tf.int64)
-        write.add(self._state.counters["worker_steps"], taken)
+        write.add(self._state.counters["worker_steps"], update.made())
 
     @property
     def skipped(self) -> tf.Tensor:
