@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
+from tf_graft.core.once import once
 from tf_graft.core.types import Gradient, MaskedGradient, Scalar, TensorLike, UniqueRows
 
 G = TypeVar("G", bound=Gradient)
@@ -122,7 +123,7 @@ def _sum_of_squares(x: tf.Tensor) -> tf.Tensor:
 
 
 def self_product(x: tf.Tensor) -> tf.Tensor:
-    """The sum of squares as a matrix product: TensorFlow's cheapest full pass on a CPU.
+    """The sum of squares as a matrix product.
 
     On accelerators its precision may be reduced: use it only to see how large the entries are, and
     whether they are finite.
@@ -131,6 +132,13 @@ def self_product(x: tf.Tensor) -> tf.Tensor:
     return tf.reshape(tf.matmul(flat, flat, transpose_b=True), [])
 
 
+@once
+def scalar(value: float, dtype: tf.DType) -> tf.Tensor:
+    """A number as a tensor, one for all variables of an update."""
+    return tf.constant(value, dtype)
+
+
+@once
 def one_minus_power(beta: float, t: tf.Tensor) -> tf.Tensor:
     """`1 - beta^t`, without the loss of half its digits at the first steps in float32.
 
