@@ -88,7 +88,7 @@ def _share(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 def _squares(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     """The sum of squares, a scalar: in one operation for each tensor, except in XLA."""
     if keras_contract.in_xla():
-        return tf.add_n([numerics.self_product(x) for x in tensors])
+        return tf.add_n([numerics.lane_squares(x) for x in tensors])
     return 2.0 * tf.add_n([tf.nn.l2_loss(x) for x in tensors])
 
 
