@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
+from tf_graft.core.once import once
 from tf_graft.core.types import Gradient, MaskedGradient, Scalar, TensorLike, UniqueRows
 
 G = TypeVar("G", bound=Gradient)
@@ -123,16 +124,6 @@ def _sum_of_squares(x: tf.Tensor) -> tf.Tensor:
     return 2.0 * tf.nn.l2_loss(x)
 
 
-def self_product(x: tf.Tensor) -> tf.Tensor:
-    """The sum of squares as a matrix product: TensorFlow's cheapest full pass on a CPU.
-
-    On accelerators its precision may be reduced: use it only to see how large the entries are, and
-    whether they are finite.
-    """
-    flat = tf.reshape(x, [1, -1])
-    return tf.reshape(tf.matmul(flat, flat, transpose_b=True), [])
-
-
 def lane_squares(x: tf.Tensor) -> tf.Tensor:
     """The sum of squares as XLA compiles it best: several sums beside each other, then their sum.
 
@@ -148,6 +139,13 @@ def lane_squares(x: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(lanes[0]) + _sum_of_squares(flat[whole:])
 
 
+@once
+def scalar(value: float, dtype: tf.DType) -> tf.Tensor:
+    """A number as a tensor, one for all variables of an update."""
+    return tf.constant(value, dtype)
+
+
+@once
 def one_minus_power(beta: float, t: tf.Tensor) -> tf.Tensor:
     """`1 - beta^t`, without the loss of half its digits at the first steps in float32.
 

@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,11 +105,13 @@ class Parameters:
 def paths(variables: Sequence[Any]) -> list[str]:
     """One distinct path per variable: equal names are told apart by a number, in order."""
     given = [getattr(v, "path", None) or re.sub(r":\d+$", "", v.name) for v in variables]
-    taken: set[str] = set()
-    result = []
-    for path in given:
-        numbered = (f"{path}_{count}" for count in itertools.count(1))
-        free = (name for name in numbered if name not in taken and name not in given)
-        result.append(next(free) if path in taken else path)
-        taken.add(result[-1])
-    return result
+    distinct = set(given)
+    free = {path: _numbered(path, distinct) for path in distinct}
+    return [next(free[path]) for path in given]
+
+
+def _numbered(path: str, given: Set[str]) -> Iterator[str]:
+    """The path, and then the path with each number that makes it none of those given."""
+    yield path
+    numbered = (f"{path}_{count}" for count in itertools.count(1))
+    yield from (name for name in numbered if name not in given)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from tf_graft.core import keras_contract, numerics, replicas, write
+from tf_graft.core import keras_contract, numerics, once, replicas, write
 from tf_graft.core.algorithm import Algorithm
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.point import Point
@@ -47,6 +47,7 @@ class Writer:
     compiles: bool
     takes_kernels: bool
 
+    @once.shared()
     def write(self, update: Update, t: tf.Tensor, shared: Mapping[str, keras.Variable]) -> None:
         """Adds the steps of an update to its variables, and applies their constraints.
 

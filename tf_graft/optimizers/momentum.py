@@ -16,6 +16,7 @@ from tf_graft.algorithm import (
     boolean,
     number,
     register,
+    scalar,
 )
 
 
@@ -86,6 +87,6 @@ class Momentum(Optimizer):
             accum=s["momentum"].handle,
             lr=lr,
             grad=g,
-            momentum=self.momentum,
+            momentum=scalar(self.momentum, g.dtype),
             use_nesterov=self.use_nesterov,
         )

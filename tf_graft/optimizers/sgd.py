@@ -16,6 +16,7 @@ from tf_graft.algorithm import (
     boolean,
     number,
     register,
+    scalar,
 )
 
 
@@ -92,6 +93,6 @@ class SGD(Optimizer):
             accum=s["momentum"].handle,
             lr=lr,
             grad=g,
-            momentum=self.momentum,
+            momentum=scalar(self.momentum, g.dtype),
             use_nesterov=self.nesterov,
         )
