@@ -56,7 +56,10 @@ MADE = {
 }
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize(
+    "name",
+    ["SGD", *(pytest.param(name, marks=pytest.mark.slow) for name in MADE if name != "SGD")],
+)
 def test_a_checked_step_copies_no_weight_and_no_slot(name):
     """A branch that XLA turned into selects would copy all that it writes."""
     program = compiled(MADE[name]())
