@@ -26,6 +26,7 @@ from tf_graft.core.options import Common
 from tf_graft.core.parameters import Parameter, Parameters
 from tf_graft.core.point import Point, Step, under, within
 from tf_graft.core.registry import register
+from tf_graft.core.scratch import variable as scratch_variable
 from tf_graft.core.slots import NOT_NEGATIVE, Slot
 from tf_graft.core.types import RateLike, Slots, SlotVariables
 
@@ -55,6 +56,7 @@ __all__ = [
     "product",
     "quotient",
     "register",
+    "scratch_variable",
     "under",
     "within",
 ]

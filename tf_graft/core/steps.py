@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from tf_graft.core import keras_contract, numerics, replicas, write
-from tf_graft.core.algorithm import Algorithm
+from tf_graft.core import keras_contract, numerics, parameters, replicas, write
+from tf_graft.core.algorithm import Algorithm, Delegate
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.point import Point
 from tf_graft.core.types import Gradient, Rates, Slots
@@ -62,10 +62,7 @@ class Writer:
             for dtype in dict.fromkeys(p.dtype for p in update.parameters)
         }
         advanced = self._advanced(shared, update.rates, t)
-        stepping = []
-        for gradient, parameter in _unscaled(update):
-            if not self._write_by_kernel(gradient, parameter, scalars[parameter.dtype]):
-                stepping.append((gradient, parameter))
+        stepping = self._write_by_kernels(update, scalars)
         self._write_steps(stepping, scalars, advanced)
         for parameter in update.parameters:
             if parameter.variable.constraint is not None:
@@ -80,27 +77,37 @@ class Writer:
             write.put(shared[role], value)
         return new
 
-    def _write_by_kernel(self, gradient: Gradient, parameter: Parameter, scalars: Scalars) -> bool:
-        """Updates one variable in place, and says whether it could."""
-        if numerics.row_sparse(gradient) or not self._kernels_serve(parameter):
-            return False
-        algorithm, own, rates = self.algorithm, parameter, scalars.rates
-        while (delegate := algorithm.delegate(own, rates)) is not None:
-            algorithm, own, rates = delegate
-        if algorithm.kernel is None:
-            return False
-        lr = rates["learning_rate"]
-        if algorithm.decays(parameter.path):
-            weights = parameter.read(Whole())
-            parameter.move(Whole(), weights, -lr * algorithm.weight_decay * weights)
-        slots = {role: replicas.local(slot) for role, slot in own.slots.items()}
-        algorithm.kernel(gradient, replicas.local(parameter.variable), slots, lr, scalars.t)
-        return True
+    def _write_by_kernels(
+        self, update: Update, scalars: Mapping[tf.DType, Scalars]
+    ) -> list[tuple[Gradient, Parameter]]:
+        """Updates variables in place; returns the others, with their gradients, unscaled."""
+        both = zip(update.gradients, update.parameters, strict=True)
+        found = [self._kernel_of(g, p, scalars[p.dtype].rates) for g, p in both]
+        parameters.reconcile([p for p, by in zip(update.parameters, found, strict=True) if by])
+        stepping = []
+        for (gradient, parameter), by in zip(_unscaled(update), found, strict=True):
+            if by is None:
+                stepping.append((gradient, parameter))
+            else:
+                _write_by_kernel(gradient, parameter, by, scalars[parameter.dtype].t)
+        return stepping
 
-    def _kernels_serve(self, parameter: Parameter) -> bool:
-        """Kernels know no masters, and XLA does as well with `step`."""
+    def _kernel_of(self, gradient: Gradient, parameter: Parameter, rates: Rates) -> Delegate | None:
+        """Whose kernel updates the variable in place; None where `step` does."""
+        if numerics.row_sparse(gradient):
+            return None
+        found = Delegate(self.algorithm, parameter, rates)
+        while (delegate := found.algorithm.delegate(found.parameter, found.rates)) is not None:
+            found = delegate
+        algorithm = found.algorithm
+        exact = algorithm.exact_kernel and not algorithm.decays(parameter.path)
+        serves = self._kernels_serve(parameter.has_master and not exact)
+        return found if algorithm.kernel is not None and serves else None
+
+    def _kernels_serve(self, inexact: bool) -> bool:
+        """Not where they would not be exact on a master; and XLA does as well with `step`."""
         compiled = self.compiles or keras_contract.in_xla()
-        return self.takes_kernels and not (compiled or "master" in parameter.state)
+        return self.takes_kernels and not (compiled or inexact)
 
     def _write_steps(
         self,
@@ -112,7 +119,7 @@ class Writer:
 
         def point(gradient: Gradient, parameter: Parameter, part: Part) -> Point:
             slots = {role: replicas.local(slot) for role, slot in parameter.slots.items()}
-            in_place = isinstance(part, Whole) and self._kernels_serve(parameter)
+            in_place = isinstance(part, Whole) and self._kernels_serve(parameter.has_master)
             if not in_place:
                 slots = {role: part.read(slot) for role, slot in slots.items()}
             g, w = numerics.values(gradient), parameter.read(part)
@@ -138,6 +145,19 @@ class Writer:
                     part.write(replicas.local(p.slots[role]), value)
             if large and moved is not None:  # eagerly one comes after the other anyway
                 written = [moved]
+
+
+def _write_by_kernel(gradient: tf.Tensor, parameter: Parameter, by: Delegate, t: tf.Tensor) -> None:
+    """Updates a variable, or its master, in place."""
+    algorithm, own, rates = by
+    lr = rates["learning_rate"]
+    if algorithm.decays(parameter.path):
+        weights = parameter.read(Whole())
+        parameter.move(Whole(), weights, -lr * algorithm.weight_decay * weights)
+    slots = {role: replicas.local(slot) for role, slot in own.slots.items()}
+    assert algorithm.kernel is not None  # for the type checker
+    algorithm.kernel(gradient, parameter.precise, slots, lr, t)
+    parameter.round()
 
 
 def _unscaled(update: Update) -> Iterator[tuple[Gradient, Parameter]]:
