@@ -62,6 +62,10 @@ class Parameter:
         """The calling replica's variable that steps are added to: the master, if there is one."""
         return replicas.local(self.state.get("master", self.variable))
 
+    def moved(self) -> Any:
+        """An operation that comes after what has moved all of it so far; None eagerly."""
+        return None if tf.executing_eagerly() else tf.convert_to_tensor(self.precise).op
+
     def agrees(self) -> tf.Tensor:
         """Whether the variable is what its master is rounded to: then `read` gives the master."""
         weights = replicas.local(self.variable)

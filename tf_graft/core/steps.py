@@ -1,8 +1,9 @@
 """Steps into variables: proposed by an algorithm, written where each variable lives."""
 
+import contextlib
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,6 +20,24 @@ from tf_graft.core.write import Part, Rows, Whole
 
 # Variables of so many entries are updated one after the other, so that few steps are in memory.
 LARGE = 2**18
+
+
+class Turns:
+    """Large variables in turn: what is made for one is in caches, and gone before the next."""
+
+    def __init__(self) -> None:
+        self._before: list[Any] = []
+        self._large = False
+
+    def of(self, parameter: Parameter) -> contextlib.AbstractContextManager[Any]:
+        """In its context operations wait for the end of the turn before."""
+        self._large = math.prod(parameter.variable.shape) >= LARGE
+        return tf.control_dependencies(self._before if self._large else [])
+
+    def ends_with(self, last: Any) -> None:
+        """Says what the turn ends with; None eagerly, where one comes after the other anyway."""
+        if self._large and last is not None:
+            self._before = [last]
 
 
 class Scalars(NamedTuple):
@@ -62,8 +81,7 @@ class Writer:
             for dtype in dict.fromkeys(p.dtype for p in update.parameters)
         }
         advanced = self._advanced(shared, update.rates, t)
-        stepping = self._write_by_kernels(update, scalars)
-        self._write_steps(stepping, scalars, advanced)
+        self._write_steps(self._write_by_kernels(update, scalars), scalars, advanced)
         for parameter in update.parameters:
             if parameter.variable.constraint is not None:
                 parameter.replace(parameter.variable.constraint(parameter.read(Whole())))
@@ -77,20 +95,20 @@ class Writer:
             write.put(shared[role], value)
         return new
 
-    def _write_by_kernels(
-        self, update: Update, scalars: Mapping[tf.DType, Scalars]
-    ) -> list[tuple[Gradient, Parameter]]:
-        """Updates variables in place; returns the others, with their gradients, unscaled."""
-        both = zip(update.gradients, update.parameters, strict=True)
+    def _write_by_kernels(self, update: Update, scalars: Mapping[tf.DType, Scalars]) -> Update:
+        """Updates variables in place; returns what is left of the update."""
+        both = list(zip(update.gradients, update.parameters, strict=True))
         found = [self._kernel_of(g, p, scalars[p.dtype].rates) for g, p in both]
         parameters.reconcile([p for p, by in zip(update.parameters, found, strict=True) if by])
-        stepping = []
-        for (gradient, parameter), by in zip(_unscaled(update), found, strict=True):
-            if by is None:
-                stepping.append((gradient, parameter))
-            else:
-                _write_by_kernel(gradient, parameter, by, scalars[parameter.dtype].t)
-        return stepping
+        turns = Turns()
+        for (gradient, parameter), by in zip(both, found, strict=True):
+            if by is not None:
+                with turns.of(parameter):
+                    gradient = numerics.divided(gradient, update.scale)
+                    _write_by_kernel(gradient, parameter, by, scalars[parameter.dtype].t)
+                    turns.ends_with(parameter.moved())
+        left = [pair for pair, by in zip(both, found, strict=True) if by is None]
+        return update._replace(gradients=[g for g, _ in left], parameters=[p for _, p in left])
 
     def _kernel_of(self, gradient: Gradient, parameter: Parameter, rates: Rates) -> Delegate | None:
         """Whose kernel updates the variable in place; None where `step` does."""
@@ -111,23 +129,25 @@ class Writer:
 
     def _write_steps(
         self,
-        stepping: list[tuple[Gradient, Parameter]],
+        update: Update,
         scalars: Mapping[tf.DType, Scalars],
         shared: Slots,
     ) -> None:
-        parts = [write.part_of(g, p.rows) for g, p in stepping]
+        both = list(zip(update.gradients, update.parameters, strict=True))
+        parts = [write.part_of(g, p.rows) for g, p in both]
 
         def point(gradient: Gradient, parameter: Parameter, part: Part) -> Point:
             slots = {role: replicas.local(slot) for role, slot in parameter.slots.items()}
             in_place = isinstance(part, Whole) and self._kernels_serve(parameter.has_master)
             if not in_place:
                 slots = {role: part.read(slot) for role, slot in slots.items()}
-            g, w = numerics.values(gradient), parameter.read(part)
+            g = numerics.values(numerics.divided(gradient, update.scale))
+            w = parameter.read(part)
             rates, t = scalars[parameter.dtype]
             return Point(parameter.path, g, w, {**slots, **shared}, dict(rates), t, in_place)
 
         points, given = itertools.tee(
-            point(g, p, part) for (g, p), part in zip(stepping, parts, strict=True)
+            point(g, p, part) for (g, p), part in zip(both, parts, strict=True)
         )
         dense = not any(isinstance(part, Rows) for part in parts)
         compiled = self.compiles and dense
@@ -135,16 +155,13 @@ class Writer:
         steps = iter(
             algorithm.compiled_proposals(list(given)) if compiled else algorithm.proposals(given)
         )
-        written: list[tf.Operation] = []
-        for (_, p), part in zip(stepping, parts, strict=True):
-            large = math.prod(p.variable.shape) >= LARGE
-            with tf.control_dependencies(written if large else []):
+        turns = Turns()
+        for (_, p), part in zip(both, parts, strict=True):
+            with turns.of(p):
                 at, (d, slots) = next(points), next(steps)
-                moved = p.move(part, at.w, d)
+                turns.ends_with(p.move(part, at.w, d))
                 for role, value in slots.items():
                     part.write(replicas.local(p.slots[role]), value)
-            if large and moved is not None:  # eagerly one comes after the other anyway
-                written = [moved]
 
 
 def _write_by_kernel(gradient: tf.Tensor, parameter: Parameter, by: Delegate, t: tf.Tensor) -> None:
@@ -158,17 +175,3 @@ def _write_by_kernel(gradient: tf.Tensor, parameter: Parameter, by: Delegate, t:
     assert algorithm.kernel is not None  # for the type checker
     algorithm.kernel(gradient, parameter.precise, slots, lr, t)
     parameter.round()
-
-
-def _unscaled(update: Update) -> Iterator[tuple[Gradient, Parameter]]:
-    """The gradients divided by the scale, one after the other, each soon before it is used."""
-    before: list[Any] = []
-    both: Iterable[tuple[Gradient, Parameter]] = zip(
-        update.gradients, update.parameters, strict=True
-    )
-    for gradient, parameter in both:
-        with tf.control_dependencies(before):
-            gradient = numerics.divided(gradient, update.scale)
-        if update.scale is not None:
-            before = [numerics.values(gradient)]
-        yield gradient, parameter

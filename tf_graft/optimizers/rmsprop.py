@@ -1,6 +1,7 @@
 """RMSprop: gradients divided by the root of their recent mean square."""
 
 import contextlib
+from collections.abc import Callable
 from typing import Any, Unpack
 
 import tensorflow as tf
@@ -106,7 +107,12 @@ class RMSprop(Optimizer):
             x = new["momentum"] = self.momentum * s["momentum"] + x
         return -x, new
 
-    def kernel(
+    @property
+    def kernel(self) -> Callable[..., None] | None:  # type: ignore[override]
+        """None with decay and no momentum: `step` and decay are added together."""
+        return self._kernel if self.momentum or not self.weight_decay else None
+
+    def _kernel(
         self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
     ) -> None:
         # TensorFlow's kernels cannot do without a momentum
