@@ -11,8 +11,9 @@
 - `length`, `one_minus_power`, `product`, `quotient`: arithmetic that is the same in every execution
 - `NOT_NEGATIVE`: what a slot of squares lies `within`
 - of `Optimizer` one overrides `slots` (or `slots_for`) and `step`; less often `shared_slots` and
-  `advance`, `traits`, `whole`, `decays`, `kernel`, `propose`; `rowwise`, `idle` and `keras_slots`
-  say what is so
+  `advance`, `traits`, `whole`, `decays`, `kernel`, `propose`; `rowwise`, `idle`, `exact_kernel` and
+  `keras_slots` say what is so
+- `scratch_variable`: for a kernel that wants a variable where there is no slot
 - `Wrapper`, `Around`, `Point`, `under`, `within`, `Parameter`, `Parameters`: for optimizers made of
   optimizers
 """

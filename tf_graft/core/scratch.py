@@ -23,7 +23,8 @@ def variable(like: tf.Tensor) -> Iterator[Scratch]:
     Added to a number, or multiplied by zero and then added to it, that changes not even its sign.
     """
     handle = tf.raw_ops.VarHandleOp(dtype=like.dtype, shape=like.shape, shared_name=ANONYMOUS)
-    zeros = tf.fill(tf.shape(like), tf.constant(-0.0, like.dtype))
+    zero = -tf.zeros([], like.dtype)  # eagerly a constant of -0.0 may be one of 0.0
+    zeros = tf.fill(tf.shape(like), zero)
     tf.raw_ops.AssignVariableOp(resource=handle, value=zeros)
     yield Scratch(handle)
     tf.raw_ops.DestroyResourceOp(resource=handle)
