@@ -13,6 +13,7 @@ from tf_graft.core import (
     averaging,
     clipping,
     judge,
+    keras_contract,
     numerics,
     replicas,
     rows,
@@ -160,7 +161,8 @@ class Engine:
         writer.write(update, self.state.updates() + 1, self.state.shared)
 
     def _count(self, role: str) -> None:
-        write.add(self.state.counters[role], 1)
+        one = tf.constant(1, tf.int64)
+        write.add(self.state.counters[role], keras_contract.opaque(one))
 
     def update_alone(
         self, gradients: list[Any], parameters: list[Parameter], rates: Mapping[str, Scalar]

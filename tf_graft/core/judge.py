@@ -90,8 +90,9 @@ def in_range(
 def _share(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     """The sum of squares as a share of the largest allowed, a float32 scalar."""
     shares = []
+    squares = numerics.lane_squares if keras_contract.in_xla() else numerics.self_product
     for dtype in dict.fromkeys(x.dtype for x in tensors):
-        total = tf.add_n([numerics.self_product(x) for x in tensors if x.dtype == dtype])
+        total = tf.add_n([squares(x) for x in tensors if x.dtype == dtype])
         shares.append(tf.cast(total * (1 / _largest_square(dtype)), tf.float32))
     return tf.add_n(shares)
 
