@@ -118,7 +118,8 @@ class Engine:
         def decide() -> None:
             means = [accumulation.take(g, p, steps) for g, p in both]
             finite = None if update.finite is None else self._unspoiled()
-            self._decide(update._replace(gradients=means, scale=None, finite=finite))
+            means_of = update._replace(gradients=means, scale=None, square=None)
+            self._decide(means_of._replace(finite=finite))
 
         self._count("micro_steps")
         last = tf.equal(self.state.count("micro_steps") % steps, 0)
@@ -147,8 +148,7 @@ class Engine:
         if options.use_ema:
             averaging.catch_up(parameters, parts, done, options.ema_momentum)
         if any(clip is not None for clip in options.clips):
-            clipped = clipping.clipped(update.unscaled(), *options.clips)
-            update = update._replace(gradients=clipped, scale=None)
+            update = clipping.clipped_update(update, *options.clips)
         self._write(update)
         if options.use_ema:
             averaging.update(parameters, parts, done + 1, options.ema_momentum)
