@@ -86,6 +86,15 @@ def like(gradient: G, new_values: tf.Tensor) -> G:
     return new_values
 
 
+def zero(dtype: tf.DType) -> tf.Tensor:
+    """A scalar zero that TensorFlow does not know before it runs.
+
+    A tensor filled with a known number is made once, kept for good, and copied by every kernel that
+    is to change it; one filled with this is the kernel's own.
+    """
+    return tf.raw_ops.Empty(shape=[], dtype=dtype, init=True)
+
+
 def norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     """The L2 norm over all entries of all tensors, a scalar: 0 if there is no entry.
 
