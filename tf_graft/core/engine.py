@@ -118,7 +118,8 @@ class Engine:
         def decide() -> None:
             sums = [accumulation.take(g, p) for g, p in both]
             finite = None if update.finite is None else self._unspoiled()
-            self._decide(update._replace(gradients=sums, scale=steps, finite=finite))
+            whole = update._replace(gradients=sums, scale=steps, square=None)
+            self._decide(whole._replace(finite=finite))
 
         self._count("micro_steps")
         last = tf.equal(self.state.count("micro_steps") % steps, 0)
@@ -147,8 +148,7 @@ class Engine:
         if options.use_ema:
             averaging.catch_up(parameters, parts, done, options.ema_momentum)
         if any(clip is not None for clip in options.clips):
-            clipped = clipping.clipped(update.unscaled(), *options.clips)
-            update = update._replace(gradients=clipped, scale=None)
+            update = clipping.clipped_update(update, *options.clips)
         self._write(update)
         if options.use_ema:
             in_place = self.state.takes_kernels and not keras_contract.in_xla()
@@ -162,7 +162,8 @@ class Engine:
         writer.write(update, self.state.updates() + 1, self.state.shared)
 
     def _count(self, role: str) -> None:
-        write.add(self.state.counters[role], 1)
+        one = tf.constant(1, tf.int64)
+        write.add(self.state.counters[role], keras_contract.opaque(one))
 
     def update_alone(
         self, gradients: list[Any], parameters: list[Parameter], rates: Mapping[str, Scalar]
