@@ -89,6 +89,16 @@ def like(gradient: G, new_values: tf.Tensor) -> G:
     return new_values
 
 
+@once
+def zero(dtype: tf.DType) -> tf.Tensor:
+    """A scalar zero that TensorFlow does not know before it runs.
+
+    A tensor filled with a known number is made once, kept for good, and copied by every kernel that
+    is to change it; one filled with this is the kernel's own.
+    """
+    return tf.raw_ops.Empty(shape=[], dtype=dtype, init=True)
+
+
 def square(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     """The sum of the squares of all entries of all tensors: float64 if one is, else float32."""
     precision = tf.float64 if any(x.dtype == tf.float64 for x in tensors) else tf.float32

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tf_graft.core import numerics
+
 # TensorFlow gives each variable of this name a unique name.
 ANONYMOUS = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
 
@@ -23,8 +25,7 @@ def variable(like: tf.Tensor) -> Iterator[Scratch]:
     Added to a number, or multiplied by zero and then added to it, that changes not even its sign.
     """
     handle = tf.raw_ops.VarHandleOp(dtype=like.dtype, shape=like.shape, shared_name=ANONYMOUS)
-    zero = -tf.zeros([], like.dtype)  # eagerly a constant of -0.0 may be one of 0.0
-    zeros = tf.fill(tf.shape(like), zero)
+    zeros = tf.fill(tf.shape(like), -numerics.zero(like.dtype))
     tf.raw_ops.AssignVariableOp(resource=handle, value=zeros)
     yield Scratch(handle)
     tf.raw_ops.DestroyResourceOp(resource=handle)
