@@ -1,6 +1,7 @@
 """The command line: `tf-graft`, also `python -m tf_graft`. Commands import TensorFlow late."""
 
 import enum
+import importlib
 from pathlib import Path
 from typing import Annotated
 
@@ -218,15 +219,9 @@ def bench(
 
 
 @app.command(hidden=True)
-def bench_apart(asked: str) -> None:
-    """Measures what another process asked for; see `tf_graft.bench.apart`."""
-    with errors():
-        from tf_graft.training import start
-
-        start.tensorflow()
-        from tf_graft.bench import apart
-
-        apart.main(asked)
+def bench_process(module: str, asked: str) -> None:
+    """Measures what another process asked for; see `tf_graft/bench/process.py`."""
+    importlib.import_module(f"tf_graft.bench.{module}").main(asked)
 
 
 def _say(line: str) -> None:

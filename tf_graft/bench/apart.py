@@ -1,36 +1,32 @@
-"""`tf-graft bench-apart ASKED`: measures an area in a process with two logical CPUs.
+"""`tf-graft bench-process apart ASKED`: measures an area in a process with two logical CPUs.
 
 Prints a line for each case; see `run.py`. Logical devices can be set only once in a process.
 """
 
 import json
-import os
-import signal
 import sys
 
-import tensorflow as tf
-
-from tf_graft.bench import results, run
-from tf_graft.bench.cases import Choice
-from tf_graft.bench.fit import REPLICAS
-from tf_graft.bench.turns import Pace
+from tf_graft.bench import process
+from tf_graft.training import start
 
 
 def main(asked: str) -> None:
     """Measures what is asked for, in JSON."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the command says what there is to say
-    lines = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what else is printed is no line
+    lines = process.output()
+    start.tensorflow()
+    import tensorflow as tf
+
+    from tf_graft.bench import cases, fit, results, run, turns
+
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0],
-        [tf.config.LogicalDeviceConfiguration()] * REPLICAS,
+        [tf.config.LogicalDeviceConfiguration()] * fit.REPLICAS,
     )
     given = json.loads(asked)
-    choice, pace = Choice(*given["choice"]), Pace(*given["pace"])
-    for measured in run.here(given["area"], choice, pace, say):
+    choice, pace = cases.Choice(*given["choice"]), turns.Pace(*given["pace"])
+    for measured in run.here(given["area"], choice, pace, _say):
         print(results.line(measured), file=lines, flush=True)
 
 
-def say(line: str) -> None:
-    """Says on standard error what is being measured."""
+def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)

@@ -5,6 +5,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 Step: TypeAlias = Callable[[], object]
 
+RATE = 1e-3  # of every optimizer
+OF_A_MESSAGE = 300  # characters
+
 
 class Candidate(NamedTuple):
     """What is measured.
@@ -42,3 +45,9 @@ class Choice(NamedTuple):
         if self.only:
             return any(name.lower() in case.name.lower() for name in self.only)
         return case.usual or self.full
+
+
+def described(error: Exception) -> str:
+    """Describes an error in one line."""
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0]}"[:OF_A_MESSAGE]

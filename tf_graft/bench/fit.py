@@ -7,9 +7,9 @@ from typing import Any
 import tensorflow as tf
 
 import tf_graft as tg
-from tf_graft.bench.cases import Candidate, Case, Choice
+from tf_graft.bench.cases import RATE, Candidate, Case, Choice
 from tf_graft.bench.models import MODELS
-from tf_graft.bench.optimizers import PLAIN, RATE, Make, adagraft, larc
+from tf_graft.bench.optimizers import PLAIN, Make, adagraft, larc
 from tf_graft.bench.training import training
 
 REPLICAS = 2

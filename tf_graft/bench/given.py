@@ -29,7 +29,8 @@ SCALE = 0.01
 def dense(choice: Choice) -> Iterable[Case]:
     """Makes a case of every optimizer on the tensors of ResNet-50."""
     for name in OPTIMIZERS:
-        yield on(resnet(), name, beside=choice.peers, usual=name not in SELDOM)
+        usual = name not in SELDOM
+        yield on(resnet(), name, unchecked=name in PLAIN, beside=choice.peers, usual=usual)
 
 
 def xla(_: Choice) -> Iterable[Case]:
@@ -72,6 +73,7 @@ def on(
     name: str,
     *,
     compiled: bool = False,
+    unchecked: bool = False,
     beside: bool = False,
     usual: bool = True,
 ) -> Case:
@@ -81,12 +83,13 @@ def on(
         shapes: of the tensors.
         name: the optimizer's, in `OPTIMIZERS`.
         compiled: whether the function around the step is compiled by XLA.
+        unchecked: whether ours are measured with `nonfinite="apply"` too.
         beside: whether the other libraries are measured too.
         usual: see `Case`.
     """
     named = OPTIMIZERS[name]
     makers = _makers(named)
-    if name in PLAIN and not compiled:
+    if unchecked:
         makers["unchecked"] = functools.partial(named.ours, nonfinite="apply")
     tensors = functools.partial(_tensors, shapes, named.dtype)
     candidates: dict[str, Callable[[], Candidate]] = {
@@ -94,7 +97,7 @@ def on(
         for which, make in makers.items()
     }
     if beside:
-        candidates |= peers.candidates(name, shapes)
+        candidates |= peers.candidates(name, shapes, named.calls)
     return Case(name, candidates, named.moved(sum(map(math.prod, shapes))), usual)
 
 

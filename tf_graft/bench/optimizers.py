@@ -6,10 +6,9 @@ from typing import Any, NamedTuple, TypeAlias
 import keras
 
 import tf_graft as tg
+from tf_graft.bench.cases import RATE
 
 Make: TypeAlias = Callable[..., Any]
-
-RATE = 1e-3
 
 
 class Named(NamedTuple):

@@ -1,51 +1,24 @@
-"""The same steps by other libraries, where these are installed: torch's fused ones, optax's jitted.
-
-A library is imported when it is first measured, and takes as many threads as TensorFlow.
-"""
+"""The same steps by other libraries, where these are installed, each in a process of its own."""
 
 import functools
 import importlib.util
-import os
-from collections.abc import Callable, Sequence
+import json
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from tf_graft.bench.cases import Candidate, Step
-from tf_graft.bench.optimizers import OPTIMIZERS, RATE
-from tf_graft.bench.results import cores
+from tf_graft.bench.peer_steps import STEPS, Shapes
 
 NEEDED = {"torch": ("torch",), "optax": ("optax", "jax")}
-SCALE = 0.01
-# The class, its arguments, and whether the gradients are clipped by their common norm.
-TORCH: dict[str, tuple[str, dict[str, Any], bool]] = {
-    "SGD, momentum": ("SGD", {"momentum": 0.9, "fused": True}, False),
-    "Adagrad": ("Adagrad", {"initial_accumulator_value": 0.1, "fused": True}, False),
-    "RMSprop": ("RMSprop", {"alpha": 0.9, "foreach": True}, False),  # it has no fused one
-    "Adam": ("Adam", {"fused": True}, False),
-    "AdamW": ("AdamW", {"fused": True}, False),
-    "Adam, global_clipnorm": ("Adam", {"fused": True}, True),
-    "Adadelta": ("Adadelta", {"rho": 0.95, "foreach": True}, False),
-}
-OPTAX: dict[str, Callable[[Any], Any]] = {
-    "SGD, momentum": lambda optax: optax.sgd(RATE, momentum=0.9),
-    "Adagrad": lambda optax: optax.adagrad(RATE),
-    "RMSprop": lambda optax: optax.rmsprop(RATE),
-    "Adam": lambda optax: optax.adam(RATE),
-    "AdamW": lambda optax: optax.adamw(RATE),
-    "Adam, global_clipnorm": lambda optax: optax.chain(
-        optax.clip_by_global_norm(1.0), optax.adam(RATE)
-    ),
-    "Adam, accumulation": lambda optax: optax.MultiSteps(optax.adam(RATE), 2),
-    "LAMB": lambda optax: optax.lamb(RATE),
-    "LARS": lambda optax: optax.lars(RATE),
-    "NovoGrad": lambda optax: optax.novograd(RATE),
-    "Adadelta": lambda optax: optax.adadelta(RATE),
-}
 
 
 def missing() -> list[str]:
-    """Says, of each library that is not installed, that its column stays empty."""
+    """Says, of each library that is not installed, that it is not measured."""
     return [
         f"{name} is not installed, and is not measured: pip install {' '.join(packages)}."
         for name, packages in NEEDED.items()
@@ -53,70 +26,60 @@ def missing() -> list[str]:
     ]
 
 
-def candidates(name: str, shapes: Sequence[tuple[int, ...]]) -> dict[str, Callable[[], Candidate]]:
-    """Returns what the installed libraries have of an optimizer of `OPTIMIZERS`."""
-    found: dict[str, Callable[[], Candidate]] = {}
-    if name in TORCH and _installed("torch"):
-        found["torch"] = functools.partial(_of_torch, name, shapes)
-    if name in OPTAX and _installed("optax"):
-        found["optax"] = functools.partial(_of_optax, name, shapes)
-    return found
+def candidates(name: str, shapes: Shapes, calls: int) -> dict[str, Callable[[], Candidate]]:
+    """Returns what the installed libraries have of an optimizer.
+
+    Args:
+        name: its name in `optimizers.OPTIMIZERS`.
+        shapes: of the tensors.
+        calls: the number of gradients that make an update.
+    """
+    return {
+        library: functools.partial(_prepared, library, name, shapes, calls)
+        for library, (names, _) in STEPS.items()
+        if name in names and _installed(library)
+    }
 
 
 def _installed(name: str) -> bool:
     return all(importlib.util.find_spec(package) for package in NEEDED[name])
 
 
-def _of_torch(name: str, shapes: Sequence[tuple[int, ...]]) -> Candidate:
-    # Else its threads would still be spinning in the turn of the next candidate.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    import torch
-
-    torch.set_num_threads(cores())
-    weights = [torch.nn.Parameter(torch.from_numpy(value)) for value in _values(shapes, 0)]
-    for weight, gradient in zip(weights, _values(shapes, 1), strict=True):
-        weight.grad = torch.from_numpy(gradient)
-    cls, given, clipped = TORCH[name]
+def _prepared(library: str, name: str, shapes: Shapes, calls: int) -> Candidate:
+    peer = _Process(library, name, shapes, calls)
 
     def start() -> Step:
-        optimizer = getattr(torch.optim, cls)(weights, RATE, **given)
+        peer.ask("start")
+        return functools.partial(peer.ask, "step")
 
-        def step() -> None:
-            if clipped:
-                torch.nn.utils.clip_grad_norm_(weights, 1.0)
-            optimizer.step()
-
-        return step
-
-    return Candidate(start, lambda: [weight.detach() for weight in weights])
+    return Candidate(start, lambda: [np.array(total) for total in peer.ask("sums")])
 
 
-def _of_optax(name: str, shapes: Sequence[tuple[int, ...]]) -> Candidate:
-    import jax
-    import optax
+class _Process:
+    """Another process, which does what it is asked to, and ends with this object."""
 
-    kept = {"weights": [jax.numpy.asarray(value) for value in _values(shapes, 0)]}
-    gradients = [jax.numpy.asarray(value) for value in _values(shapes, 1)]
+    def __init__(self, *asked: Any) -> None:
+        command = [sys.executable, "-m", "tf_graft", "bench-process", "peer", json.dumps(asked)]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+        weakref.finalize(self, _end, self._process)
+        self._answer()
 
-    def start() -> Step:
-        optimizer = OPTAX[name](optax)
-        state = {"": optimizer.init(kept["weights"])}
+    def ask(self, what: str) -> Any:
+        """Lets the process do one of the methods of `peer.Peer`."""
+        print(what, file=self._process.stdin, flush=True)
+        return self._answer()
 
-        @functools.partial(jax.jit, donate_argnums=(0, 1))
-        def apply(weights: Any, state: Any, gradients: Any) -> Any:
-            updates, state = optimizer.update(gradients, state, weights)
-            return optax.apply_updates(weights, updates), state
-
-        def step() -> None:
-            for _ in range(OPTIMIZERS[name].calls):
-                kept["weights"], state[""] = apply(kept["weights"], state[""], gradients)
-            jax.block_until_ready(kept["weights"])
-
-        return step
-
-    return Candidate(start, lambda: kept["weights"])
+    def _answer(self) -> Any:
+        line = self._process.stdout.readline() if self._process.stdout else ""
+        if not line:
+            raise RuntimeError(f"its process ended with code {self._process.wait()}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return answer["answer"]
 
 
-def _values(shapes: Sequence[tuple[int, ...]], seed: int) -> list[np.ndarray]:
-    random = np.random.default_rng(seed)
-    return [SCALE * random.standard_normal(shape, dtype="float32") for shape in shapes]
+def _end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.communicate()

@@ -9,8 +9,8 @@ import keras
 import numpy as np
 
 import tf_graft as tg
-from tf_graft.bench.cases import Candidate, Case, Choice
-from tf_graft.bench.optimizers import PLAIN, RATE, Make, adagraft, both, larc
+from tf_graft.bench.cases import RATE, Candidate, Case, Choice
+from tf_graft.bench.optimizers import PLAIN, Make, adagraft, both, larc
 from tf_graft.bench.training import Task, training
 from tf_graft.core.types import Config
 

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tf_graft.bench import floor
-from tf_graft.bench.cases import Candidate, Case, Step
+from tf_graft.bench.cases import Candidate, Case, Step, described
 from tf_graft.bench.results import Measured
 
-OF_A_MESSAGE = 300  # characters
+FLOOR = "floor"
 clock = time.perf_counter
 
 
@@ -27,6 +27,7 @@ class Pace(NamedTuple):
 
 CALM = Pace(least=5, most=40, seconds=5, firsts=3, first_seconds=4)
 QUICK = Pace(least=3, most=10, seconds=2, firsts=1, first_seconds=0)
+ONCE = Pace(least=1, most=1, seconds=0, firsts=1, first_seconds=0)
 
 
 class _Runner:
@@ -40,9 +41,11 @@ class _Runner:
         self.forget()
 
     def forget(self) -> None:
-        """Frees what the candidate holds."""
+        """Frees what the candidate holds: few objects, and perhaps a gigabyte."""
         self.step: Step = tuple
         self.weights: Callable[[], Sequence[Any]] = tuple
+        if self.firsts:
+            gc.collect()
 
     def attempt(self, what: Callable[["_Runner"], None]) -> None:
         """Does one of the following, unless an earlier attempt failed."""
@@ -55,9 +58,7 @@ class _Runner:
 
     def begin(self) -> None:
         """Prepares the candidate anew, and measures its first call."""
-        if self.firsts:
-            self.forget()
-            gc.collect()  # few objects, and perhaps a gigabyte
+        self.forget()
         start, self.weights = self.prepare()
         self.before = [_sum(w) for w in self.weights()]
         begun = clock()
@@ -77,41 +78,31 @@ class _Runner:
             raise RuntimeError("an update did not move the weights")
 
     def end(self) -> None:
-        """Looks at every weight."""
+        """Looks at every weight, and frees all."""
         still = sum(a == _sum(b) for a, b in zip(self.before, self.weights(), strict=True))
         if still:
             raise RuntimeError(f"{still} of {len(self.before)} weights did not move")
+        self.forget()
 
 
 def measure(area: str, case: Case, pace: Pace) -> Measured:
-    """Measures the first calls, then the steps, of all candidates of a case."""
-    runners = {name: _Runner(prepare) for name, prepare in case.candidates.items()}
+    """Measures the first calls, then the steps, of all candidates of a case and of its floor."""
+    prepared = {**case.candidates, **({FLOOR: floor.adding} if case.moved else {})}
+    runners = {name: _Runner(prepare) for name, prepare in prepared.items()}
     _repeat(runners, _Runner.begin, 1, pace.firsts, pace.first_seconds)
     _repeat(runners, _Runner.warm_up, 2, 10, pace.seconds / 4)
-    adds = [_Runner(floor.adding)] if case.moved else []
-    for add in adds:
-        add.begin()
-        add.warm_up()
-    _repeat({**runners, **dict(enumerate(adds))}, _Runner.turn, *pace[:3])
+    _repeat(runners, _Runner.turn, pace.least, pace.most, pace.seconds)
     _repeat(runners, _Runner.end, 1, 1, 0)
-    for runner in [*runners.values(), *adds]:
-        runner.forget()
-    gc.collect()
     well = {name: runner for name, runner in runners.items() if not runner.error}
+    added = well.pop(FLOOR).steps if FLOOR in well else []
     return Measured(
         area,
         case.name,
         steps={name: runner.steps for name, runner in well.items()},
         firsts={name: runner.firsts for name, runner in well.items()},
         errors={name: runner.error for name, runner in runners.items() if runner.error},
-        floor=[taken * case.moved / floor.MOVED for add in adds for taken in add.steps],
+        floor=[taken * case.moved / floor.MOVED for taken in added],
     )
-
-
-def described(error: Exception) -> str:
-    """Describes an error in one line."""
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0]}"[:OF_A_MESSAGE]
 
 
 def _repeat(
