@@ -5,6 +5,7 @@ Bounds on time are loose: only the wrong cost breaks them.
 
 import functools
 import gc
+import importlib.util
 import io
 import itertools
 import json
@@ -141,14 +142,29 @@ def test_an_area_that_cannot_be_made_leaves_the_others(monkeypatch, small):
 
 def test_libraries_that_are_not_installed_are_said_and_not_measured(monkeypatch):
     monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: name == "jax" or None)
-    assert peers.candidates("Adam", [(2,)]) == {}
+    assert peers.candidates("Adam", [(2,)], 1) == {}
     assert peers.missing() == [
         "torch is not installed, and is not measured: pip install torch.",
         "optax is not installed, and is not measured: pip install optax jax.",
     ]
     monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: True)
-    assert list(peers.candidates("Adam", [(2,)])) == ["torch", "optax"]
+    assert list(peers.candidates("Adam", [(2,)], 1)) == ["torch", "optax"]
     assert peers.missing() == []
+
+
+def test_a_library_is_asked_in_a_process_of_its_own_and_answers_its_errors(monkeypatch):
+    monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: True)
+    case = Case("Adam", peers.candidates("Adam", [(3,), (2, 2)], 1))
+    monkeypatch.undo()
+    result = turns.measure("dense", case, PACE)
+    for library in ("torch", "optax"):
+        if library in result.errors:
+            module = "jax" if library == "optax" else library
+            says = f"RuntimeError: ModuleNotFoundError: No module named '{module}'"
+            assert result.errors[library] == says
+            assert importlib.util.find_spec(library) is None
+        else:
+            assert len(result.steps[library]) == PACE.least
 
 
 def test_the_floor_counts_what_an_optimizer_holds():
@@ -208,17 +224,22 @@ def test_the_command_refuses_what_it_cannot_do(small, tmp_path):
     assert done.stderr.count("\n") == 1
 
 
-def test_ctrl_c_leaves_what_was_measured(monkeypatch, clock, tmp_path, capsys):
+def test_ctrl_c_leaves_what_was_measured(monkeypatch, clock, tmp_path, request):
     def interrupted(*_):
         yield measured(clock, ours={"seconds": 0.1}, stock={"seconds": 0.2})
         signal.raise_signal(signal.SIGINT)
         yield measured(clock, ours={"seconds": 0.1})
 
     monkeypatch.setattr(command, "run", interrupted)
-    handler = signal.getsignal(signal.SIGINT)
+
+    def ends_the_process(*_):
+        """What a command does at Ctrl-C elsewhere."""
+
+    before = signal.signal(signal.SIGINT, ends_the_process)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     done = CliRunner().invoke(cli.app, ["bench", "fit", "--output", str(tmp_path / "a.json")])
     assert done.exit_code == 130
-    assert signal.getsignal(signal.SIGINT) is handler
+    assert signal.getsignal(signal.SIGINT) is ends_the_process
     assert "a case" in done.stdout
     assert done.stderr.endswith("Interrupted; this is what was measured.\n")
     assert len(json.loads((tmp_path / "a.json").read_text())["figures"]) == 4

@@ -66,7 +66,9 @@ def _say(line: str) -> None:
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
     """Lets Ctrl-C raise KeyboardInterrupt, which elsewhere in a command ends the process."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = signal.getsignal(signal.SIGINT)
+    if before != signal.SIG_IGN:  # as nohup has it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     finally:

@@ -42,7 +42,7 @@ ALL_ON: Config = {
     "gradient_accumulation_steps": 2,
 }
 NOT_OF_AGN = ("use_ema", "weight_decay")  # arguments of its two optimizers
-USUAL_ALL_ON = ("SGD, momentum", "Adam", "AdaGraft")
+USUAL_ALL_ON = ("Adam", "AdaGraft")
 
 
 def cases(_: Choice) -> Iterable[Case]:

@@ -25,8 +25,8 @@ class Pace(NamedTuple):
     first_seconds: float
 
 
-CALM = Pace(least=5, most=40, seconds=5, firsts=3, first_seconds=4)
-QUICK = Pace(least=3, most=10, seconds=2, firsts=1, first_seconds=0)
+CALM = Pace(least=5, most=40, seconds=3, firsts=3, first_seconds=2)
+QUICK = Pace(least=3, most=10, seconds=1, firsts=1, first_seconds=0)
 ONCE = Pace(least=1, most=1, seconds=0, firsts=1, first_seconds=0)
 
 
