@@ -6,10 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
-import tf_graft as tg
-from tf_graft.bench.cases import RATE, Candidate, Case, Choice
+from tf_graft.bench.cases import Candidate, Case, Choice
 from tf_graft.bench.models import MODELS
-from tf_graft.bench.optimizers import PLAIN, Make, adagraft, larc
+from tf_graft.bench.optimizers import PLAIN, Make, adagraft, agn, larc, mixed_precision
 from tf_graft.bench.training import training
 
 REPLICAS = 2
@@ -17,15 +16,10 @@ SHORT = ("Transformer", "Embeddings")  # those that a usual run has the time for
 POLICIES = ("mixed_bfloat16", "mixed_float16")
 
 
-def mixed(**options: Any) -> Any:
-    """Makes Adam with a loss scale."""
-    return tg.MixedPrecision(tg.Adam(RATE), "backoff", **options)
-
-
 WRAPPERS: dict[str, Make] = {
     "AdaGraft": adagraft,
-    "MixedPrecision": mixed,
-    "AGN": lambda: tg.AGN(tg.Adam(RATE)),
+    "MixedPrecision": mixed_precision,
+    "AGN": agn,
     "LARC": larc,
 }
 
@@ -53,7 +47,7 @@ def half(_: Choice) -> Iterable[Case]:
         for policy in POLICIES:
             yield _case(model, "Adam", title=f"{model}, {policy}", policy=policy, usual=usual)
         title = f"{model}, MixedPrecision"
-        yield _case(model, "Adam", mixed, title=title, policy=POLICIES[1], usual=usual)
+        yield _case(model, "Adam", mixed_precision, title=title, policy=POLICIES[1], usual=usual)
 
 
 def replicas(_: Choice) -> Iterable[Case]:
@@ -63,7 +57,7 @@ def replicas(_: Choice) -> Iterable[Case]:
     for model in MODELS:
         yield _case(model, "Adam", usual=model in SHORT, strategy=strategy)
         title, usual = f"{model}, AGN of Adam", model == SHORT[0]
-        yield _case(model, "Adam", WRAPPERS["AGN"], title=title, usual=usual, strategy=strategy)
+        yield _case(model, "Adam", agn, title=title, usual=usual, strategy=strategy)
 
 
 def wrappers(_: Choice) -> Iterable[Case]:

@@ -53,6 +53,16 @@ def adagraft(**options: Any) -> Any:
     return tg.AdaGraft(tg.Adam(RATE), tg.SGD(RATE, momentum=0.9), **options)
 
 
+def mixed_precision(**options: Any) -> Any:
+    """Makes Adam with a loss scale."""
+    return tg.MixedPrecision(tg.Adam(RATE), "backoff", **options)
+
+
+def agn(**options: Any) -> Any:
+    """Makes AGN of Adam."""
+    return tg.AGN(tg.Adam(RATE), **options)
+
+
 PLAIN = {
     "SGD, momentum": Named(*both("SGD", momentum=0.9), state=2),
     "Adagrad": Named(*both("Adagrad"), state=2),

@@ -10,7 +10,15 @@ import numpy as np
 
 import tf_graft as tg
 from tf_graft.bench.cases import RATE, Candidate, Case, Choice
-from tf_graft.bench.optimizers import PLAIN, Make, adagraft, both, larc
+from tf_graft.bench.optimizers import (
+    PLAIN,
+    Make,
+    adagraft,
+    agn,
+    both,
+    larc,
+    mixed_precision,
+)
 from tf_graft.bench.training import Task, training
 from tf_graft.core.types import Config
 
@@ -30,10 +38,8 @@ EVERY: dict[str, Make] = {
     "LARC of SGD": larc,
     "AdaGraft": adagraft,
     "wrap of Nadam": lambda **options: tg.wrap(keras.optimizers.Nadam(RATE), **options),
-    "MixedPrecision of Adam": lambda **options: tg.MixedPrecision(
-        tg.Adam(RATE), "backoff", **options
-    ),
-    "AGN of Adam": lambda **options: tg.AGN(tg.Adam(RATE), **options),
+    "MixedPrecision of Adam": mixed_precision,
+    "AGN of Adam": agn,
 }
 ALL_ON: Config = {
     "use_ema": True,
