@@ -123,6 +123,8 @@ def test_a_candidate_that_does_nothing_or_fails_is_named_and_the_others_stay(bro
     assert list(result.steps) == list(result.firsts) == ["ours"]
     assert len(result.steps["ours"]) == 4
     (sheet, _) = sheets.sheets([result])
+    assert sheet.header == ["ours", "stock", "ours / stock"]
+    assert sheet.rows[0][2:] == ["failed", "-"]
     assert sheet.notes == [f"a case, stock: {says}"]
 
 

@@ -14,7 +14,7 @@ LEGEND = "± is half of what lies between the quartiles, as a part of the median
 
 
 class Sheet(NamedTuple):
-    """A table of texts."""
+    """A table of texts; `header` names the columns after the first, in which the cases are."""
 
     title: str
     header: list[str]
@@ -28,21 +28,17 @@ def sheets(measured: Sequence[Measured]) -> list[Sheet]:
     for name, area in AREAS.items():
         cases = [m for m in measured if m.area == name]
         made += [_sheet(area, quantity, cases) for quantity in UNITS if cases]
-    return [sheet for sheet in made if sheet.rows or sheet.notes]
+    return made
 
 
 def rich(sheet: Sheet) -> Group:
     """Makes a table for the terminal, between its title and its notes."""
-    first, *others = sheet.header
+    headers = [name.replace(" / ", " /\n") for name in sheet.header]
     columns = [
-        Column(first, overflow="fold"),
-        *(Column(o.replace(" / ", " /\n"), justify="right", no_wrap=True) for o in others),
+        Column(overflow="fold"),
+        *(Column(header, justify="right", no_wrap=True) for header in headers),
     ]
-    table = Table(
-        *columns,
-        box=None,
-        padding=(0, 1, 0, 0),
-    )
+    table = Table(*columns, box=None, padding=(0, 1, 0, 0))
     for row in sheet.rows:
         table.add_row(*row)
     return Group("", Text(sheet.title, "bold"), table, *map(Text, sheet.notes))
@@ -50,24 +46,22 @@ def rich(sheet: Sheet) -> Group:
 
 def markdown(sheet: Sheet) -> str:
     """Makes a table for a document."""
-    first, *others = sheet.header
-    lines = [[f"{sheet.title}: {first}", *others], ["---"] * len(sheet.header), *sheet.rows]
+    header = [sheet.title, *sheet.header]
+    lines = [header, ["---"] * len(header), *sheet.rows]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     return "\n\n".join([table, *sheet.notes])
 
 
 def _sheet(area: Area, quantity: str, cases: Sequence[Measured]) -> Sheet:
     floors = quantity == "step" and all(m.floor for m in cases if m.steps)
-    taken = {name for m in cases for name in m.samples(quantity)}
+    taken = {name for m in cases for name in (*m.samples(quantity), *m.errors)}
     columns = [name for name in area.columns if name in taken]
     pairs = [pair for pair in area.ratios if set(pair) <= taken]
     rows = [
-        [m.case, *_cells(m, quantity, columns, floors), *_ratios(m, quantity, pairs)]
-        for m in cases
-        if m.samples(quantity)
+        [m.case, *_cells(m, quantity, columns, floors), *_ratios(m, quantity, pairs)] for m in cases
     ]
     unit = "times the floor" if floors else UNITS[quantity]
-    header = ["", *columns, *(f"{a} / {b}" for a, b in pairs)]
+    header = [*columns, *(f"{a} / {b}" for a, b in pairs)]
     title = f"{area.title}: {quantity}, {unit}"
     return Sheet(title, header, rows, list(_failures(cases)) if quantity == "step" else [])
 
