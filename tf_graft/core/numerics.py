@@ -89,14 +89,31 @@ def like(gradient: G, new_values: tf.Tensor) -> G:
     return new_values
 
 
-def norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+@once
+def zero(dtype: tf.DType) -> tf.Tensor:
+    """A scalar zero that TensorFlow does not know before it runs.
+
+    A tensor filled with a known number is made once, kept for good, and copied by every kernel that
+    is to change it; one filled with this is the kernel's own.
+    """
+    return tf.raw_ops.Empty(shape=[], dtype=dtype, init=True)
+
+
+def square(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The sum of the squares of all entries of all tensors: float64 if one is, else float32."""
+    precision = tf.float64 if any(x.dtype == tf.float64 for x in tensors) else tf.float32
+    return tf.add_n([tf.cast(_sum_of_squares(x), precision) for x in tensors])
+
+
+def norm(tensors: Sequence[tf.Tensor], total: tf.Tensor | None = None) -> tf.Tensor:
     """The L2 norm over all entries of all tensors, a scalar: 0 if there is no entry.
 
     If the sum of squares overflows although every entry is finite, it is computed again relative to
     the largest entry. A NaN entry makes the norm NaN; otherwise an infinite one makes it infinite.
+    `total` is what `square` gives, if that is at hand.
     """
-    precision = tf.float64 if any(x.dtype == tf.float64 for x in tensors) else tf.float32
-    total = tf.add_n([tf.cast(_sum_of_squares(x), precision) for x in tensors])
+    total = square(tensors) if total is None else total
+    precision = total.dtype
 
     def relative() -> tf.Tensor:
         peaks = [tf.cast(tf.reduce_max(tf.abs(x)), precision) for x in tensors]

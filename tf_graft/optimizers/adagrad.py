@@ -59,6 +59,7 @@ class Adagrad(Optimizer):
 
     idle = True
     keras_slots = (("accumulator",),)
+    exact_kernel = True
 
     initial_accumulator_value = Checked(number, 0)
     epsilon = Checked(number, 0, open_low=True)

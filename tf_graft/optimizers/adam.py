@@ -83,6 +83,7 @@ class Adam(Optimizer):
         self.beta_2 = beta_2
         self.epsilon = epsilon
         self.amsgrad = amsgrad
+        self.exact_kernel = not amsgrad  # which forgets a NaN
 
     def slots(self) -> dict[str, Slot]:
         squares = ["velocity"] + ["velocity_hat"] * self.amsgrad

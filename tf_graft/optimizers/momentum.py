@@ -71,6 +71,7 @@ class Momentum(Optimizer):
         super().__init__(learning_rate, **common)
         self.momentum = momentum
         self.use_nesterov = use_nesterov
+        self.exact_kernel = not use_nesterov
 
     def slots(self) -> dict[str, Slot]:
         return {"momentum": Slot()}

@@ -57,6 +57,7 @@ class SGD(Optimizer):
     """
 
     keras_slots = (("momentum",),)
+    exact_kernel = True
 
     momentum = Checked(number, 0, 1)
     nesterov = Checked(boolean)
