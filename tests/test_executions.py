@@ -114,7 +114,7 @@ def assert_graph_equals_eager(sample, options):
         assert_same_state(graph, eager)
 
 
-@pytest.mark.parametrize("name", ["sgd", "rmsprop"])  # with and without a kernel
+@pytest.mark.parametrize("name", ["sgd", "novograd"])  # with and without a kernel
 @pytest.mark.parametrize(
     "option",
     [

@@ -22,7 +22,17 @@ FOR_USERS = {
     "synchronized_averages",
 }
 FOR_AUTHORS = {
-    *("advance", "idle", "kernel", "propose", "rowwise", "shared_slots", "slots", "slots_for"),
+    *(
+        "advance",
+        "exact_kernel",
+        "idle",
+        "kernel",
+        "propose",
+        "rowwise",
+        "shared_slots",
+        "slots",
+        "slots_for",
+    ),
     *("step", "traits", "whole"),
 }
 OF_WRAPPERS = {

@@ -95,9 +95,9 @@ def divide_by_one_too_many(monkeypatch):
 
 
 def clip_by_half(monkeypatch):
-    clipped = engine.clipping.clipped
+    clipped = engine.clipping.clipped_update
     monkeypatch.setattr(
-        engine.clipping, "clipped", lambda g, v, n, all_: clipped(g, v, n, all_ and all_ / 2)
+        engine.clipping, "clipped_update", lambda u, v, n, all_: clipped(u, v, n, all_ and all_ / 2)
     )
 
 

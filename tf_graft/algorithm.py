@@ -9,10 +9,13 @@
 - `RateLike`, `Slots`, `SlotVariables`: types of a constructor's rate, of `step`'s and of `kernel`'s
   slots
 - `length`, `one_minus_power`, `product`, `quotient`: arithmetic that is the same in every execution
+- `scalar`: an argument as a tensor; `once`: a function of tensors that is computed once for all
+  variables of an update
 - `NOT_NEGATIVE`: what a slot of squares lies `within`
 - of `Optimizer` one overrides `slots` (or `slots_for`) and `step`; less often `shared_slots` and
-  `advance`, `traits`, `whole`, `decays`, `kernel`, `propose`; `rowwise`, `idle` and `keras_slots`
-  say what is so
+  `advance`, `traits`, `whole`, `decays`, `kernel`, `propose`; `rowwise`, `idle`, `exact_kernel` and
+  `keras_slots` say what is so
+- `scratch_variable`: for a kernel that wants a variable where there is no slot
 - `Wrapper`, `Around`, `Point`, `under`, `within`, `Parameter`, `Parameters`: for optimizers made of
   optimizers
 """
@@ -20,12 +23,14 @@
 from tf_graft.compose.wrapper import Around, Wrapper
 from tf_graft.core.checked import Checked
 from tf_graft.core.checks import boolean, choice, integer, matches, number, patterns
-from tf_graft.core.numerics import length, one_minus_power, product, quotient
+from tf_graft.core.numerics import length, one_minus_power, product, quotient, scalar
+from tf_graft.core.once import once
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.options import Common
 from tf_graft.core.parameters import Parameter, Parameters
 from tf_graft.core.point import Point, Step, under, within
 from tf_graft.core.registry import register
+from tf_graft.core.scratch import variable as scratch_variable
 from tf_graft.core.slots import NOT_NEGATIVE, Slot
 from tf_graft.core.types import RateLike, Slots, SlotVariables
 
@@ -50,11 +55,14 @@ __all__ = [
     "length",
     "matches",
     "number",
+    "once",
     "one_minus_power",
     "patterns",
     "product",
     "quotient",
     "register",
+    "scalar",
+    "scratch_variable",
     "under",
     "within",
 ]

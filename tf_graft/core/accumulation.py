@@ -1,4 +1,4 @@
-"""Gradient accumulation: the mean over several micro-steps, dense or row by row.
+"""Gradient accumulation: the sum over several micro-steps, dense or row by row.
 
 A row-sparse gradient is added to its rows of the accumulator, and the rows are marked; the update
 then takes the marked rows only.
@@ -26,13 +26,13 @@ def add(gradient: Any, parameter: Parameter) -> None:
     part.write(marks, tf.ones_like(part.read(marks)))
 
 
-def take(gradient: Any, parameter: Parameter, steps: Any) -> Any:
-    """The mean over `steps` micro-steps, in the form of `gradient`; empties the accumulator."""
+def take(gradient: Any, parameter: Parameter) -> Any:
+    """The sum over the micro-steps, in the form of `gradient`; empties the accumulator."""
     accumulator = replicas.local(parameter.state["gradient_accumulator"])
     marks = replicas.local(parameter.state["accumulated_rows"])
     gradient = rows.marked(gradient, marks)
     part = write.part_of(gradient, parameter.rows)
     total = part.read(accumulator)
-    part.write(accumulator, tf.zeros_like(total))
+    write.clear(accumulator, part)
     part.write(marks, tf.zeros_like(part.read(marks)))
-    return numerics.divided(numerics.like(gradient, total), steps)
+    return numerics.like(gradient, total)

@@ -34,6 +34,7 @@ class Algorithm:
     Attributes:
         rowwise: each row of a variable is updated from that row alone.
         idle: a zero gradient changes neither slots nor weights.
+        exact_kernel: `kernel` gives the bits of `step`, added to the weights.
         weight_decay: decoupled weight decay; None for none.
         decay_exclusions: patterns of paths that do not decay.
     """
@@ -45,8 +46,10 @@ class Algorithm:
 
     # `step` as one in-place TensorFlow kernel, where there is one: a function of (g, w, s, lr, t)
     # like it, but of variables; it adds to `w` and makes no other use of it. For dense gradients;
-    # on rows `step` was measured to be as fast.
+    # on rows `step` was measured to be as fast. An exact one gives the bits of `step` added to `w`,
+    # and so serves the masters of variables in half precision too.
     kernel: Callable[..., None] | None = None
+    exact_kernel = False
 
     def slots(self) -> dict[str, Slot]:
         """What is remembered for each variable, by role. Roles are checkpoint keys."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tf_graft.core import replicas
+from tf_graft.core import replicas, write
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.slots import COUNTS, Slot
 from tf_graft.core.write import Part, Rows, Whole
@@ -46,14 +46,30 @@ def catch_up(
 
 
 def update(
-    parameters: Sequence[Parameter], parts: Sequence[Part], step: tf.Tensor, momentum: float
+    parameters: Sequence[Parameter],
+    parts: Sequence[Part],
+    step: tf.Tensor,
+    momentum: float,
+    in_place: bool,
 ) -> None:
-    """Averages the weights just written at step number `step` into the touched averages."""
+    """Averages the weights just written at step number `step` into the touched averages.
+
+    Args:
+        parameters: the variables.
+        parts: the touched part of each.
+        step: the number of the update.
+        momentum: how much of an average is kept.
+        in_place: whether in-place kernels can update the averages; bit for bit the same.
+    """
     for parameter, part in zip(parameters, parts, strict=True):
         average = replicas.local(parameter.state["average"])
         weights = parameter.read(part)
         kept = tf.constant(momentum, weights.dtype) * tf.cast(step > 1, weights.dtype)
-        part.write(average, kept * part.read(average) + (1 - kept) * weights)
+        if in_place and isinstance(part, Whole):
+            part.write(average, kept * part.read(average))
+            write.add_product(average, 1 - kept, weights)
+        else:
+            part.write(average, kept * part.read(average) + (1 - kept) * weights)
         _stamp(parameter, part, step)
 
 

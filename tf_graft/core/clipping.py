@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_graft.core import checks, keras_contract, matching, numerics, rows
+from tf_graft.core.update import Update
 
 
 def clipped(
@@ -36,6 +37,21 @@ def clipped(
         excess = _excess(numerics.norm(values), global_clipnorm)
         return [numerics.divided(gradient, excess) for gradient in gradients]
     return list(gradients)
+
+
+def clipped_update(
+    update: Update,
+    clipvalue: float | None,
+    clipnorm: float | None,
+    global_clipnorm: float | None,
+) -> Update:
+    """An update whose gradients are clipped; to a global norm, when they are used."""
+    gradients = update.unscaled()
+    if global_clipnorm is None:
+        gradients = clipped(gradients, clipvalue, clipnorm, None)
+        return update._replace(gradients=gradients, scale=None)
+    norm = numerics.norm([numerics.values(g) for g in gradients], update.square)
+    return update._replace(gradients=gradients, scale=_excess(norm, global_clipnorm))
 
 
 def clip_by_global_norm(

@@ -13,6 +13,7 @@ from tf_graft.core import (
     averaging,
     clipping,
     judge,
+    keras_contract,
     numerics,
     replicas,
     rows,
@@ -101,7 +102,7 @@ class Engine:
                 self.state.release(parameter)
 
     def _accumulate(self, update: Update) -> None:
-        """An update now, or at the last micro-step with the means."""
+        """An update now, or at the last micro-step with the sums, still to be divided."""
         steps = self.options.gradient_accumulation_steps
         if not steps:
             self._decide(update)
@@ -115,9 +116,10 @@ class Engine:
         self.state.either(update.finite, add, lambda: self._count("spoiled_micro_steps"))
 
         def decide() -> None:
-            means = [accumulation.take(g, p, steps) for g, p in both]
+            sums = [accumulation.take(g, p) for g, p in both]
             finite = None if update.finite is None else self._unspoiled()
-            self._decide(update._replace(gradients=means, scale=None, finite=finite))
+            whole = update._replace(gradients=sums, scale=steps, square=None)
+            self._decide(whole._replace(finite=finite))
 
         self._count("micro_steps")
         last = tf.equal(self.state.count("micro_steps") % steps, 0)
@@ -146,11 +148,11 @@ class Engine:
         if options.use_ema:
             averaging.catch_up(parameters, parts, done, options.ema_momentum)
         if any(clip is not None for clip in options.clips):
-            clipped = clipping.clipped(update.unscaled(), *options.clips)
-            update = update._replace(gradients=clipped, scale=None)
+            update = clipping.clipped_update(update, *options.clips)
         self._write(update)
         if options.use_ema:
-            averaging.update(parameters, parts, done + 1, options.ema_momentum)
+            in_place = self.state.takes_kernels and not keras_contract.in_xla()
+            averaging.update(parameters, parts, done + 1, options.ema_momentum, in_place)
             self._overwrite_when_due(done + 1)
         self._count("iteration")
 
@@ -160,7 +162,8 @@ class Engine:
         writer.write(update, self.state.updates() + 1, self.state.shared)
 
     def _count(self, role: str) -> None:
-        write.add(self.state.counters[role], 1)
+        one = tf.constant(1, tf.int64)
+        write.add(self.state.counters[role], keras_contract.opaque(one))
 
     def update_alone(
         self, gradients: list[Any], parameters: list[Parameter], rates: Mapping[str, Scalar]

@@ -19,14 +19,16 @@ def judged(
     Args:
         update: as received.
         nonfinite: see `tf_graft.core.options.Common`.
-        clips: what its gradients will be clipped to, if not None.
+        clips: what its gradients will be clipped to, if not None; the last is `global_clipnorm`.
         where: class and method, for the message of an assertion.
     """
     if applies(nonfinite):
         return update, []
     values = [numerics.values(gradient) for gradient in update.gradients]
     clipped = any(clip is not None and clip <= LARGEST_CLIP for clip in clips)
-    gradients_serve = in_range(values, update.scale, clipped)
+    if clipped and clips[-1] is not None and update.scale is None:  # then the norm tells, too
+        update = update._replace(square=numerics.square(values))
+    gradients_serve = in_range(values, update.scale, clipped, update.square)
     rates_serve = tf.reduce_all([_serves(rate) for rate in update.rates.values()])
     if skips(nonfinite):
         return update._replace(finite=gradients_serve & rates_serve), []
@@ -56,14 +58,23 @@ def applies(nonfinite: str) -> bool:
     return nonfinite == "apply"
 
 
-def in_range(tensors: Sequence[tf.Tensor], divisor: Any = None, clipped: bool = False) -> tf.Tensor:
+def in_range(
+    tensors: Sequence[tf.Tensor],
+    divisor: Any = None,
+    clipped: bool = False,
+    square: tf.Tensor | None = None,
+) -> tf.Tensor:
     """Whether gradients can be applied, a boolean scalar: their sum of squares is in range.
 
     The sum over all entries, after the division by `divisor`, costs one pass and is at most what
     `_largest_square` says; it is not where an entry is infinite or NaN. Gradients that are to be
-    clipped need only be finite: a sum that overflows wants an exact check then.
+    clipped need only be finite: a sum that overflows wants an exact check then, and one that is
+    known already, `square`, saves the pass.
     """
-    fits = numerics.divided(numerics.divided(_share(tensors), divisor), divisor) <= 1
+    if clipped and square is not None:
+        fits = tf.math.is_finite(square)
+    else:
+        fits = numerics.divided(numerics.divided(_share(tensors), divisor), divisor) <= 1
     if divisor is None and not clipped:
         return fits
 
@@ -80,9 +91,16 @@ def _share(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     """The sum of squares as a share of the largest allowed, a float32 scalar."""
     shares = []
     for dtype in dict.fromkeys(x.dtype for x in tensors):
-        total = tf.add_n([numerics.self_product(x) for x in tensors if x.dtype == dtype])
+        total = _squares([x for x in tensors if x.dtype == dtype])
         shares.append(tf.cast(total * (1 / _largest_square(dtype)), tf.float32))
     return tf.add_n(shares)
+
+
+def _squares(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The sum of squares, a scalar: in one operation for each tensor, except in XLA."""
+    if keras_contract.in_xla():
+        return tf.add_n([numerics.lane_squares(x) for x in tensors])
+    return 2.0 * tf.add_n([tf.nn.l2_loss(x) for x in tensors])
 
 
 def _largest_square(dtype: tf.DType) -> float:

@@ -63,9 +63,11 @@ def refuse_untrainable(owner: str, variables: Sequence[VariableLike], keys: Sequ
                 f"{owner}: '{path}' is to be overwritten with its gradient (float8 training), "
                 "which tf_graft does not support."
             )
-    for position, (path, _) in enumerate(named):
-        if keys[position] in keys[:position]:
+    seen: set[Key] = set()
+    for (path, _), key in zip(named, keys, strict=True):
+        if key in seen:
             raise ValueError(f"{owner}: '{path}' is given twice.")
+        seen.add(key)
 
 
 def parameters_for(

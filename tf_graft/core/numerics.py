@@ -7,10 +7,13 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
+from tf_graft.core.once import once
 from tf_graft.core.types import Gradient, MaskedGradient, Scalar, TensorLike, UniqueRows
 
 G = TypeVar("G", bound=Gradient)
 HALF = (tf.float16, tf.bfloat16)
+LANES = 16  # sums beside each other, for vector instructions
+FEW = 2**14  # of so few entries one sum is as fast, and compiled sooner
 
 
 def compute_dtype(dtype: tf.DType) -> tf.DType:
@@ -86,14 +89,31 @@ def like(gradient: G, new_values: tf.Tensor) -> G:
     return new_values
 
 
-def norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+@once
+def zero(dtype: tf.DType) -> tf.Tensor:
+    """A scalar zero that TensorFlow does not know before it runs.
+
+    A tensor filled with a known number is made once, kept for good, and copied by every kernel that
+    is to change it; one filled with this is the kernel's own.
+    """
+    return tf.raw_ops.Empty(shape=[], dtype=dtype, init=True)
+
+
+def square(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The sum of the squares of all entries of all tensors: float64 if one is, else float32."""
+    precision = tf.float64 if any(x.dtype == tf.float64 for x in tensors) else tf.float32
+    return tf.add_n([tf.cast(_sum_of_squares(x), precision) for x in tensors])
+
+
+def norm(tensors: Sequence[tf.Tensor], total: tf.Tensor | None = None) -> tf.Tensor:
     """The L2 norm over all entries of all tensors, a scalar: 0 if there is no entry.
 
     If the sum of squares overflows although every entry is finite, it is computed again relative to
     the largest entry. A NaN entry makes the norm NaN; otherwise an infinite one makes it infinite.
+    `total` is what `square` gives, if that is at hand.
     """
-    precision = tf.float64 if any(x.dtype == tf.float64 for x in tensors) else tf.float32
-    total = tf.add_n([tf.cast(_sum_of_squares(x), precision) for x in tensors])
+    total = square(tensors) if total is None else total
+    precision = total.dtype
 
     def relative() -> tf.Tensor:
         peaks = [tf.cast(tf.reduce_max(tf.abs(x)), precision) for x in tensors]
@@ -121,16 +141,28 @@ def _sum_of_squares(x: tf.Tensor) -> tf.Tensor:
     return 2.0 * tf.nn.l2_loss(x)
 
 
-def self_product(x: tf.Tensor) -> tf.Tensor:
-    """The sum of squares as a matrix product: TensorFlow's cheapest full pass on a CPU.
+def lane_squares(x: tf.Tensor) -> tf.Tensor:
+    """The sum of squares as XLA compiles it best: several sums beside each other, then their sum.
 
-    On accelerators its precision may be reduced: use it only to see how large the entries are, and
-    whether they are finite.
+    A loop over a single sum uses no vector instructions on a CPU.
     """
-    flat = tf.reshape(x, [1, -1])
-    return tf.reshape(tf.matmul(flat, flat, transpose_b=True), [])
+    flat = tf.reshape(x, [-1])
+    whole = (flat.shape[0] or 0) // LANES * LANES
+    if whole < FEW:
+        return _sum_of_squares(x)
+    lanes = [lane * lane for lane in tf.unstack(tf.reshape(flat[:whole], [LANES, -1]))]
+    while len(lanes) > 1:
+        lanes = [a + b for a, b in zip(lanes[::2], lanes[1::2], strict=True)]
+    return tf.reduce_sum(lanes[0]) + _sum_of_squares(flat[whole:])
 
 
+@once
+def scalar(value: float, dtype: tf.DType) -> tf.Tensor:
+    """A number as a tensor, one for all variables of an update."""
+    return tf.constant(value, dtype)
+
+
+@once
 def one_minus_power(beta: float, t: tf.Tensor) -> tf.Tensor:
     """`1 - beta^t`, without the loss of half its digits at the first steps in float32.
 

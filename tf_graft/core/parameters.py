@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,11 +46,41 @@ class Parameter:
         as the two agree (they do not after weights were loaded).
         """
         weights = part.read(replicas.local(self.variable))
-        if "master" not in self.state:
+        if not self.has_master:
             return weights
         master = part.read(replicas.local(self.state["master"]))
         agrees = tf.equal(tf.saturate_cast(master, weights.dtype), weights)
         return tf.where(agrees, master, tf.cast(weights, master.dtype))
+
+    @property
+    def has_master(self) -> bool:
+        """Whether the bits below half precision are kept, in a variable of the engine's."""
+        return "master" in self.state
+
+    @property
+    def precise(self) -> tf.Variable:
+        """The calling replica's variable that steps are added to: the master, if there is one."""
+        return replicas.local(self.state.get("master", self.variable))
+
+    def moved(self) -> Any:
+        """An operation that comes after what has moved all of it so far; None eagerly."""
+        return None if tf.executing_eagerly() else tf.convert_to_tensor(self.precise).op
+
+    def agrees(self) -> tf.Tensor:
+        """Whether the variable is what its master is rounded to: then `read` gives the master."""
+        weights = replicas.local(self.variable)
+        return tf.reduce_all(tf.equal(tf.cast(self.precise, weights.dtype), weights))
+
+    def reconcile(self) -> None:
+        """Gives the master what `read` gives."""
+        whole = Whole()
+        whole.write(self.precise, self.read(whole))
+
+    def round(self) -> None:
+        """Gives the variable what its master, if there is one, is rounded to."""
+        if self.has_master:
+            variable = replicas.local(self.variable)
+            Whole().write(variable, tf.saturate_cast(self.precise, variable.dtype))
 
     def move(self, part: Part, weights: tf.Tensor, step: tf.Tensor) -> Any:
         """Adds a step to the touched weights, whose present value is `weights`.
@@ -59,7 +89,7 @@ class Parameter:
             The operation that does so for a whole variable; None eagerly.
         """
         variable = replicas.local(self.variable)
-        if "master" not in self.state:
+        if not self.has_master:
             return part.add(variable, step)
         moved = weights + step
         part.write(replicas.local(self.state["master"]), moved)
@@ -70,7 +100,7 @@ class Parameter:
         part = part or Whole()
         variable = replicas.local(self.variable)
         part.write(variable, tf.saturate_cast(weights, variable.dtype))
-        if "master" in self.state:
+        if self.has_master:
             part.write(replicas.local(self.state["master"]), weights)
 
 
@@ -105,11 +135,26 @@ class Parameters:
 def paths(variables: Sequence[Any]) -> list[str]:
     """One distinct path per variable: equal names are told apart by a number, in order."""
     given = [getattr(v, "path", None) or re.sub(r":\d+$", "", v.name) for v in variables]
-    taken: set[str] = set()
-    result = []
-    for path in given:
-        numbered = (f"{path}_{count}" for count in itertools.count(1))
-        free = (name for name in numbered if name not in taken and name not in given)
-        result.append(next(free) if path in taken else path)
-        taken.add(result[-1])
-    return result
+    distinct = set(given)
+    free = {path: _numbered(path, distinct) for path in distinct}
+    return [next(free[path]) for path in given]
+
+
+def _numbered(path: str, given: Set[str]) -> Iterator[str]:
+    """The path, and then the path with each number that makes it none of those given."""
+    yield path
+    numbered = (f"{path}_{count}" for count in itertools.count(1))
+    yield from (name for name in numbered if name not in given)
+
+
+def reconcile(parameters: Sequence[Parameter]) -> None:
+    """Gives the masters the values of variables that were assigned from outside, if any was."""
+    with_masters = [p for p in parameters if p.has_master]
+    if with_masters:
+        agree = tf.reduce_all([p.agrees() for p in with_masters])
+
+        def each() -> None:
+            for parameter in with_masters:
+                parameter.reconcile()
+
+        tf.cond(agree, lambda: None, each)

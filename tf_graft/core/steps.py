@@ -1,16 +1,17 @@
 """Steps into variables: proposed by an algorithm, written where each variable lives."""
 
+import contextlib
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
-from tf_graft.core import keras_contract, numerics, replicas, write
-from tf_graft.core.algorithm import Algorithm
+from tf_graft.core import keras_contract, numerics, once, parameters, replicas, write
+from tf_graft.core.algorithm import Algorithm, Delegate
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.point import Point
 from tf_graft.core.types import Gradient, Rates, Slots
@@ -19,6 +20,24 @@ from tf_graft.core.write import Part, Rows, Whole
 
 # Variables of so many entries are updated one after the other, so that few steps are in memory.
 LARGE = 2**18
+
+
+class Turns:
+    """Large variables in turn: what is made for one is in caches, and gone before the next."""
+
+    def __init__(self) -> None:
+        self._before: list[Any] = []
+        self._large = False
+
+    def of(self, parameter: Parameter) -> contextlib.AbstractContextManager[Any]:
+        """In its context operations wait for the end of the turn before."""
+        self._large = math.prod(parameter.variable.shape) >= LARGE
+        return tf.control_dependencies(self._before if self._large else [])
+
+    def ends_with(self, last: Any) -> None:
+        """Says what the turn ends with; None eagerly, where one comes after the other anyway."""
+        if self._large and last is not None:
+            self._before = [last]
 
 
 class Scalars(NamedTuple):
@@ -47,6 +66,7 @@ class Writer:
     compiles: bool
     takes_kernels: bool
 
+    @once.shared()
     def write(self, update: Update, t: tf.Tensor, shared: Mapping[str, keras.Variable]) -> None:
         """Adds the steps of an update to its variables, and applies their constraints.
 
@@ -62,11 +82,7 @@ class Writer:
             for dtype in dict.fromkeys(p.dtype for p in update.parameters)
         }
         advanced = self._advanced(shared, update.rates, t)
-        stepping = []
-        for gradient, parameter in _unscaled(update):
-            if not self._write_by_kernel(gradient, parameter, scalars[parameter.dtype]):
-                stepping.append((gradient, parameter))
-        self._write_steps(stepping, scalars, advanced)
+        self._write_steps(self._write_by_kernels(update, scalars), scalars, advanced)
         for parameter in update.parameters:
             if parameter.variable.constraint is not None:
                 parameter.replace(parameter.variable.constraint(parameter.read(Whole())))
@@ -80,47 +96,59 @@ class Writer:
             write.put(shared[role], value)
         return new
 
-    def _write_by_kernel(self, gradient: Gradient, parameter: Parameter, scalars: Scalars) -> bool:
-        """Updates one variable in place, and says whether it could."""
-        if numerics.row_sparse(gradient) or not self._kernels_serve(parameter):
-            return False
-        algorithm, own, rates = self.algorithm, parameter, scalars.rates
-        while (delegate := algorithm.delegate(own, rates)) is not None:
-            algorithm, own, rates = delegate
-        if algorithm.kernel is None:
-            return False
-        lr = rates["learning_rate"]
-        if algorithm.decays(parameter.path):
-            weights = parameter.read(Whole())
-            parameter.move(Whole(), weights, -lr * algorithm.weight_decay * weights)
-        slots = {role: replicas.local(slot) for role, slot in own.slots.items()}
-        algorithm.kernel(gradient, replicas.local(parameter.variable), slots, lr, scalars.t)
-        return True
+    def _write_by_kernels(self, update: Update, scalars: Mapping[tf.DType, Scalars]) -> Update:
+        """Updates variables in place; returns what is left of the update."""
+        both = list(zip(update.gradients, update.parameters, strict=True))
+        found = [self._kernel_of(g, p, scalars[p.dtype].rates) for g, p in both]
+        parameters.reconcile([p for p, by in zip(update.parameters, found, strict=True) if by])
+        turns = Turns()
+        for (gradient, parameter), by in zip(both, found, strict=True):
+            if by is not None:
+                with turns.of(parameter):
+                    gradient = numerics.divided(gradient, update.scale)
+                    _write_by_kernel(gradient, parameter, by, scalars[parameter.dtype].t)
+                    turns.ends_with(parameter.moved())
+        left = [pair for pair, by in zip(both, found, strict=True) if by is None]
+        return update._replace(gradients=[g for g, _ in left], parameters=[p for _, p in left])
 
-    def _kernels_serve(self, parameter: Parameter) -> bool:
-        """Kernels know no masters, and XLA does as well with `step`."""
+    def _kernel_of(self, gradient: Gradient, parameter: Parameter, rates: Rates) -> Delegate | None:
+        """Whose kernel updates the variable in place; None where `step` does."""
+        if numerics.row_sparse(gradient):
+            return None
+        found = Delegate(self.algorithm, parameter, rates)
+        while (delegate := found.algorithm.delegate(found.parameter, found.rates)) is not None:
+            found = delegate
+        algorithm = found.algorithm
+        exact = algorithm.exact_kernel and not algorithm.decays(parameter.path)
+        serves = self._kernels_serve(parameter.has_master and not exact)
+        return found if algorithm.kernel is not None and serves else None
+
+    def _kernels_serve(self, inexact: bool) -> bool:
+        """Not where they would not be exact on a master; and XLA does as well with `step`."""
         compiled = self.compiles or keras_contract.in_xla()
-        return self.takes_kernels and not (compiled or "master" in parameter.state)
+        return self.takes_kernels and not (compiled or inexact)
 
     def _write_steps(
         self,
-        stepping: list[tuple[Gradient, Parameter]],
+        update: Update,
         scalars: Mapping[tf.DType, Scalars],
         shared: Slots,
     ) -> None:
-        parts = [write.part_of(g, p.rows) for g, p in stepping]
+        both = list(zip(update.gradients, update.parameters, strict=True))
+        parts = [write.part_of(g, p.rows) for g, p in both]
 
         def point(gradient: Gradient, parameter: Parameter, part: Part) -> Point:
             slots = {role: replicas.local(slot) for role, slot in parameter.slots.items()}
-            in_place = isinstance(part, Whole) and self._kernels_serve(parameter)
+            in_place = isinstance(part, Whole) and self._kernels_serve(parameter.has_master)
             if not in_place:
                 slots = {role: part.read(slot) for role, slot in slots.items()}
-            g, w = numerics.values(gradient), parameter.read(part)
+            g = numerics.values(numerics.divided(gradient, update.scale))
+            w = parameter.read(part)
             rates, t = scalars[parameter.dtype]
             return Point(parameter.path, g, w, {**slots, **shared}, dict(rates), t, in_place)
 
         points, given = itertools.tee(
-            point(g, p, part) for (g, p), part in zip(stepping, parts, strict=True)
+            point(g, p, part) for (g, p), part in zip(both, parts, strict=True)
         )
         dense = not any(isinstance(part, Rows) for part in parts)
         compiled = self.compiles and dense
@@ -128,27 +156,23 @@ class Writer:
         steps = iter(
             algorithm.compiled_proposals(list(given)) if compiled else algorithm.proposals(given)
         )
-        written: list[tf.Operation] = []
-        for (_, p), part in zip(stepping, parts, strict=True):
-            large = math.prod(p.variable.shape) >= LARGE
-            with tf.control_dependencies(written if large else []):
+        turns = Turns()
+        for (_, p), part in zip(both, parts, strict=True):
+            with turns.of(p):
                 at, (d, slots) = next(points), next(steps)
-                moved = p.move(part, at.w, d)
+                turns.ends_with(p.move(part, at.w, d))
                 for role, value in slots.items():
                     part.write(replicas.local(p.slots[role]), value)
-            if large and moved is not None:  # eagerly one comes after the other anyway
-                written = [moved]
 
 
-def _unscaled(update: Update) -> Iterator[tuple[Gradient, Parameter]]:
-    """The gradients divided by the scale, one after the other, each soon before it is used."""
-    before: list[Any] = []
-    both: Iterable[tuple[Gradient, Parameter]] = zip(
-        update.gradients, update.parameters, strict=True
-    )
-    for gradient, parameter in both:
-        with tf.control_dependencies(before):
-            gradient = numerics.divided(gradient, update.scale)
-        if update.scale is not None:
-            before = [numerics.values(gradient)]
-        yield gradient, parameter
+def _write_by_kernel(gradient: tf.Tensor, parameter: Parameter, by: Delegate, t: tf.Tensor) -> None:
+    """Updates a variable, or its master, in place."""
+    algorithm, own, rates = by
+    lr = rates["learning_rate"]
+    if algorithm.decays(parameter.path):
+        weights = parameter.read(Whole())
+        parameter.move(Whole(), weights, -lr * algorithm.weight_decay * weights)
+    slots = {role: replicas.local(slot) for role, slot in own.slots.items()}
+    assert algorithm.kernel is not None  # for the type checker
+    algorithm.kernel(gradient, parameter.precise, slots, lr, t)
+    parameter.round()

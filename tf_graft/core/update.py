@@ -18,6 +18,7 @@ class Update(NamedTuple):
         scale: what the gradients are still to be divided by; None for nothing.
         rates: the learning rates by role.
         finite: whether it can be applied; None where that is not judged.
+        square: the sum of the squares of its gradients, where that was needed; otherwise None.
     """
 
     gradients: list[Gradient]
@@ -25,6 +26,7 @@ class Update(NamedTuple):
     scale: tf.Tensor | float | None
     rates: Rates
     finite: tf.Tensor | None = None
+    square: tf.Tensor | None = None
 
     def made(self) -> tf.Tensor:
         """1 if it is applied, 0 if it is skipped: an int64 scalar."""

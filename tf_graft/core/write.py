@@ -8,8 +8,9 @@ scattered: there the whole variable is written under a mask.
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.experimental import dtensor
 
-from tf_graft.core import keras_contract, replicas
+from tf_graft.core import keras_contract, numerics, replicas
 from tf_graft.core.types import MaskedGradient, UniqueRows
 
 
@@ -27,6 +28,20 @@ def put_everywhere(variable: Any, value: Any) -> None:
 def add(variable: Any, value: Any) -> None:
     """Adds to the calling replica's copy of a variable, in one atomic operation."""
     replicas.local(variable).assign_add(value, read_value=False)
+
+
+def clear(variable: tf.Variable, part: "Part") -> None:
+    """Zeroes a part of a variable, in memory that can be added to."""
+    value = part.read(variable)
+    if isinstance(variable, dtensor.DVariable):
+        part.write(variable, tf.zeros_like(value))
+    else:
+        part.write(variable, tf.fill(tf.shape(value), numerics.zero(value.dtype)))
+
+
+def add_product(variable: tf.Variable, factor: tf.Tensor, x: tf.Tensor) -> None:
+    """Adds `factor * x` in one pass, by a kernel, which knows no meshes; not in XLA."""
+    tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=-factor, delta=x)
 
 
 class Whole:

@@ -16,6 +16,7 @@ from tf_graft.algorithm import (
     Step,
     number,
     register,
+    scalar,
 )
 
 
@@ -93,6 +94,6 @@ class Adadelta(Optimizer):
             "accum": s["accumulated_gradient"].handle,
             "accum_update": s["accumulated_delta"].handle,
             "lr": lr,
-            "rho": self.rho,
-            "epsilon": self.epsilon,
+            "rho": scalar(self.rho, lr.dtype),
+            "epsilon": scalar(self.epsilon, lr.dtype),
         }

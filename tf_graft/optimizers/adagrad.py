@@ -18,6 +18,7 @@ from tf_graft.algorithm import (
     number,
     quotient,
     register,
+    scalar,
 )
 
 
@@ -58,6 +59,7 @@ class Adagrad(Optimizer):
 
     idle = True
     keras_slots = (("accumulator",),)
+    exact_kernel = True
 
     initial_accumulator_value = Checked(number, 0)
     epsilon = Checked(number, 0, open_low=True)
@@ -88,5 +90,5 @@ class Adagrad(Optimizer):
         self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
     ) -> None:
         tf.raw_ops.ResourceApplyAdagradV2(
-            var=w.handle, accum=s["accumulator"].handle, lr=lr, epsilon=0.0, grad=g
+            var=w.handle, accum=s["accumulator"].handle, lr=lr, epsilon=scalar(0.0, g.dtype), grad=g
         )

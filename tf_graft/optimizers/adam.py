@@ -16,8 +16,10 @@ from tf_graft.algorithm import (
     Step,
     boolean,
     number,
+    once,
     one_minus_power,
     register,
+    scalar,
 )
 
 
@@ -81,6 +83,7 @@ class Adam(Optimizer):
         self.beta_2 = beta_2
         self.epsilon = epsilon
         self.amsgrad = amsgrad
+        self.exact_kernel = not amsgrad  # which forgets a NaN
 
     def slots(self) -> dict[str, Slot]:
         squares = ["velocity"] + ["velocity_hat"] * self.amsgrad
@@ -93,7 +96,7 @@ class Adam(Optimizer):
         new = {"momentum": m, "velocity": v}
         if self.amsgrad:
             v = new["velocity_hat"] = tf.maximum(s["velocity_hat"], v)
-        return -self._alpha(lr, t) * m / (tf.sqrt(v) + self.epsilon), new
+        return -_alpha(lr, self.beta_1, self.beta_2, t) * m / (tf.sqrt(v) + self.epsilon), new
 
     def kernel(
         self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
@@ -102,12 +105,12 @@ class Adam(Optimizer):
             "var": w.handle,
             "m": s["momentum"].handle,
             "v": s["velocity"].handle,
-            "beta1_power": tf.zeros([], g.dtype),  # with both powers zero the kernel takes the
-            "beta2_power": tf.zeros([], g.dtype),  # rate as it is
-            "lr": self._alpha(lr, t),
-            "beta1": self.beta_1,
-            "beta2": self.beta_2,
-            "epsilon": self.epsilon,
+            "beta1_power": scalar(0.0, g.dtype),  # with both powers zero the kernel takes the
+            "beta2_power": scalar(0.0, g.dtype),  # rate as it is
+            "lr": _alpha(lr, self.beta_1, self.beta_2, t),
+            "beta1": scalar(self.beta_1, g.dtype),
+            "beta2": scalar(self.beta_2, g.dtype),
+            "epsilon": scalar(self.epsilon, g.dtype),
             "grad": g,
         }
         if self.amsgrad:
@@ -116,5 +119,7 @@ class Adam(Optimizer):
         else:
             tf.raw_ops.ResourceApplyAdam(**operands)
 
-    def _alpha(self, lr: tf.Tensor, t: tf.Tensor) -> tf.Tensor:
-        return lr * tf.sqrt(one_minus_power(self.beta_2, t)) / one_minus_power(self.beta_1, t)
+
+@once
+def _alpha(lr: tf.Tensor, beta_1: float, beta_2: float, t: tf.Tensor) -> tf.Tensor:
+    return lr * tf.sqrt(one_minus_power(beta_2, t)) / one_minus_power(beta_1, t)

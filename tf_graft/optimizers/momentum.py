@@ -16,6 +16,7 @@ from tf_graft.algorithm import (
     boolean,
     number,
     register,
+    scalar,
 )
 
 
@@ -70,6 +71,7 @@ class Momentum(Optimizer):
         super().__init__(learning_rate, **common)
         self.momentum = momentum
         self.use_nesterov = use_nesterov
+        self.exact_kernel = not use_nesterov
 
     def slots(self) -> dict[str, Slot]:
         return {"momentum": Slot()}
@@ -86,6 +88,6 @@ class Momentum(Optimizer):
             accum=s["momentum"].handle,
             lr=lr,
             grad=g,
-            momentum=self.momentum,
+            momentum=scalar(self.momentum, g.dtype),
             use_nesterov=self.use_nesterov,
         )

@@ -1,7 +1,8 @@
 """RMSprop: gradients divided by the root of their recent mean square."""
 
+import contextlib
 from collections.abc import Callable
-from typing import Unpack
+from typing import Any, Unpack
 
 import tensorflow as tf
 
@@ -19,6 +20,7 @@ from tf_graft.algorithm import (
     number,
     quotient,
     register,
+    scratch_variable,
 )
 
 
@@ -62,6 +64,7 @@ class RMSprop(Optimizer):
     """
 
     keras_slots = (("velocity",), ("momentum",), ("average_gradient",))
+    exact_kernel = True
 
     rho = Checked(number, 0, 1)
     momentum = Checked(number, 0, 1)
@@ -106,27 +109,27 @@ class RMSprop(Optimizer):
 
     @property
     def kernel(self) -> Callable[..., None] | None:  # type: ignore[override]
-        """None without momentum, for which TensorFlow's would want a slot."""
-        return self._kernel if self.momentum else None
+        """None with decay and no momentum: `step` and decay are added together."""
+        return self._kernel if self.momentum or not self.weight_decay else None
 
     def _kernel(
         self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
     ) -> None:
-        apply = (
-            tf.raw_ops.ResourceApplyCenteredRMSProp
-            if self.centered
-            else tf.raw_ops.ResourceApplyRMSProp
-        )
-        apply(**self._operands(w, s, lr), grad=g)
-
-    def _operands(self, w: tf.Variable, s: SlotVariables, lr: tf.Tensor) -> dict[str, tf.Tensor]:
-        operands = {
-            "var": w.handle,
-            "ms": s["velocity"].handle,
-            "mom": s["momentum"].handle,
-            "lr": lr,
-            "rho": self.rho,
-            "momentum": self.momentum,
-            "epsilon": self.epsilon,
-        }
-        return operands | ({"mg": s["average_gradient"].handle} if self.centered else {})
+        # TensorFlow's kernels cannot do without a momentum
+        kept: Any = contextlib.nullcontext(s["momentum"]) if self.momentum else scratch_variable(g)
+        with kept as momentum:
+            operands = {
+                "var": w.handle,
+                "ms": s["velocity"].handle,
+                "mom": momentum.handle,
+                "lr": lr,
+                "rho": self.rho,
+                "momentum": self.momentum,
+                "epsilon": self.epsilon,
+                "grad": g,
+            }
+            if self.centered:
+                mean = s["average_gradient"].handle
+                tf.raw_ops.ResourceApplyCenteredRMSProp(**operands, mg=mean)
+            else:
+                tf.raw_ops.ResourceApplyRMSProp(**operands)

@@ -16,6 +16,7 @@ from tf_graft.algorithm import (
     boolean,
     number,
     register,
+    scalar,
 )
 
 
@@ -56,6 +57,7 @@ class SGD(Optimizer):
     """
 
     keras_slots = (("momentum",),)
+    exact_kernel = True
 
     momentum = Checked(number, 0, 1)
     nesterov = Checked(boolean)
@@ -92,6 +94,6 @@ class SGD(Optimizer):
             accum=s["momentum"].handle,
             lr=lr,
             grad=g,
-            momentum=self.momentum,
+            momentum=scalar(self.momentum, g.dtype),
             use_nesterov=self.nesterov,
         )

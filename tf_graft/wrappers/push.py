@@ -83,7 +83,7 @@ class PeriodicPush(Exchange):
         count = tf.cast(_read(self._agn.accumulated_steps), tf.float32) * replicas.count()
         count = tf.where(count > 0, count, math.nan)  # which the center's optimizer refuses
         both = zip(update.gradients, parameters, strict=True)
-        means = [accumulation.take(g, _sums(p), count) for g, p in both]
+        means = [numerics.divided(accumulation.take(g, _sums(p)), count) for g, p in both]
         means = collectives.summed(means, [p.rows for p in parameters], self._agn.local_step)
         self._agn.center_optimizer.apply_summed(means, [center_of(p) for p in parameters])
         for mean, p in zip(means, parameters, strict=True):

@@ -6,7 +6,7 @@ Nothing else in the package uses one. `names` lists each with its reason, and
 
 from tf_graft.core import environment as environment  # first: what the process must be like
 from tf_graft.core.keras_contract.checkpoints import author_of, held_by, take_for_restored
-from tf_graft.core.keras_contract.graphs import check_captured, check_order_on_mesh, in_xla
+from tf_graft.core.keras_contract.graphs import check_captured, check_order_on_mesh, in_xla, opaque
 from tf_graft.core.keras_contract.models import (
     layers_of,
     make_metrics,
@@ -64,6 +64,7 @@ __all__ = [
     "make_metrics_of_one_replica",
     "named",
     "on_stand_ins",
+    "opaque",
     "own_way",
     "rate_of",
     "rate_variable",

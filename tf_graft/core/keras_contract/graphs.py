@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 from keras.src.backend.common.stateless_scope import in_stateless_scope
+from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.dtensor.python.api import _dtensor_singleton as dtensor_started
 from tensorflow.python.ops import control_flow_util
 
@@ -21,6 +22,18 @@ def in_xla() -> bool:
     if tf.executing_eagerly():
         return False
     return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
+
+
+def opaque(value: tf.Tensor) -> tf.Tensor:
+    """The value; a branch that uses it stays a branch when XLA compiles it.
+
+    Branches of elementwise operations alone become selects in XLA: both are computed, and every
+    variable that they write is copied first.
+    """
+    if not in_xla():
+        return value
+    (kept,) = gen_xla_ops.xla_optimization_barrier([value])
+    return kept
 
 
 def check_order_on_mesh() -> None:

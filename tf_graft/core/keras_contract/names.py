@@ -45,6 +45,7 @@ MODULE_NAMES = {
     "shapes, in a graph that never runs",
     "tensorflow.python.ops.control_flow_util.GraphOrParentsInXlaContext": "there is no public name "
     "for whether XLA will compile the function being traced",
+    "tensorflow.compiler.tf2xla.ops.gen_xla_ops": "XLA's barrier, which has no public name",
     "tensorflow.dtensor.python.api._dtensor_singleton": "whether DTensor has started, after which "
     "it reads no environment variables",
 }

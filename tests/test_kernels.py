@@ -1,0 +1,192 @@
+"""TensorFlow's in-place kernels: the bits of `step`, masters, what a step reads and keeps."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_graft as tg
+from tf_graft.core import steps
+
+HALF = ("float16", "bfloat16")
+EXACT = {
+    "sgd": lambda **common: tg.SGD(0.01, **common),
+    "sgd_momentum": lambda **common: tg.SGD(0.01, momentum=0.9, **common),
+    "sgd_nesterov": lambda **common: tg.SGD(0.01, momentum=0.9, nesterov=True, **common),
+    "momentum": lambda **common: tg.Momentum(0.01, **common),
+    "adam": lambda **common: tg.Adam(0.01, **common),
+    "adagrad": lambda **common: tg.Adagrad(0.01, **common),
+    "rmsprop": lambda **common: tg.RMSprop(0.01, **common),
+    "rmsprop_momentum": lambda **common: tg.RMSprop(0.01, momentum=0.9, **common),
+    "rmsprop_centered": lambda **common: tg.RMSprop(0.01, centered=True, **common),
+}
+INEXACT = {
+    "adam": lambda: tg.Adam(0.01, amsgrad=True),
+    "adamw": lambda: tg.AdamW(0.01),
+    "adadelta": lambda: tg.Adadelta(0.01),
+    "momentum": lambda: tg.Momentum(0.01, use_nesterov=True),
+}
+# Zeros of both signs, numbers below the normal ones, numbers that lose the others.
+SPECIAL = np.float32([0.0, -0.0, 1e-40, -1e-40, 3e-39, 1e-30, -1e-20, 1.0, 300.0, -3e4])
+
+
+def numbers(seed, count=999):
+    """Some three in four at random, the rest special."""
+    rng = np.random.default_rng(seed)
+    special = rng.choice(SPECIAL, count)
+    return np.where(rng.random(count) < 0.25, special, rng.normal(size=count)).astype(np.float32)
+
+
+def without_kernel(optimizer):
+    cls = type(optimizer)
+    optimizer.__class__ = type(cls.__name__, (cls,), {"kernel": None})
+    return optimizer
+
+
+def traced(optimizer, w):
+    """The optimizer's `apply` in a `tf.function`, of one gradient for each variable."""
+    optimizer.build(w)
+    return tf.function(lambda *g: optimizer.apply(list(g), w), autograph=False)
+
+
+def nodes(optimizer, w):
+    """Every operation of one step of the optimizer, in branches too."""
+    graph = traced(optimizer, w).get_concrete_function(*map(tf.convert_to_tensor, w)).graph
+    graph = graph.as_graph_def()
+    return [*graph.node, *itertools.chain(*(f.node_def for f in graph.library.function))]
+
+
+def count(found, *kinds):
+    return sum(node.op in kinds for node in found)
+
+
+def after_a_kernel(op):
+    """Whether an operation waits for a kernel."""
+    seen, ahead = set(), [op]
+    while ahead:
+        before = ahead.pop()
+        if before not in seen:
+            seen.add(before)
+            ahead += [*before.control_inputs, *(x.op for x in before.inputs)]
+    return any("ResourceApply" in before.type for before in seen - {op})
+
+
+def bits(optimizer, w):
+    state = {v.path: v.numpy() for v in optimizer.variables} | {"weights": w.numpy()}
+    return {path: np.asarray(value).tobytes() for path, value in state.items()}
+
+
+def run(optimizer, dtype, graph, meanwhile=()):
+    """The bits after each of five steps, the fourth with a gradient that is not finite."""
+    w = tf.Variable(tf.cast(numbers(0), dtype), name="w")
+    step = traced(optimizer, [w]) if graph else lambda g: optimizer.apply([g], [w])
+    found = []
+    for number in range(1, 6):
+        if number in meanwhile:
+            w.assign(tf.cast(numbers(10 + number), dtype))
+        gradient = tf.cast(numbers(number), dtype)
+        step(gradient * math.nan if number == 4 else gradient)
+        found.append(bits(optimizer, w))
+    return found
+
+
+def assert_same(found, expected):
+    for number, (a, b) in enumerate(zip(found, expected, strict=True), 1):
+        assert {p: x != b[p] for p, x in a.items()} == dict.fromkeys(a, False), f"step {number}"
+
+
+def assert_skipped(found):
+    """The fourth step changed nothing, and is counted."""
+    before, after = found[2:4]
+    assert [path.split("/")[-1] for path in after if after[path] != before[path]] == [
+        "skipped_steps"
+    ]
+
+
+@pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
+@pytest.mark.parametrize("name", EXACT)
+def test_exact_kernels_give_the_bits_of_step(name, graph):
+    make = EXACT[name]
+    assert make().exact_kernel
+    found = run(make(), "float32", graph)
+    assert_same(found, run(without_kernel(make()), "float32", graph))
+    assert_skipped(found)
+
+
+@pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("name", ["sgd_momentum", "adam", "rmsprop"])
+def test_masters_are_moved_as_by_step(name, dtype, graph):
+    """Also where weights are assigned meanwhile, and where a gradient is not finite."""
+    make = EXACT[name]
+    found = run(make(), dtype, graph, meanwhile=(3, 5))
+    assert_same(found, run(without_kernel(make()), dtype, graph, meanwhile=(3, 5)))
+    assert_skipped(found)
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_an_exact_kernel_moves_masters(dtype):
+    w = [tf.Variable(tf.zeros([3], dtype)), tf.Variable(tf.zeros([2], dtype))]
+    found = nodes(tg.Adam(), w)
+    assert count(found, "ResourceApplyAdam") == 2
+    assert count(found, "SelectV2") == 2  # where they were assigned meanwhile, in that branch
+
+
+@pytest.mark.parametrize("name", INEXACT)
+def test_another_kernel_moves_no_masters(name):
+    variables = [tf.Variable(tf.zeros([3], dtype)) for dtype in (*HALF, "float32")]
+    kernels = [node for node in nodes(INEXACT[name](), variables) if "ResourceApply" in node.op]
+    assert len(kernels) == 1
+
+
+def test_rmsprop_has_a_kernel_without_momentum():
+    w = [tf.Variable(tf.zeros([3]))]
+    found = nodes(tg.RMSprop(), w)
+    assert count(found, "ResourceApplyRMSProp") == 1
+    assert count(found, "DestroyResourceOp") == 1
+    assert not count(nodes(tg.RMSprop(weight_decay=0.1), w), "ResourceApplyRMSProp")
+
+
+def test_the_norm_of_a_global_clip_is_the_check():
+    """No gradient is summed twice; divided it is once, and then too large to be summed at all."""
+    w = [tf.Variable(tf.zeros([3])), tf.Variable(tf.zeros([2]))]
+    norms, relative = 2, 2  # the latter where squares overflow, in a branch
+    assert count(nodes(tg.Adam(global_clipnorm=1.0), w), "L2Loss") == norms + relative
+    assert count(nodes(tg.Adam(clipnorm=1.0), w), "L2Loss") == 2 + norms + relative
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_the_check_of_a_global_clip(bad):
+    """What overflows when it is squared is clipped; what is not finite is skipped."""
+    w = tf.Variable([1.0, 2.0])
+    optimizer = tg.SGD(1.0, global_clipnorm=5.0)
+    step = traced(optimizer, [w])
+    step(tf.constant([3e30, 4e30]))
+    np.testing.assert_allclose(w.numpy(), [-2.0, -2.0], rtol=1e-6)
+    step(tf.constant([1.0, bad]))
+    np.testing.assert_allclose(w.numpy(), [-2.0, -2.0], rtol=1e-6)
+    assert int(optimizer.skipped_steps) == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "made"),
+    [
+        (lambda: tg.RMSprop(nonfinite="apply"), "Fill"),
+        (lambda: tg.Adam(nonfinite="apply", global_clipnorm=1.0), "DivNoNan"),
+        (lambda: tg.Adam(nonfinite="apply", loss_scale_factor=3.0), "DivNoNan"),
+    ],
+    ids=["rmsprop", "clipped", "scaled"],
+)
+def test_large_variables_are_updated_in_turn(make, made, monkeypatch):
+    """What is made for one waits until the one before is updated, so that it is not in memory."""
+
+    def waiting():
+        w = [tf.Variable(tf.zeros([7, 3])) for _ in range(3)]
+        graph = traced(make(), w).get_concrete_function(*map(tf.convert_to_tensor, w)).graph
+        return sum(after_a_kernel(op) for op in graph.get_operations() if op.type == made)
+
+    assert waiting() == 0
+    monkeypatch.setattr(steps, "LARGE", 21)
+    assert waiting() == 2

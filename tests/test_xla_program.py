@@ -1,0 +1,80 @@
+"""What XLA makes of a step: how often it reads a gradient, and that it copies no state."""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_graft as tg
+
+SHAPES = [(256, 128), (130, 257), (3, 3, 64, 64), (64,)]  # of a whole number of lanes, and not
+
+
+def compiled(optimizer, shapes=SHAPES):
+    """The program that XLA runs for an update, as text."""
+    weights = [keras.Variable(np.ones(shape, "float32")) for shape in shapes]
+    optimizer.build(weights)
+
+    @tf.function(jit_compile=True)
+    def step(*gradients):
+        optimizer.apply(gradients, weights)
+
+    inputs = [tf.ones(shape) for shape in shapes]
+    step(*inputs)
+    return step.experimental_get_compiler_ir(*inputs)(stage="optimized_hlo")
+
+
+def computation(program, name):
+    """The lines of one computation of a program."""
+    (found,) = re.findall(rf"^(?:ENTRY )?{re.escape(name)} .*?^}}", program, re.M | re.S)
+    return found.splitlines()
+
+
+def entry(program):
+    return computation(program, re.search(r"^ENTRY (\S+)", program, re.M).group(1))
+
+
+def applied(program):
+    """The lines of the branch that is taken where the gradients are finite."""
+    return computation(program, re.search(r"true_computation=(\S+?)[,\s]", program).group(1))
+
+
+def copied(lines):
+    """The shapes of what is copied."""
+    return re.findall(r" = (f32\[[\d,]+\])\S* copy\(", "\n".join(lines))
+
+
+MADE = {
+    "SGD": lambda **o: tg.SGD(0.1, momentum=0.9, **o),
+    "Adagrad": lambda **o: tg.Adagrad(0.1, **o),
+    "Adam": lambda **o: tg.Adam(0.1, **o),
+    "AdamW": lambda **o: tg.AdamW(0.1, **o),
+    "clipped": lambda **o: tg.Adam(0.1, global_clipnorm=1.0, **o),
+    "AdaGraft": lambda **o: tg.AdaGraft(tg.Adam(0.1), tg.SGD(0.1), **o),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["SGD", *(pytest.param(name, marks=pytest.mark.slow) for name in MADE if name != "SGD")],
+)
+def test_a_checked_step_copies_no_weight_and_no_slot(name):
+    """A branch that XLA turned into selects would copy all that it writes."""
+    program = compiled(MADE[name]())
+    assert copied(entry(program)) + copied(applied(program)) == []
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam"])
+def test_the_check_reads_each_gradient_once(name):
+    lines = "\n".join(entry(compiled(MADE[name]())))
+    for number in range(len(SHAPES)):
+        readers = re.findall(rf" = \S+ fusion\([^)]*%arg{number}\.1\b", lines)
+        assert len(readers) == 1, (number, readers)
+
+
+def test_a_long_gradient_is_added_up_in_lanes():
+    """One sum over all entries would use no vector instructions on a CPU."""
+    lines = "\n".join(entry(compiled(MADE["SGD"](), [(256, 128)])))
+    assert re.findall(r" = (\S+?)\{\S* fusion\([^)]*%arg0\.1\b", lines) == ["f32[2048]"]
