@@ -49,7 +49,7 @@ def _leaves_no_tables():
 @pytest.fixture
 def small(monkeypatch):
     """A ResNet-50 of two tensors, and a bandwidth that is measured at once."""
-    monkeypatch.setattr(given, "resnet", lambda: [(64, 8), (3,)])
+    monkeypatch.setattr(given, "resnet", lambda: ((64, 8), (3,)))
     monkeypatch.setattr(floor, "SIZE", 1000)
     monkeypatch.setattr(floor, "MOVED", 12_000)
     monkeypatch.setattr(run, "warm_up", lambda: None)

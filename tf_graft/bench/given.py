@@ -3,7 +3,7 @@
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 import keras
@@ -14,7 +14,7 @@ from tf_graft.bench import peers
 from tf_graft.bench.cases import Candidate, Case, Choice, Step
 from tf_graft.bench.optimizers import OPTIMIZERS, PLAIN, Make, Named
 
-Shapes: TypeAlias = Sequence[tuple[int, ...]]
+Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 Tensors: TypeAlias = tuple[list[tf.Variable], Callable[[], list[Any]]]
 
 XLA = ("SGD, momentum", "Adam", "Adam, global_clipnorm")
@@ -42,9 +42,11 @@ def xla(_: Choice) -> Iterable[Case]:
 def small(choice: Choice) -> Iterable[Case]:
     """Makes cases of many small tensors."""
     sizes = np.random.default_rng(0).integers(ENTRIES[0], ENTRIES[1] + 1, SMALL)
-    shapes = [(int(size),) for size in sizes]
+    shapes = tuple((int(size),) for size in sizes)
     for name in OPTIMIZERS:
-        yield on(shapes, name, beside=choice.peers, usual=name == "Adam")
+        # Other libraries only in a full run: the first call of optax takes minutes.
+        beside = choice.peers and choice.full
+        yield on(shapes, name, beside=beside, usual=name == "Adam")
 
 
 def tables(_: Choice) -> Iterable[Case]:
@@ -65,7 +67,7 @@ def tables(_: Choice) -> Iterable[Case]:
 def resnet() -> Shapes:
     """Returns the shapes of ResNet-50's 214 tensors."""
     model = keras.applications.ResNet50(weights=None)
-    return [tuple(v.shape) for v in model.trainable_variables]
+    return tuple(tuple(v.shape) for v in model.trainable_variables)
 
 
 def on(
@@ -110,22 +112,26 @@ def _given(
 ) -> Candidate:
     """Prepares an optimizer on variables and gradients that are there."""
     weights, gradients = tensors()
+    optimizer = make()
+
+    @tf.function(jit_compile=compiled or None)
+    def apply() -> None:
+        optimizer.apply(gradients(), weights)
 
     def start() -> Step:
-        optimizer = make()
         optimizer.build(weights)
-
-        @tf.function(jit_compile=compiled or None)
-        def apply() -> None:
-            optimizer.apply(gradients(), weights)
-
         return lambda: [apply() for _ in range(named.calls)]
 
     return Candidate(start, lambda: weights)
 
 
+@functools.lru_cache(maxsize=1)
 def _tensors(shapes: Shapes, dtype: str) -> Tensors:
-    """Makes weights, and gradients that are read from variables, which costs nothing."""
+    """Makes weights, and gradients that are read from variables, which costs nothing.
+
+    All candidates share them: TensorFlow keeps the graph of stock Keras' `apply`, and with it every
+    variable that is in it, for as long as the process lives.
+    """
     weights, kept = (
         [tf.Variable(tf.cast(tf.random.normal(shape, stddev=SCALE), dtype)) for shape in shapes]
         for _ in range(2)

@@ -56,7 +56,7 @@ def here(area: str, choice: Choice, pace: Pace, say: Say) -> Iterator[Measured]:
 @functools.cache
 def warm_up() -> None:
     """Makes, once in a process, the first calls of all: each of them is slower than later ones."""
-    steps = [given.on([(2,)], "Adam", compiled=compiled) for compiled in (False, True)]
+    steps = [given.on(((2,),), "Adam", compiled=compiled) for compiled in (False, True)]
     for case in (*steps, rows.of("Adam", *PLAIN["Adam"][:2], rows=10)):
         measure("", case, ONCE)
 
