@@ -30,6 +30,7 @@ from tf_graft.core.options import Common
 from tf_graft.core.parameters import Parameter, Parameters
 from tf_graft.core.point import Point, Step, under, within
 from tf_graft.core.registry import register
+from tf_graft.core.scratch import added as added_by
 from tf_graft.core.scratch import variable as scratch_variable
 from tf_graft.core.slots import NOT_NEGATIVE, Slot
 from tf_graft.core.types import RateLike, Slots, SlotVariables
@@ -49,6 +50,7 @@ __all__ = [
     "Slots",
     "Step",
     "Wrapper",
+    "added_by",
     "boolean",
     "choice",
     "integer",
