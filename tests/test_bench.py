@@ -1,12 +1,42 @@
-"""The cost of a step, as ratios within one run: loose bounds, which only the wrong cost breaks."""
+"""The benchmark: what it measures and notices, and the cost of a step as ratios within one run.
 
+Bounds on time are loose: only the wrong cost breaks them.
+"""
+
+import functools
 import gc
+import importlib.util
+import io
+import itertools
+import json
+import signal
 
+import keras
+import numpy as np
 import pytest
+import tensorflow as tf
+from rich.console import Console
+from typer.testing import CliRunner
 
-from tf_graft import bench
+from tf_graft import cli
+from tf_graft.bench import (
+    areas,
+    command,
+    fit,
+    floor,
+    given,
+    optimizers,
+    peers,
+    results,
+    rows,
+    run,
+    sheets,
+    training,
+    turns,
+)
+from tf_graft.bench.cases import Candidate, Case, Choice
 
-pytestmark = pytest.mark.slow
+PACE = turns.Pace(least=4, most=4, seconds=0, firsts=2, first_seconds=1e9)
 
 
 @pytest.fixture(autouse=True)
@@ -16,29 +46,300 @@ def _leaves_no_tables():
     gc.collect()
 
 
-@pytest.mark.parametrize("name", ["SGD", "Adam", "AdaGraft of Adam and SGD", "AGN of Adam"])
+@pytest.fixture
+def small(monkeypatch):
+    """A ResNet-50 of two tensors, and a bandwidth that is measured at once."""
+    monkeypatch.setattr(given, "resnet", lambda: ((64, 8), (3,)))
+    monkeypatch.setattr(floor, "SIZE", 1000)
+    monkeypatch.setattr(floor, "MOVED", 12_000)
+    monkeypatch.setattr(run, "warm_up", lambda: None)
+
+
+class Clock:
+    """Time that passes when a step says so."""
+
+    def __init__(self):
+        self.now, self.speed, self.order = 0.0, 1.0, []
+
+    def __call__(self):
+        return self.now
+
+    def candidate(self, name, seconds, moves=(1, 1), fails_at=None):
+        """Prepares two weights; a step moves them as `moves` says, and one of them fails."""
+        weights = [np.zeros(2), np.zeros(3)]
+        count = itertools.count()
+
+        def step():
+            if next(count) == fails_at:
+                raise ValueError("no such luck\nat all")
+            self.order.append(name)
+            self.now += seconds * self.speed
+            self.speed *= 1.5
+            for weight, move in zip(weights, moves, strict=True):
+                weight += move
+
+        return Candidate(lambda: step, lambda: weights)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(turns, "clock", made)
+    return made
+
+
+def measured(clock, **candidates):
+    makers = {
+        name: functools.partial(clock.candidate, name, **given)
+        for name, given in candidates.items()
+    }
+    return turns.measure("fit", Case("a case", makers), PACE)
+
+
+def test_candidates_take_turns_and_ratios_are_of_one_turn(clock):
+    """The machine slows down with every step; a ratio of medians would not be the same."""
+    result = measured(clock, ours={"seconds": 0.1}, stock={"seconds": 0.2})
+    assert clock.order == ["ours", "stock"] * (len(clock.order) // 2)
+    assert {len(samples) for samples in result.steps.values()} == {4}
+    assert {len(samples) for samples in result.firsts.values()} == {2}
+    spread = result.compared("step", "stock", "ours")
+    np.testing.assert_allclose(spread[:5], 2 * 1.5)
+    assert spread.turns == 4
+    np.testing.assert_allclose(np.diff(np.log(result.steps["ours"])), 2 * np.log(1.5))
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        ({"moves": (0, 1)}, "RuntimeError: an update did not move the weights"),
+        ({"moves": (1, 0)}, "RuntimeError: 1 of 2 weights did not move"),
+        ({"fails_at": 0}, "ValueError: no such luck"),
+        ({"fails_at": 5}, "ValueError: no such luck"),
+    ],
+)
+def test_a_candidate_that_does_nothing_or_fails_is_named_and_the_others_stay(broken, says, clock):
+    result = measured(clock, ours={"seconds": 0.1}, stock={"seconds": 0.2, **broken})
+    assert result.errors == {"stock": says}
+    assert list(result.steps) == list(result.firsts) == ["ours"]
+    assert len(result.steps["ours"]) == 4
+    (sheet, _) = sheets.sheets([result])
+    assert sheet.header == ["ours", "stock", "ours / stock"]
+    assert sheet.rows[0][2:] == ["failed", "-"]
+    assert sheet.notes == [f"a case, stock: {says}"]
+
+
+def test_an_area_that_cannot_be_made_leaves_the_others(monkeypatch, small):
+    def broken(_):
+        raise MemoryError("no memory for its tables")
+
+    monkeypatch.setattr(given, "tables", broken)
+    said = []
+    done = list(run.run(["tables", "dense"], Choice(only=("LARS",)), turns.ONCE, said.append))
+    assert [m.area for m in done] == ["tables", "dense"]
+    assert done[0].errors == {"all": "MemoryError: no memory for its tables"}
+    assert done[1].steps.keys() == {"ours"}
+    assert not done[1].errors
+    assert said == ["dense, 1 of 1: LARS"]
+
+
+def test_libraries_that_are_not_installed_are_said_and_not_measured(monkeypatch):
+    monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: name == "jax" or None)
+    assert peers.candidates("Adam", [(2,)], 1) == {}
+    assert peers.missing() == [
+        "torch is not installed, and is not measured: pip install torch.",
+        "optax is not installed, and is not measured: pip install optax jax.",
+    ]
+    monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: True)
+    assert list(peers.candidates("Adam", [(2,)], 1)) == ["torch", "optax"]
+    assert peers.missing() == []
+
+
+def test_a_library_is_asked_in_a_process_of_its_own_and_answers_its_errors(monkeypatch):
+    monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: True)
+    case = Case("Adam", peers.candidates("Adam", [(3,), (2, 2)], 1))
+    monkeypatch.undo()
+    result = turns.measure("dense", case, PACE)
+    for library in ("torch", "optax"):
+        if library in result.errors:
+            module = "jax" if library == "optax" else library
+            says = f"RuntimeError: ModuleNotFoundError: No module named '{module}'"
+            assert result.errors[library] == says
+            assert importlib.util.find_spec(library) is None
+        else:
+            assert len(result.steps[library]) == PACE.least
+
+
+def test_the_floor_counts_what_an_optimizer_holds():
+    assert optimizers.OPTIMIZERS["Adam"].moved(1000) == 4000 * (1 + 2 * 3)
+    assert optimizers.OPTIMIZERS["Adam, accumulation"].moved(1000) == 4000 * (2 + 2 * 4)
+    for name, named in optimizers.OPTIMIZERS.items():
+        weights = tf.Variable(tf.ones([16, 64], named.dtype))
+        optimizer = named.ours()
+        optimizer.build([weights])
+        held = sum(int(np.prod(v.shape)) for v in optimizer.variables if len(v.shape) == 2)
+        own = 0 if named.dtype == "bfloat16" else 1  # its masters are among the variables
+        assert held / 1024 + own == named.state, name
+        assert (optimizer.gradient_accumulation_steps or 1) == named.calls, name
+
+
+def test_the_command_writes_figures_and_draws_them(small, tmp_path):
+    files = {name: tmp_path / f"bench.{name}" for name in ("json", "png")}
+    options = ["--quick", "--output", str(files["json"]), "--plot", str(files["png"])]
+    done = CliRunner().invoke(cli.app, ["bench", "dense", "--only", "adagrad", *options])
+    assert done.exit_code == 0, done.output
+    assert done.stderr == "dense, 1 of 1: Adagrad\n"
+    assert files["png"].read_bytes().startswith(b"\x89PNG")
+    content = json.loads(files["json"].read_text())
+    assert content["machine"].keys() >= {"processor", "cores", "python", "tensorflow", "date"}
+    figures = {(f["candidate"], f["quantity"]): f for f in content["figures"]}
+    candidates = ("ours", "stock", "unchecked")
+    assert figures.keys() == {
+        *itertools.product(candidates, ("step", "first call")),
+        ("floor", "step"),
+    }
+    for (candidate, quantity), figure in figures.items():
+        assert (figure["area"], figure["case"]) == ("dense", "Adagrad")
+        assert figure["unit"] == {"step": "ms", "first call": "s"}[quantity]
+        order = ("least", "lower_quartile", "median", "upper_quartile", "most")
+        assert sorted(figure[key] for key in order) == [figure[key] for key in order]
+        assert figure["least"] > 0
+        assert figure["turns"] == (1 if quantity == "first call" else 10)
+        assert ("of_floor" in figure) == (quantity == "step" and candidate != "floor")
+        assert ("of_stock" in figure) == (candidate != "floor")
+    assert figures["stock", "step"]["of_stock"]["most"] == 1
+
+
+def test_the_command_refuses_what_it_cannot_do(small, tmp_path):
+    command = functools.partial(CliRunner().invoke, cli.app)
+    for arguments, says in (
+        (["dens"], "there is no area 'dens'"),
+        (["dense", "--only", "Adamax"], "no case of dense has one of ['Adamax'] in its name"),
+        (["dense", "--plot", "a.pdf"], "a.pdf must end in .png"),
+    ):
+        done = command(["bench", *arguments])
+        assert done.exit_code == 2
+        assert done.stdout == ""
+        assert says in " ".join(done.stderr.replace("│", "").split())
+    (tmp_path / "file").write_text("")
+    done = command(["bench", "dense", "--output", str(tmp_path / "file" / "a.json")])
+    assert done.exit_code == 1
+    assert done.stderr.count("\n") == 1
+
+
+def test_ctrl_c_leaves_what_was_measured(monkeypatch, clock, tmp_path, request):
+    def interrupted(*_):
+        yield measured(clock, ours={"seconds": 0.1}, stock={"seconds": 0.2})
+        signal.raise_signal(signal.SIGINT)
+        yield measured(clock, ours={"seconds": 0.1})
+
+    monkeypatch.setattr(command, "run", interrupted)
+
+    def ends_the_process(*_):
+        """What a command does at Ctrl-C elsewhere."""
+
+    before = signal.signal(signal.SIGINT, ends_the_process)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
+    done = CliRunner().invoke(cli.app, ["bench", "fit", "--output", str(tmp_path / "a.json")])
+    assert done.exit_code == 130
+    assert signal.getsignal(signal.SIGINT) is ends_the_process
+    assert "a case" in done.stdout
+    assert done.stderr.endswith("Interrupted; this is what was measured.\n")
+    assert len(json.loads((tmp_path / "a.json").read_text())["figures"]) == 4
+
+
+def fabricated(area, case):
+    """What a case of an area may look like, with the longest figures there are."""
+    names = areas.AREAS[area].columns
+    steps = {name: [123.4, 1234.5, 2345.6] for name in names}
+    floors = [12.3, 45.6, 78.9] if "unchecked" in names else []
+    return results.Measured(area, case, steps, {name: [12.34] for name in names}, {}, floors)
+
+
+def test_tables_fit_a_terminal_and_a_case_is_one_line():
+    name = "Adam, global_clipnorm"
+    for area in areas.AREAS:
+        made = sheets.sheets([fabricated(area, name)])
+        assert len(made) == 2
+        for sheet in made:
+            text = io.StringIO()
+            Console(file=text, width=80).print(sheets.rich(sheet))
+            lines = text.getvalue().splitlines()
+            assert "…" not in text.getvalue()
+            assert sum(line.startswith(name) for line in lines) == 1
+            assert sheet.rows[0][-1] == "1.00"
+            assert sheets.markdown(sheet).splitlines()[2].startswith(f"| {name} | ")
+
+
+def tiny():
+    """A model with a table that is trained in no time."""
+
+    def model():
+        layers = [keras.layers.Embedding(20, 4), keras.layers.Flatten(), keras.layers.Dense(1)]
+        return keras.Sequential([keras.Input((2,), dtype="int64"), *layers])
+
+    def examples():
+        return np.arange(16).reshape(8, 2), np.ones([8, 1], "float32")
+
+    return training.Task(model, examples, 4, "mse")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("area", ["fit", "fit-xla", "half", "wrappers"])
+def test_every_case_of_fit_trains(area, monkeypatch):
+    monkeypatch.setattr(fit, "MODELS", {"Transformer": tiny})
+    every = areas.AREAS[area].of(Choice())
+    done = [
+        turns.measure(area, case, turns.ONCE)
+        for case in every
+        if "Ada" in case.name or area != "fit"
+    ]
+    assert len(done) >= 3
+    for result in done:
+        assert not result.errors, result
+        assert result.steps.keys() == {"ours", "stock"}
+
+
+@pytest.mark.slow
+def test_replicas_are_measured_in_a_process_that_may_die():
+    choice = Choice(only=("Embeddings, Adam",))
+    (result,) = run.run(["replicas"], choice, turns.ONCE, print)
+    assert not result.errors
+    assert result.steps.keys() == {"ours", "stock"}
+    (result,) = run.run(["replicas"], choice, ("no pace",), print)
+    assert result.errors == {"all": "its process ended with code 1"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["SGD, momentum", "Adam", "AdaGraft", "AGN of Adam"])
 def test_a_row_sparse_step_costs_what_its_rows_cost(name):
-    for times in bench.row_sparse(table=200_000, repeats=15, stock=(), names=(name,)):
+    for options in ({}, rows.ALL_ON if "AGN" not in name else {}):
+        make = functools.partial(rows.EVERY[name], **options)
+        pace = turns.Pace(least=15, most=15, seconds=0, firsts=1, first_seconds=0)
+        result = turns.measure("rows", rows.of(name, make, None, rows=200_000), pace)
         # The table is 20 times the small one; a step that followed it would be far above 3.
-        assert times.large < 3 * times.small, times
+        assert result.compared("step", "large", "small").median < 3, result
 
 
+@pytest.mark.slow
 def test_a_row_sparse_step_beats_one_that_follows_the_table():
-    measured = bench.row_sparse(table=400_000, repeats=5, names=("Adam",))
-    measured = [times for times in measured if times.stock is not None]
-    assert [t.name for t in measured] == ["Adam"]
+    stock = optimizers.PLAIN["Adam"].stock
+    case = rows.of("Adam", rows.EVERY["Adam"], stock, rows=400_000)
+    result = turns.measure("rows", case, turns.QUICK)
     # It would be about as long, if it followed the table; it is 11 to 25 times shorter.
-    assert all(t.stock > 5 * t.large for t in measured), measured
+    assert result.compared("step", "stock", "large").median > 5, result
 
 
+@pytest.mark.slow
 def test_a_dense_step_is_faster_than_stock_and_traced_no_slower():
-    measured = bench.dense(repeats=6)
+    names = ("SGD, momentum", "Adagrad", "Adam")
+    cases_ = [given.on(given.resnet(), name, unchecked=True) for name in names]
+    measured = [turns.measure("dense", case, turns.QUICK) for case in cases_]
 
-    def of_all(name):
+    def of_all(quantity, name):
         """One of them alone, of a step or two, is at the mercy of what else the machine does."""
-        return sum(getattr(times, name) for times in measured)
+        return sum(results.Spread.of(m.samples(quantity)[name]).median for m in measured)
 
-    assert of_all("stock") > 1.2 * of_all("unchecked"), measured
-    assert of_all("stock") > of_all("checked"), measured
+    assert of_all("step", "stock") > 1.2 * of_all("step", "unchecked"), measured
+    assert of_all("step", "stock") > of_all("step", "ours"), measured
     # A trace is timed once only; twice the work would still show.
-    assert of_all("traced") < 1.5 * of_all("stock_traced"), measured
+    assert of_all("first call", "unchecked") < 1.5 * of_all("first call", "stock"), measured

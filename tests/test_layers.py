@@ -95,7 +95,7 @@ WRITERS = {
     "core/scratch.py": "zeros that live for one step, which are no tf.Variable",
     "training/loop.py": "puts back the metrics of a resumed epoch, and counts its own batches",
     "training/schedule_plot.py": "steps an optimizer that trains nothing",
-    "bench.py": "measures assignment",
+    "bench/floor.py": "measures assignment",
 }
 
 

@@ -1,10 +1,12 @@
 """The command line: `tf-graft`, also `python -m tf_graft`. Commands import TensorFlow late."""
 
 import enum
+import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from tf_graft import __version__
+from tf_graft.bench.areas import AREAS
 from tf_graft.exits import NEEDS_EXTRAS, errors
 
 try:
@@ -13,9 +15,6 @@ try:
     from rich.table import Table
 except ModuleNotFoundError:
     raise SystemExit(NEEDS_EXTRAS) from None
-
-if TYPE_CHECKING:
-    from tf_graft.bench import DenseTimes, RowTimes
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -169,54 +168,60 @@ def report(
     _say(f"Drawn in {output}." + (f" Rates ({kind.value}) are in {export}." if export else ""))
 
 
+def _known(areas: list[str] | None) -> list[str] | None:
+    """Refuses an area that there is not."""
+    for area in areas or ():
+        if area not in AREAS:
+            raise typer.BadParameter(f"there is no area '{area}', there are {', '.join(AREAS)}.")
+    return areas
+
+
+def _png(path: Path | None) -> Path | None:
+    if path and path.suffix != ".png":
+        raise typer.BadParameter(f"{path} must end in .png.")
+    return path
+
+
 @app.command()
 def bench(
-    rows: Annotated[bool, typer.Option(help="Measure row-sparse gradients.")] = True,
-    dense: Annotated[bool, typer.Option(help="Measure the tensors of ResNet-50.")] = True,
-    table: Annotated[int, typer.Option(help="Rows of the large table.")] = 1_000_000,
+    areas: Annotated[
+        list[str] | None,
+        typer.Argument(callback=_known, help=f"Of {', '.join(AREAS)}; else all."),
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Cases whose name contains this; may be repeated.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Every case of the areas.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer turns.")] = False,
+    peers: Annotated[bool, typer.Option("--peers", help="Measure torch and optax too.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Write every figure to this JSON.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(callback=_png, help="Draw the steps in this PNG.")
+    ] = None,
 ) -> None:
-    """Compares the time of a step with stock Keras' on this machine; takes about 3 minutes."""
+    """Compares times with stock Keras' on this machine; all of it takes about 10 minutes."""
     with errors():
         from tf_graft.training import start
 
         start.tensorflow()
-        from tf_graft import bench as benchmarks
+        from tf_graft.bench import cases, command
 
-    if rows:
-        Console().print(_row_table(benchmarks.row_sparse(table), table))
-    if dense:
-        Console().print(_dense_table(benchmarks.dense()))
-
-
-def _row_table(times: "list[RowTimes]", rows: int) -> Table:
-    table = Table(
-        *("optimizer", "10,000 rows, ms", f"{rows:,} rows, ms", "ratio"),
-        *("stock Keras, ms", "stock / ours"),
-        title="An update of fit through an Embedding: 4,096 ids of width 64",
-    )
-    for t in times:
-        name = t.name if t.options == "-" else f"{t.name} ({t.options})"
-        gain = None if t.stock is None else t.stock / t.large
-        figures = (t.small, t.large, t.large / t.small, t.stock, gain)
-        table.add_row(name, *map(_figure, figures))
-    return table
+        choice = cases.Choice(tuple(only or ()), full, peers)
+        wanted = areas or [*AREAS]
+        done, code = command.measured(wanted, choice, quick, output)
+        if not done and not code:
+            raise typer.BadParameter(
+                f"no case of {', '.join(wanted)} has one of {only} in its name."
+            )
+        command.show(done, markdown, plot)
+    raise typer.Exit(code)
 
 
-def _dense_table(times: "list[DenseTimes]") -> Table:
-    table = Table(
-        *("optimizer", "unchecked, ms", "checked, ms", "check costs", "floor, ms"),
-        *("stock Keras, ms", "stock / unchecked", "traced, s", "stock traced, s"),
-        title="A step on ResNet-50: 214 tensors, 25.6 M weights",
-    )
-    for t in times:
-        ours = (t.unchecked, t.checked, t.checked / t.unchecked, t.floor)
-        stock = (t.stock, t.stock / t.unchecked, t.traced, t.stock_traced)
-        table.add_row(t.name, *map(_figure, (*ours, *stock)))
-    return table
-
-
-def _figure(x: float | None) -> str:
-    return "-" if x is None else f"{x:.2f}"
+@app.command(hidden=True)
+def bench_process(module: str, asked: str) -> None:
+    """Measures what another process asked for; see `tf_graft/bench/process.py`."""
+    importlib.import_module(f"tf_graft.bench.{module}").main(asked)
 
 
 def _say(line: str) -> None:

@@ -138,7 +138,7 @@ def peak(x: tf.Tensor) -> tf.Tensor:
 
 
 def _sum_of_squares(x: tf.Tensor) -> tf.Tensor:
-    return 2.0 * tf.nn.l2_loss(x)
+    return scalar(2.0, x.dtype) * tf.nn.l2_loss(x)
 
 
 def lane_squares(x: tf.Tensor) -> tf.Tensor:

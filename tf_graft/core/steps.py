@@ -27,16 +27,16 @@ class Turns:
 
     def __init__(self) -> None:
         self._before: list[Any] = []
-        self._large = False
+        self.large = False  # whether the present turn is of a large one
 
     def of(self, parameter: Parameter) -> contextlib.AbstractContextManager[Any]:
         """In its context operations wait for the end of the turn before."""
-        self._large = math.prod(parameter.variable.shape) >= LARGE
-        return tf.control_dependencies(self._before if self._large else [])
+        self.large = math.prod(parameter.variable.shape) >= LARGE
+        return tf.control_dependencies(self._before if self.large else [])
 
     def ends_with(self, last: Any) -> None:
         """Says what the turn ends with; None eagerly, where one comes after the other anyway."""
-        if self._large and last is not None:
+        if self.large and last is not None:
             self._before = [last]
 
 
@@ -107,7 +107,8 @@ class Writer:
                 with turns.of(parameter):
                     gradient = numerics.divided(gradient, update.scale)
                     _write_by_kernel(gradient, parameter, by, scalars[parameter.dtype].t)
-                    turns.ends_with(parameter.moved())
+                    if turns.large:  # another operation for each small variable would add up
+                        turns.ends_with(parameter.moved())
         left = [pair for pair, by in zip(both, found, strict=True) if by is None]
         return update._replace(gradients=[g for g, _ in left], parameters=[p for _, p in left])
 

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 
-LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+LEVEL, QUIET = "TF_CPP_MIN_LOG_LEVEL", "2"
 # Logged before TensorFlow reads that variable: information, and an error (303) that repeats the
 # information that there is no CUDA driver.
 NOISE = re.compile(
@@ -26,7 +26,7 @@ def tensorflow() -> None:
     if "tensorflow" in sys.modules:
         return
     own = LEVEL not in os.environ
-    os.environ.setdefault(LEVEL, "2")
+    os.environ.setdefault(LEVEL, QUIET)
     quiet = own and hasattr(os, "fork") and sys.stderr is not None
     with _without_noise() if quiet else contextlib.nullcontext():
         importlib.import_module("keras")

@@ -1,0 +1,108 @@
+"""What each further variable adds: few operations to a traced step, and the same to building."""
+
+import sys
+from collections import Counter
+
+import pytest
+import tensorflow as tf
+
+import tf_graft as tg
+from tf_graft.core import matching, once
+
+# What a step does for each variable where nothing is clipped or decays: it judges, and applies.
+OPERATIONS = {
+    "Adam": (tg.Adam, {}, ["L2Loss", "ResourceApplyAdam"]),
+    "amsgrad": (tg.Adam, {"amsgrad": True}, ["L2Loss", "ResourceApplyAdamWithAmsgrad"]),
+    "SGD": (tg.SGD, {}, ["L2Loss", "ResourceApplyGradientDescent"]),
+    "momentum": (tg.SGD, {"momentum": 0.9}, ["L2Loss", "ResourceApplyKerasMomentum"]),
+    "Adagrad": (tg.Adagrad, {}, ["L2Loss", "ResourceApplyAdagradV2"]),
+    "Adadelta": (tg.Adadelta, {}, ["L2Loss", "ResourceApplyAdadelta"]),
+    "unchecked": (tg.Adam, {"nonfinite": "apply"}, ["ResourceApplyAdam"]),
+}
+
+
+def variables(count):
+    return [tf.Variable(tf.zeros([3])) for _ in range(count)]
+
+
+def operations(optimizer, count):
+    """The operations of a step of so many variables, by type, but for what is passed in."""
+    weights = variables(count)
+    optimizer.build(weights)
+    step = tf.function(lambda *gradients: optimizer.apply(gradients, weights), autograph=False)
+    graph = step.get_concrete_function(*[tf.TensorSpec([3])] * count).graph.as_graph_def()
+    nodes = [*graph.node, *(n for f in graph.library.function for n in f.node_def)]
+    return Counter(node.op for node in nodes if node.op != "Placeholder")
+
+
+@pytest.mark.parametrize(("cls", "arguments", "each"), OPERATIONS.values(), ids=OPERATIONS)
+def test_a_variable_adds_few_operations(cls, arguments, each):
+    few, many = (operations(cls(**arguments), count) for count in (2, 5))
+    many.subtract(few)
+    assert {op: count for op, count in many.items() if count} == dict.fromkeys(each, 3)
+
+
+def calls(run):
+    """How many functions of Python and C `run` calls."""
+    count = 0
+
+    def profile(frame, event, argument):
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(profile)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_each_variable_is_built_with_as_many_calls():
+    def build(count):
+        weights = variables(count)  # all of one name
+        optimizer = tg.Adam()
+        return calls(lambda: optimizer.build(weights))
+
+    build(1)
+    few, more, most = map(build, (10, 40, 70))
+    assert most - more == pytest.approx(more - few, rel=0.01)
+
+
+class Key:
+    """A key that counts how often it is compared."""
+
+    compared = 0
+
+    def __hash__(self):
+        return id(self)
+
+    def __eq__(self, other):
+        Key.compared += 1
+        return self is other
+
+
+def test_keys_are_not_compared_with_each_other():
+    given = variables(20)
+    matching.refuse_untrainable("Adam.build", given, [Key() for _ in given])
+    assert Key.compared == 0
+
+
+def test_once_for_all_variables_of_an_update():
+    made = []
+
+    @once.once
+    def double(x, factor):
+        made.append(x)
+        return factor * x
+
+    a, b = tf.constant(1.0), tf.constant(1.0)
+    with once.shared():
+        assert double(a, 2.0) is double(a, 2.0)
+        assert double(a, 2.0) is not double(b, 2.0)
+        assert double(a, 0.0) is not double(a, -0.0)
+        assert len(made) == 4
+        graph = tf.function(lambda: made.append(double(a, 2.0)), autograph=False)
+        graph.get_concrete_function()
+        assert tf.is_symbolic_tensor(made[-1])  # and not the one from outside the function
+    assert double(a, 2.0) is not double(a, 2.0)

@@ -1,0 +1,48 @@
+"""The areas that can be measured. Their modules, which need TensorFlow, are imported late."""
+
+import importlib
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tf_graft.bench.cases import Case, Choice
+
+
+class Area(NamedTuple):
+    """What an area's cases are; `cases` is the module of this package, and the function, of them.
+
+    `columns` are the candidates in the order they are shown; `ratios`, pairs of them; `base`, the
+    one that a chart compares with.
+    """
+
+    title: str
+    cases: tuple[str, str]
+    columns: tuple[str, ...] = ("ours", "stock")
+    ratios: tuple[tuple[str, str], ...] = (("ours", "stock"),)
+    base: str = "stock"
+    apart: bool = False  # measured in a process of its own, with two logical CPUs
+
+    def of(self, choice: Choice) -> Iterable[Case]:
+        """Makes the area's cases."""
+        module, function = self.cases
+        return getattr(importlib.import_module(f"tf_graft.bench.{module}"), function)(choice)
+
+
+PEERS = ("ours", "unchecked", "stock", "torch", "optax")
+AREAS = {
+    "dense": Area("Steps on the 214 tensors of ResNet-50", ("given", "dense"), PEERS),
+    "xla": Area("The same steps compiled by XLA", ("given", "xla")),
+    "small": Area("Steps on 1,500 tensors of 256 to 4,096 entries", ("given", "small"), PEERS),
+    "rows": Area(
+        "Updates of fit through an Embedding of 10,000 rows and of 1,000,000",
+        ("rows", "cases"),
+        ("small", "large", "stock"),
+        (("large", "small"), ("stock", "large")),
+        base="small",
+    ),
+    "tables": Area("Row-sparse steps on many tables of 100 to 10,000 rows", ("given", "tables")),
+    "fit": Area("Training steps of fit", ("fit", "plain")),
+    "fit-xla": Area("Training steps of fit compiled by XLA", ("fit", "xla")),
+    "half": Area("Training steps of fit in half precision", ("fit", "half")),
+    "wrappers": Area("Training steps of fit with wrappers", ("fit", "wrappers")),
+    "replicas": Area("Training steps of fit on two replicas", ("fit", "replicas"), apart=True),
+}

@@ -1,0 +1,53 @@
+"""What there is to measure: cases of candidates that do the same."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+Step: TypeAlias = Callable[[], object]
+
+RATE = 1e-3  # of every optimizer
+OF_A_MESSAGE = 300  # characters
+
+
+class Candidate(NamedTuple):
+    """What is measured.
+
+    `start` builds an optimizer and returns what makes one update; the first call is `start` and
+    the first update. `weights` returns tensors that every update must move.
+    """
+
+    start: Callable[[], Step]
+    weights: Callable[[], Sequence[Any]]
+
+
+class Case(NamedTuple):
+    """Candidates by name; each is prepared, which is not timed, just before it starts.
+
+    `moved` is the number of bytes that an update must move, 0 where nobody asks; `usual`, whether
+    the case is measured when nobody asks for it.
+    """
+
+    name: str
+    candidates: Mapping[str, Callable[[], Candidate]]
+    moved: int = 0
+    usual: bool = True
+
+
+class Choice(NamedTuple):
+    """Which cases are measured: those with a name, or else the usual ones or all."""
+
+    only: tuple[str, ...] = ()
+    full: bool = False
+    peers: bool = False
+
+    def takes(self, case: Case) -> bool:
+        """Whether a case is to be measured."""
+        if self.only:
+            return any(name.lower() in case.name.lower() for name in self.only)
+        return case.usual or self.full
+
+
+def described(error: Exception) -> str:
+    """Describes an error in one line."""
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0]}"[:OF_A_MESSAGE]

@@ -1,0 +1,75 @@
+"""What `tf-graft bench` does: says what is measured, keeps the figures, shows them at the end."""
+
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from tf_graft.bench import chart, results, sheets
+from tf_graft.bench.cases import Choice
+from tf_graft.bench.results import Measured
+from tf_graft.bench.run import run
+from tf_graft.bench.turns import CALM, QUICK
+
+INTERRUPTED = 128 + signal.SIGINT
+
+
+def measured(
+    areas: Sequence[str], choice: Choice, quick: bool, output: Path | None
+) -> tuple[list[Measured], int]:
+    """Measures areas; the figures so far are in `output` after each case.
+
+    Returns:
+        The cases that were measured, and the exit code: after Ctrl-C another one than 0.
+    """
+    cases: list[Measured] = []
+    try:
+        with _interruptible():
+            _save(output, cases)  # what cannot be written fails now
+            for case in run(areas, choice, QUICK if quick else CALM, _say):
+                cases.append(case)
+                _save(output, cases)
+    except KeyboardInterrupt:
+        _say("Interrupted; this is what was measured.")
+        return cases, INTERRUPTED
+    return cases, 0
+
+
+def show(cases: Sequence[Measured], markdown: bool, plot: Path | None) -> None:
+    """Prints tables, and draws the chart."""
+    machine = results.machine()
+    names = ("tf_graft", "tensorflow", "keras", "torch", "optax")
+    versions = ", ".join(f"{name} {machine[name]}" for name in names if name in machine)
+    about = f"{machine['cores']} cores, {machine['processor']}\n{versions}, {machine['date'][:10]}"
+    made = sheets.sheets(cases)
+    if markdown:
+        print("\n\n".join([about, *map(sheets.markdown, made), sheets.LEGEND]))
+    else:
+        console = Console(highlight=False)
+        console.print(about, *map(sheets.rich, made), "", sheets.LEGEND, sep="\n", markup=False)
+    if plot and any(case.steps for case in cases):
+        chart.draw(cases, about, plot)
+
+
+def _save(output: Path | None, cases: Sequence[Measured]) -> None:
+    if output:
+        results.save(output, cases)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Lets Ctrl-C raise KeyboardInterrupt, which elsewhere in a command ends the process."""
+    before = signal.getsignal(signal.SIGINT)
+    if before != signal.SIG_IGN:  # as nohup has it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,156 @@
+"""Steps on given gradients: large tensors, compiled by XLA or not, many small ones, many tables."""
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_graft.bench import peers
+from tf_graft.bench.cases import Candidate, Case, Choice, Step
+from tf_graft.bench.optimizers import OPTIMIZERS, PLAIN, Make, Named
+
+Shapes: TypeAlias = tuple[tuple[int, ...], ...]
+Tensors: TypeAlias = tuple[list[tf.Variable], Callable[[], list[Any]]]
+
+XLA = ("SGD, momentum", "Adam", "Adam, global_clipnorm")
+SELDOM = ("LARC of SGD", "NovoGrad", "Adadelta")  # measured only when asked for
+SMALL = 1500
+ENTRIES = (256, 4096)  # of a small tensor
+TABLES = (100, 1000)
+ROWS, WIDTH, IDS = (100, 10_000), 16, 64  # of a table
+SCALE = 0.01
+
+
+def dense(choice: Choice) -> Iterable[Case]:
+    """Makes a case of every optimizer on the tensors of ResNet-50."""
+    for name in OPTIMIZERS:
+        usual = name not in SELDOM
+        yield on(resnet(), name, unchecked=name in PLAIN, beside=choice.peers, usual=usual)
+
+
+def xla(_: Choice) -> Iterable[Case]:
+    """Makes the same cases, compiled."""
+    for name in OPTIMIZERS:
+        yield on(resnet(), name, compiled=True, usual=name in XLA)
+
+
+def small(choice: Choice) -> Iterable[Case]:
+    """Makes cases of many small tensors."""
+    sizes = np.random.default_rng(0).integers(ENTRIES[0], ENTRIES[1] + 1, SMALL)
+    shapes = tuple((int(size),) for size in sizes)
+    for name in OPTIMIZERS:
+        # Other libraries only in a full run: the first call of optax takes minutes.
+        beside = choice.peers and choice.full
+        yield on(shapes, name, beside=beside, usual=name == "Adam")
+
+
+def tables(_: Choice) -> Iterable[Case]:
+    """Makes cases of many embedding tables, each of which gets a row-sparse gradient."""
+    for count, (name, named) in itertools.product(TABLES, OPTIMIZERS.items()):
+        if named.dtype == "float32":
+            tensors = functools.partial(_tables, count)
+            makers = _makers(named)
+            candidates = {
+                which: functools.partial(_given, tensors, make, named)
+                for which, make in makers.items()
+            }
+            usual = name == "Adam" and count == TABLES[0]
+            yield Case(f"{count:,} tables, {name}", candidates, usual=usual)
+
+
+@functools.cache
+def resnet() -> Shapes:
+    """Returns the shapes of ResNet-50's 214 tensors."""
+    model = keras.applications.ResNet50(weights=None)
+    return tuple(tuple(v.shape) for v in model.trainable_variables)
+
+
+def on(
+    shapes: Shapes,
+    name: str,
+    *,
+    compiled: bool = False,
+    unchecked: bool = False,
+    beside: bool = False,
+    usual: bool = True,
+) -> Case:
+    """Makes the case of one optimizer on tensors of some shapes.
+
+    Args:
+        shapes: of the tensors.
+        name: the optimizer's, in `OPTIMIZERS`.
+        compiled: whether the function around the step is compiled by XLA.
+        unchecked: whether ours are measured with `nonfinite="apply"` too.
+        beside: whether the other libraries are measured too.
+        usual: see `Case`.
+    """
+    named = OPTIMIZERS[name]
+    makers = _makers(named)
+    if unchecked:
+        makers["unchecked"] = functools.partial(named.ours, nonfinite="apply")
+    tensors = functools.partial(_tensors, shapes, named.dtype)
+    candidates: dict[str, Callable[[], Candidate]] = {
+        which: functools.partial(_given, tensors, make, named, compiled)
+        for which, make in makers.items()
+    }
+    if beside:
+        candidates |= peers.candidates(name, shapes, named.calls)
+    return Case(name, candidates, named.moved(sum(map(math.prod, shapes))), usual)
+
+
+def _makers(named: Named) -> dict[str, Make]:
+    return {"ours": named.ours, **({"stock": named.stock} if named.stock else {})}
+
+
+def _given(
+    tensors: Callable[[], Tensors], make: Make, named: Named, compiled: bool = False
+) -> Candidate:
+    """Prepares an optimizer on variables and gradients that are there."""
+    weights, gradients = tensors()
+    optimizer = make()
+
+    @tf.function(jit_compile=compiled or None)
+    def apply() -> None:
+        optimizer.apply(gradients(), weights)
+
+    def start() -> Step:
+        optimizer.build(weights)
+        return lambda: [apply() for _ in range(named.calls)]
+
+    return Candidate(start, lambda: weights)
+
+
+@functools.lru_cache(maxsize=1)
+def _tensors(shapes: Shapes, dtype: str) -> Tensors:
+    """Makes weights, and gradients that are read from variables, which costs nothing.
+
+    All candidates share them: TensorFlow keeps the graph of stock Keras' `apply`, and with it every
+    variable that is in it, for as long as the process lives.
+    """
+    weights, kept = (
+        [tf.Variable(tf.cast(tf.random.normal(shape, stddev=SCALE), dtype)) for shape in shapes]
+        for _ in range(2)
+    )
+    return weights, lambda: [tf.convert_to_tensor(gradient) for gradient in kept]
+
+
+def _tables(count: int) -> Tensors:
+    """Makes tables of mixed sizes, and a gradient of some rows for each."""
+    random = np.random.default_rng(0)
+    rows = np.exp(random.uniform(math.log(ROWS[0]), math.log(ROWS[1]), count)).astype(int)
+    weights = [tf.Variable(tf.random.normal([n, WIDTH], stddev=SCALE)) for n in rows]
+    ids = [tf.Variable(random.integers(0, n, IDS)) for n in rows]
+    values = tf.Variable(tf.random.normal([IDS, WIDTH], stddev=SCALE))
+
+    def gradients() -> list[tf.IndexedSlices]:
+        return [
+            tf.IndexedSlices(tf.convert_to_tensor(values), tf.convert_to_tensor(i), w.shape)
+            for i, w in zip(ids, weights, strict=True)
+        ]
+
+    return weights, gradients

@@ -1,0 +1,17 @@
+"""What the processes of a benchmark have in common: standard output is theirs, Ctrl-C ends them."""
+
+import os
+import signal
+from typing import TextIO
+
+
+def output() -> TextIO:
+    """Takes standard output for what another process reads; what else is printed is an error's.
+
+    Ctrl-C, which all processes of a terminal get, ends this one without a word: the command says
+    what there is to say.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    taken = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return taken

@@ -1,0 +1,146 @@
+"""The figures of a run, each with its spread, and the machine they were measured on."""
+
+import datetime
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from tf_graft.core.whole_files import write
+
+Samples: TypeAlias = Sequence[float]
+
+LIBRARIES = ("tensorflow", "keras", "numpy", "tf_graft", "torch", "optax", "jax")
+CPUS = Path("/proc/cpuinfo")
+
+
+class Spread(NamedTuple):
+    """A median with the quartiles around it, the extremes, and the number of turns."""
+
+    median: float
+    lower_quartile: float
+    upper_quartile: float
+    least: float
+    most: float
+    turns: int
+
+    @classmethod
+    def of(cls, samples: Samples) -> "Spread":
+        """Describes samples, of which there is at least one."""
+        low, middle, high = (float(x) for x in np.percentile(samples, [25, 50, 75]))
+        return cls(middle, low, high, min(samples), max(samples), len(samples))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured of a case, by candidate; of one that failed, the error alone.
+
+    All samples are in the order of the turns: ratios are taken turn by turn.
+    """
+
+    area: str
+    case: str
+    steps: dict[str, list[float]]  # milliseconds
+    firsts: dict[str, list[float]]  # seconds
+    errors: dict[str, str]
+    floor: list[float]  # milliseconds; empty where an area has none
+
+    def of_floor(self, candidate: str) -> Spread | None:
+        """Returns a candidate's steps as multiples of the floor."""
+        return ratio(self.steps.get(candidate), self.floor)
+
+    def compared(self, quantity: str, one: str, other: str) -> Spread | None:
+        """Returns how many times as long one candidate takes as another."""
+        samples = self.samples(quantity)
+        return ratio(samples.get(one), samples.get(other))
+
+    def samples(self, quantity: str) -> dict[str, list[float]]:
+        """Returns the samples of "step" or of "first call"."""
+        return self.steps if quantity == "step" else self.firsts
+
+
+def ratio(samples: Samples | None, others: Samples | None) -> Spread | None:
+    """Divides samples turn by turn; None where one of the two is missing."""
+    if not samples or not others:
+        return None
+    return Spread.of([a / b for a, b in zip(samples, others, strict=True)])
+
+
+UNITS = {"step": "ms", "first call": "s"}
+
+
+def save(path: Path, measured: Sequence[Measured]) -> None:
+    """Writes all figures, and what they were measured on, as JSON."""
+    content = {"machine": machine(), "figures": [f for m in measured for f in _figures(m)]}
+    write(path, json.dumps(content, indent=1) + "\n")
+
+
+def machine() -> dict[str, Any]:
+    """Describes this machine: its processor, how many cores, what is installed, and the date."""
+    return {
+        "processor": _processor(),
+        "cores": cores(),
+        "python": platform.python_version(),
+        **{name: _version(name) for name in LIBRARIES if _version(name)},
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes"),
+    }
+
+
+def cores() -> int:
+    """Returns how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def line(measured: Measured) -> str:
+    """Returns a case as one line, which `of_line` reads."""
+    return json.dumps(asdict(measured))
+
+
+def of_line(text: str) -> Measured:
+    """Reads what `line` returned."""
+    return Measured(**json.loads(text))
+
+
+def _figures(measured: Measured) -> list[dict[str, Any]]:
+    """Lists the figures of a case: steps, first calls, the floor, and what failed."""
+    named = {"area": measured.area, "case": measured.case}
+    figures: list[dict[str, Any]] = []
+    for quantity, unit in UNITS.items():
+        for candidate, samples in measured.samples(quantity).items():
+            ratios = {
+                "of_floor": measured.of_floor(candidate) if quantity == "step" else None,
+                "of_stock": measured.compared(quantity, candidate, "stock"),
+            }
+            figures.append(
+                {
+                    **named,
+                    **{"candidate": candidate, "quantity": quantity, "unit": unit},
+                    **Spread.of(samples)._asdict(),
+                    **{name: spread._asdict() for name, spread in ratios.items() if spread},
+                }
+            )
+    if measured.floor:
+        floor = {"candidate": "floor", "quantity": "step", "unit": "ms"}
+        figures.append({**named, **floor, **Spread.of(measured.floor)._asdict()})
+    failed = measured.errors.items()
+    return figures + [{**named, "candidate": name, "error": error} for name, error in failed]
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _processor() -> str:
+    """Returns the processor's name as the system tells it."""
+    lines = CPUS.read_text().splitlines() if CPUS.exists() else []
+    names = [text.partition(":")[2].strip() for text in lines if text.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

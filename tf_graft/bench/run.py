@@ -1,0 +1,84 @@
+"""A run of the benchmark: area after area; each case is handed over as soon as it is measured."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
+
+import tensorflow as tf
+
+from tf_graft.bench import given, peers, results, rows
+from tf_graft.bench.areas import AREAS
+from tf_graft.bench.cases import Choice, described
+from tf_graft.bench.optimizers import PLAIN
+from tf_graft.bench.results import Measured
+from tf_graft.bench.turns import ONCE, Pace, measure
+from tf_graft.training import start
+
+Say: TypeAlias = Callable[[str], None]
+
+
+def run(areas: Sequence[str], choice: Choice, pace: Pace, say: Say) -> Iterator[Measured]:
+    """Measures areas, and yields each case when it is done.
+
+    Args:
+        areas: names of `AREAS`.
+        choice: which of their cases.
+        pace: how often each is measured.
+        say: is told what is being measured.
+    """
+    if choice.peers:
+        for sentence in peers.missing():
+            say(sentence)
+    for area in areas:
+        if AREAS[area].apart:
+            yield from _apart(area, choice, pace)
+        else:
+            yield from here(area, choice, pace, say)
+
+
+def here(area: str, choice: Choice, pace: Pace, say: Say) -> Iterator[Measured]:
+    """Measures an area in this process; one whose cases cannot be made loses those alone."""
+    tf.get_logger().setLevel("ERROR")  # else it warns that many functions are traced
+    try:
+        warm_up()
+        cases = [case for case in AREAS[area].of(choice) if choice.takes(case)]
+        for number, case in enumerate(cases, 1):
+            say(f"{area}, {number} of {len(cases)}: {case.name}")
+            yield measure(area, case, pace)
+    except Exception as error:
+        yield _failed(area, described(error))
+
+
+@functools.cache
+def warm_up() -> None:
+    """Makes, once in a process, the first calls of all: each of them is slower than later ones."""
+    steps = [given.on(((2,),), "Adam", compiled=compiled) for compiled in (False, True)]
+    for case in (*steps, rows.of("Adam", *PLAIN["Adam"][:2], rows=10)):
+        measure("", case, ONCE)
+
+
+def _apart(area: str, choice: Choice, pace: Pace) -> Iterator[Measured]:
+    """Measures an area in a process of its own, which prints a line for each case."""
+    asked = json.dumps({"area": area, "choice": choice, "pace": pace})
+    command = [sys.executable, "-m", "tf_graft", "bench-process", "apart", asked]
+    # It shall start TensorFlow as this process did: quietly, unless it was told a level.
+    environment = {k: v for k, v in os.environ.items() if (k, v) != (start.LEVEL, start.QUIET)}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, env=environment, text=True) as process:
+        try:
+            for line in process.stdout or ():
+                yield results.of_line(line)
+            code = process.wait()
+        except BaseException:  # of who takes the cases, too
+            process.kill()
+            raise
+    if code:
+        yield _failed(area, f"its process ended with code {code}")
+
+
+def _failed(area: str, error: str) -> Measured:
+    return Measured(area, "all cases", {}, {}, {"all": error}, [])

@@ -1,0 +1,133 @@
+"""Candidates of a case take turns, so that a drift of the machine's speed affects all alike."""
+
+import gc
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tf_graft.bench import floor
+from tf_graft.bench.cases import Candidate, Case, Step, described
+from tf_graft.bench.results import Measured
+
+FLOOR = "floor"
+clock = time.perf_counter
+
+
+class Pace(NamedTuple):
+    """How often is measured: at least `least` and at most `most` turns, for about `seconds`."""
+
+    least: int
+    most: int
+    seconds: float
+    firsts: int  # first calls, which take no more than `first_seconds` but for one
+    first_seconds: float
+
+
+CALM = Pace(least=5, most=40, seconds=3, firsts=3, first_seconds=2)
+QUICK = Pace(least=3, most=10, seconds=1, firsts=1, first_seconds=0)
+ONCE = Pace(least=1, most=1, seconds=0, firsts=1, first_seconds=0)
+
+
+class _Runner:
+    """A candidate in its turns; it leaves at its first error, which is kept."""
+
+    def __init__(self, prepare: Callable[[], Candidate]) -> None:
+        self.prepare = prepare
+        self.firsts: list[float] = []  # seconds
+        self.steps: list[float] = []  # milliseconds
+        self.error = ""
+        self.forget()
+
+    def forget(self) -> None:
+        """Frees what the candidate holds: few objects, and perhaps a gigabyte."""
+        self.step: Step = tuple
+        self.weights: Callable[[], Sequence[Any]] = tuple
+        if self.firsts:
+            gc.collect()
+
+    def attempt(self, what: Callable[["_Runner"], None]) -> None:
+        """Does one of the following, unless an earlier attempt failed."""
+        if not self.error:
+            try:
+                what(self)
+            except Exception as error:  # the other candidates go on
+                self.error = described(error)
+                self.forget()
+
+    def begin(self) -> None:
+        """Prepares the candidate anew, and measures its first call."""
+        self.forget()
+        start, self.weights = self.prepare()
+        self.before = [_sum(w) for w in self.weights()]
+        begun = clock()
+        self.step = start()
+        self.step()
+        self.firsts.append(clock() - begun)
+
+    def warm_up(self) -> None:
+        self.step()
+
+    def turn(self) -> None:
+        before = _smallest(self.weights())
+        begun = clock()
+        self.step()
+        self.steps.append((clock() - begun) * 1e3)
+        if np.array_equal(before, _smallest(self.weights())):
+            raise RuntimeError("an update did not move the weights")
+
+    def end(self) -> None:
+        """Looks at every weight, and frees all."""
+        still = sum(a == _sum(b) for a, b in zip(self.before, self.weights(), strict=True))
+        if still:
+            raise RuntimeError(f"{still} of {len(self.before)} weights did not move")
+        self.forget()
+
+
+def measure(area: str, case: Case, pace: Pace) -> Measured:
+    """Measures the first calls, then the steps, of all candidates of a case and of its floor."""
+    prepared = {**case.candidates, **({FLOOR: floor.adding} if case.moved else {})}
+    runners = {name: _Runner(prepare) for name, prepare in prepared.items()}
+    _repeat(runners, _Runner.begin, 1, pace.firsts, pace.first_seconds)
+    _repeat(runners, _Runner.warm_up, 2, 10, pace.seconds / 4)
+    _repeat(runners, _Runner.turn, pace.least, pace.most, pace.seconds)
+    _repeat(runners, _Runner.end, 1, 1, 0)
+    well = {name: runner for name, runner in runners.items() if not runner.error}
+    added = well.pop(FLOOR).steps if FLOOR in well else []
+    return Measured(
+        area,
+        case.name,
+        steps={name: runner.steps for name, runner in well.items()},
+        firsts={name: runner.firsts for name, runner in well.items()},
+        errors={name: runner.error for name, runner in runners.items() if runner.error},
+        floor=[taken * case.moved / floor.MOVED for taken in added],
+    )
+
+
+def _repeat(
+    runners: Mapping[Any, _Runner],
+    what: Callable[[_Runner], None],
+    least: int,
+    most: int,
+    seconds: float,
+) -> None:
+    """Lets all runners do something in turns: `least` times, and on until `seconds` are over."""
+    begun, done = clock(), 0
+    while done < least or (done < most and clock() - begun < seconds):
+        for runner in runners.values():
+            runner.attempt(what)
+        done += 1
+
+
+def _array(weight: Any) -> np.ndarray:
+    """Copies a weight of any library."""
+    return np.array(weight.numpy() if hasattr(weight, "numpy") else weight)
+
+
+def _smallest(weights: Sequence[Any]) -> np.ndarray:
+    return _array(min(weights, key=lambda weight: int(np.prod(weight.shape))))
+
+
+def _sum(weight: Any) -> float:
+    return float(np.sum(_array(weight), dtype=np.float64))
