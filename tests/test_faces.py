@@ -27,6 +27,7 @@ FOR_AUTHORS = {
         "exact_kernel",
         "idle",
         "kernel",
+        "kernel_reads",
         "propose",
         "rowwise",
         "shared_slots",

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import tf_graft as tg
 from tf_graft.core import steps
+from tf_graft.core.variables import State
 
 HALF = ("float16", "bfloat16")
 EXACT = {
@@ -21,6 +22,10 @@ EXACT = {
     "rmsprop": lambda **common: tg.RMSprop(0.01, **common),
     "rmsprop_momentum": lambda **common: tg.RMSprop(0.01, momentum=0.9, **common),
     "rmsprop_centered": lambda **common: tg.RMSprop(0.01, centered=True, **common),
+    "lars": lambda **common: tg.LARS(0.01, weight_decay_rate=0.1, nesterov=True, **common),
+    "lars_plain": lambda **common: tg.LARS(0.01, momentum=0.0, sum_of_norms=True, **common),
+    "lamb": lambda **common: tg.LAMB(0.01, **common),
+    "lamb_decay": lambda **common: tg.LAMB(0.01, weight_decay_rate=0.1, **common),
 }
 INEXACT = {
     "adam": lambda: tg.Adam(0.01, amsgrad=True),
@@ -139,6 +144,51 @@ def test_another_kernel_moves_no_masters(name):
     variables = [tf.Variable(tf.zeros([3], dtype)) for dtype in (*HALF, "float32")]
     kernels = [node for node in nodes(INEXACT[name](), variables) if "ResourceApply" in node.op]
     assert len(kernels) == 1
+
+
+@pytest.mark.parametrize("name", ["lars", "lamb"])
+def test_a_kernel_that_reads_the_weights_reads_them_before_they_decay(name):
+    found = run(EXACT[name](weight_decay=0.1), "float32", True)
+    assert_same(found, run(without_kernel(EXACT[name](weight_decay=0.1)), "float32", True))
+
+
+def test_layerwise_kernels_move_the_weights():
+    """The only tensor as large as a variable that LAMB makes is its direction, and LARS none."""
+    w = [tf.Variable(tf.zeros([3]))]
+    found = nodes(tg.LARS(), w)
+    assert count(found, "ResourceApplyKerasMomentum") == 1
+    assert not count(found, "DestroyResourceOp")
+    found = nodes(tg.LAMB(), w)
+    assert count(found, "ResourceApplyAdam") == count(found, "ResourceApplyGradientDescent") == 1
+    assert count(found, "DestroyResourceOp") == 1
+    assert not count(nodes(tg.LARS(classic_momentum=False), w), "ResourceApplyKerasMomentum")
+
+
+@pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
+@pytest.mark.parametrize("options", [{"use_ema": True}, {"gradient_accumulation_steps": 2}])
+def test_averages_and_accumulators_in_place(options, graph, monkeypatch):
+    found = run(tg.Adam(0.01, **options), "float32", graph)
+    monkeypatch.setattr(State, "takes_kernels", False)
+    assert_same(found, run(tg.Adam(0.01, **options), "float32", graph))
+
+
+def test_an_average_is_moved_by_a_kernel():
+    w = [tf.Variable(tf.zeros([3])), tf.Variable(tf.zeros([2]))]
+    assert count(nodes(tg.Adam(use_ema=True), w), "ResourceApplyGradientDescent") == 2
+
+
+@pytest.mark.parametrize("make", [lambda: tg.Adam(gradient_accumulation_steps=2), tg.LAMB])
+def test_zeros_to_be_added_to_are_not_known_ahead(make):
+    """Known ones are kept as constants, and copied in each step."""
+    found = nodes(make(), [tf.Variable(tf.zeros([1000]))])
+    by_name = {node.name: node for node in found}
+    fills = [x for x in found if x.op == "Fill" and x.attr["T"].type == tf.float32.as_datatype_enum]
+    assert fills
+    for fill in fills:
+        value = by_name[fill.input[1].split(":")[0]]
+        while value.op == "Neg":
+            value = by_name[value.input[0].split(":")[0]]
+        assert value.op == "Empty"
 
 
 def test_rmsprop_has_a_kernel_without_momentum():

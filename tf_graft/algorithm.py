@@ -13,9 +13,10 @@
   variables of an update
 - `NOT_NEGATIVE`: what a slot of squares lies `within`
 - of `Optimizer` one overrides `slots` (or `slots_for`) and `step`; less often `shared_slots` and
-  `advance`, `traits`, `whole`, `decays`, `kernel`, `propose`; `rowwise`, `idle`, `exact_kernel` and
-  `keras_slots` say what is so
-- `scratch_variable`: for a kernel that wants a variable where there is no slot
+  `advance`, `traits`, `whole`, `decays`, `kernel`, `propose`; `rowwise`, `idle`,
+  `exact_kernel`, `kernel_reads` and `keras_slots` say what is so
+- `scratch_variable`: for a kernel that wants a variable where there is no slot; `added_by`: what a
+  kernel adds to one
 - `Wrapper`, `Around`, `Point`, `under`, `within`, `Parameter`, `Parameters`: for optimizers made of
   optimizers
 """
@@ -30,6 +31,7 @@ from tf_graft.core.options import Common
 from tf_graft.core.parameters import Parameter, Parameters
 from tf_graft.core.point import Point, Step, under, within
 from tf_graft.core.registry import register
+from tf_graft.core.scratch import added as added_by
 from tf_graft.core.scratch import variable as scratch_variable
 from tf_graft.core.slots import NOT_NEGATIVE, Slot
 from tf_graft.core.types import RateLike, Slots, SlotVariables
@@ -49,6 +51,7 @@ __all__ = [
     "Slots",
     "Step",
     "Wrapper",
+    "added_by",
     "boolean",
     "choice",
     "integer",

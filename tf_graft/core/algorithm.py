@@ -35,6 +35,7 @@ class Algorithm:
         rowwise: each row of a variable is updated from that row alone.
         idle: a zero gradient changes neither slots nor weights.
         exact_kernel: `kernel` gives the bits of `step`, added to the weights.
+        kernel_reads: `kernel` reads the weights, which then may not decay before it.
         weight_decay: decoupled weight decay; None for none.
         decay_exclusions: patterns of paths that do not decay.
     """
@@ -45,11 +46,13 @@ class Algorithm:
     decay_exclusions: Any = ()
 
     # `step` as one in-place TensorFlow kernel, where there is one: a function of (g, w, s, lr, t)
-    # like it, but of variables; it adds to `w` and makes no other use of it. For dense gradients;
-    # on rows `step` was measured to be as fast. An exact one gives the bits of `step` added to `w`,
-    # and so serves the masters of variables in half precision too.
+    # like it and of the same traits, but of variables; it adds to `w` and makes no other use of it
+    # than to read `w.value()`, if `kernel_reads`. For dense gradients; on rows `step` was measured
+    # to be as fast. An exact one gives the bits of `step` added to `w`, and so serves the masters
+    # of variables in half precision too.
     kernel: Callable[..., None] | None = None
     exact_kernel = False
+    kernel_reads = False
 
     def slots(self) -> dict[str, Slot]:
         """What is remembered for each variable, by role. Roles are checkpoint keys."""
@@ -113,7 +116,8 @@ class Algorithm:
                 yield self.step(p.g, p.w, p.state(), p.lr, p.t, **self.traits(p.path))
 
     def _run_kernel(self, p: Point, weights: Any) -> None:
-        self.kernel(p.g, weights, p.s, p.lr, p.t)  # type: ignore[misc]
+        assert self.kernel is not None  # for the type checker
+        self.kernel(p.g, weights, p.s, p.lr, p.t, **self.traits(p.path))
 
     def proposals(self, points: Iterable[Point]) -> Iterator[Step]:
         """`propose`, with decoupled weight decay."""

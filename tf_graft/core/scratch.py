@@ -13,9 +13,19 @@ ANONYMOUS = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
 
 
 class Scratch(NamedTuple):
-    """A variable for one step: a `tf.function` cannot create a `tf.Variable` in every call."""
+    """A variable for one step: a `tf.function` cannot create a `tf.Variable` in every call.
+
+    Args:
+        handle: what kernels change.
+        weights: what it stands for.
+    """
 
     handle: tf.Tensor
+    weights: tf.Tensor
+
+    def value(self) -> tf.Tensor:
+        """The weights that a kernel which adds to this may read."""
+        return self.weights
 
 
 @contextlib.contextmanager
@@ -27,7 +37,7 @@ def variable(like: tf.Tensor) -> Iterator[Scratch]:
     handle = tf.raw_ops.VarHandleOp(dtype=like.dtype, shape=like.shape, shared_name=ANONYMOUS)
     zeros = tf.fill(tf.shape(like), -numerics.zero(like.dtype))
     tf.raw_ops.AssignVariableOp(resource=handle, value=zeros)
-    yield Scratch(handle)
+    yield Scratch(handle, like)
     tf.raw_ops.DestroyResourceOp(resource=handle)
 
 
@@ -36,7 +46,7 @@ def added(weights: tf.Tensor, kernel: Callable[[Scratch], None]) -> tf.Tensor:
 
     Args:
         weights: has the shape and the dtype.
-        kernel: a function of a variable, of which it uses the `handle`.
+        kernel: a function of a variable, of which it uses the `handle`, and `value()`: `weights`.
     """
     with variable(weights) as moved:
         kernel(moved)

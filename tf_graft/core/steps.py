@@ -120,9 +120,12 @@ class Writer:
         while (delegate := found.algorithm.delegate(found.parameter, found.rates)) is not None:
             found = delegate
         algorithm = found.algorithm
-        exact = algorithm.exact_kernel and not algorithm.decays(parameter.path)
+        if algorithm.kernel is None:
+            return None
+        decays = algorithm.decays(parameter.path)
+        exact = algorithm.exact_kernel and not decays
         serves = self._kernels_serve(parameter.has_master and not exact)
-        return found if algorithm.kernel is not None and serves else None
+        return found if serves and not (decays and algorithm.kernel_reads) else None
 
     def _kernels_serve(self, inexact: bool) -> bool:
         """Not where they would not be exact on a master; and XLA does as well with `step`."""
@@ -175,5 +178,6 @@ def _write_by_kernel(gradient: tf.Tensor, parameter: Parameter, by: Delegate, t:
         parameter.move(Whole(), weights, -lr * algorithm.weight_decay * weights)
     slots = {role: replicas.local(slot) for role, slot in own.slots.items()}
     assert algorithm.kernel is not None  # for the type checker
-    algorithm.kernel(gradient, parameter.precise, slots, lr, t)
+    traits = algorithm.traits(parameter.path)
+    algorithm.kernel(gradient, parameter.precise, slots, lr, t, **traits)
     parameter.round()

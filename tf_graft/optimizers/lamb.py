@@ -1,5 +1,6 @@
 """LAMB: Adam, with a rate for each layer in proportion to the norm of its weights."""
 
+import functools
 from collections.abc import Sequence
 from typing import Unpack
 
@@ -12,11 +13,14 @@ from tf_graft.algorithm import (
     RateLike,
     Slot,
     Slots,
+    SlotVariables,
     Step,
+    added_by,
     length,
     number,
     one_minus_power,
     register,
+    scalar,
 )
 from tf_graft.optimizers.layerwise import Layerwise, ratio
 
@@ -112,3 +116,33 @@ class LAMB(Layerwise):
         if adapts:
             lr *= ratio(length(w), length(u))
         return -lr * u, {"momentum": m, "velocity": v}
+
+    def kernel(
+        self,
+        g: tf.Tensor,
+        w: tf.Variable,
+        s: SlotVariables,
+        lr: tf.Tensor,
+        t: tf.Tensor,
+        decay: float,
+        adapts: bool,
+    ) -> None:
+        root = tf.sqrt(one_minus_power(self.beta_2, t))
+        adam = functools.partial(
+            tf.raw_ops.ResourceApplyAdam,
+            m=s["momentum"].handle,
+            v=s["velocity"].handle,
+            beta1_power=scalar(0.0, g.dtype),  # with both powers zero the kernel takes the
+            beta2_power=scalar(0.0, g.dtype),  # rate as it is
+            lr=-root / one_minus_power(self.beta_1, t),
+            beta1=scalar(self.beta_1, g.dtype),
+            beta2=scalar(self.beta_2, g.dtype),
+            epsilon=self.epsilon * root,
+            grad=g,
+        )
+        u = added_by(g, lambda moved: adam(var=moved.handle))
+        if decay:
+            u += decay * w.value()
+        if adapts:
+            lr *= ratio(length(w.value()), length(u))
+        tf.raw_ops.ResourceApplyGradientDescent(var=w.handle, alpha=lr, delta=u)

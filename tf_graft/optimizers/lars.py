@@ -1,6 +1,6 @@
 """LARS: momentum, with a rate for each layer in proportion to the norm of its weights."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Unpack
 
 import tensorflow as tf
@@ -11,11 +11,13 @@ from tf_graft.algorithm import (
     RateLike,
     Slot,
     Slots,
+    SlotVariables,
     Step,
     boolean,
     length,
     number,
     register,
+    scalar,
 )
 from tf_graft.optimizers.layerwise import Layerwise, ratio
 
@@ -124,12 +126,47 @@ class LARS(Layerwise):
         decay: float = 0.0,
         adapts: bool = True,
     ) -> Step:
-        decayed = g + decay * w if decay else g
         if not self.classic_momentum:
-            u, slots = self._gathered(decayed, s)
+            u, slots = self._gathered(_decayed(g, w, decay), s)
             return -self._rate(lr, w, u, 0.0, adapts) * u, slots
+        decayed, rate = self._classic(g, w, lr, decay, adapts)
+        return self._gathered(-rate * decayed, s)
+
+    @property
+    def kernel(self) -> Callable[..., None] | None:  # type: ignore[override]
+        """None where the rate depends on the new momentum."""
+        return self._kernel if self.classic_momentum else None
+
+    def _kernel(
+        self,
+        g: tf.Tensor,
+        w: tf.Variable,
+        s: SlotVariables,
+        lr: tf.Tensor,
+        t: tf.Tensor,
+        decay: float,
+        adapts: bool,
+    ) -> None:
+        decayed, rate = self._classic(g, w.value(), lr, decay, adapts)
+        if not self.momentum:
+            tf.raw_ops.ResourceApplyGradientDescent(var=w.handle, alpha=rate, delta=decayed)
+            return
+        tf.raw_ops.ResourceApplyKerasMomentum(
+            var=w.handle,
+            accum=s["momentum"].handle,
+            lr=rate,
+            grad=decayed,
+            momentum=scalar(self.momentum, g.dtype),
+            use_nesterov=self.nesterov,
+        )
+
+    def _classic(
+        self, g: tf.Tensor, w: tf.Tensor, lr: tf.Tensor, decay: float, adapts: bool
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """The gradient with weight decay, and the variable's rate, which the momentum holds."""
+        decayed = _decayed(g, w, decay)
         measured, more = (g, decay) if self.sum_of_norms else (decayed, 0.0)
-        return self._gathered(-self._rate(lr, w, measured, more, adapts) * decayed, s)
+        return decayed, self._rate(lr, w, measured, more, adapts)
 
     def _rate(
         self, lr: tf.Tensor, w: tf.Tensor, d: tf.Tensor, decay: float, adapts: bool
@@ -145,3 +182,7 @@ class LARS(Layerwise):
             return x, {}
         m = self.momentum * s["momentum"] + x
         return (self.momentum * m + x if self.nesterov else m), {"momentum": m}
+
+
+def _decayed(g: tf.Tensor, w: tf.Tensor, decay: float) -> tf.Tensor:
+    return g + decay * w if decay else g

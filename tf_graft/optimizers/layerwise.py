@@ -33,6 +33,8 @@ class Layerwise(Optimizer):
     """
 
     rowwise = False
+    exact_kernel = True
+    kernel_reads = True
 
     weight_decay_rate = Checked(number, 0)
     exclude_from_layer_adaptation = Checked(patterns, optional=True)
