@@ -3,6 +3,7 @@
 Bounds on time are loose: only the wrong cost breaks them.
 """
 
+import contextlib
 import functools
 import gc
 import importlib.util
@@ -226,11 +227,15 @@ def test_the_command_refuses_what_it_cannot_do(small, tmp_path):
     assert done.stderr.count("\n") == 1
 
 
-def test_ctrl_c_leaves_what_was_measured(monkeypatch, clock, tmp_path, request):
+@pytest.mark.parametrize("lost", [False, True])
+def test_ctrl_c_leaves_what_was_measured(lost, monkeypatch, clock, tmp_path, request):
     def interrupted(*_):
+        if not lost:
+            yield measured(clock, ours={"seconds": 0.1}, stock={"seconds": 0.2})
+        with contextlib.suppress(*[KeyboardInterrupt] * lost):
+            signal.raise_signal(signal.SIGINT)
         yield measured(clock, ours={"seconds": 0.1}, stock={"seconds": 0.2})
-        signal.raise_signal(signal.SIGINT)
-        yield measured(clock, ours={"seconds": 0.1})
+        raise AssertionError("it goes on")
 
     monkeypatch.setattr(command, "run", interrupted)
 

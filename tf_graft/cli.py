@@ -200,7 +200,7 @@ def bench(
         Path | None, typer.Option(callback=_png, help="Draw the steps in this PNG.")
     ] = None,
 ) -> None:
-    """Compares times with stock Keras' on this machine; all of it takes about 10 minutes."""
+    """Compares times with stock Keras' on this machine; all of it takes 10 to 20 minutes."""
     with errors():
         from tf_graft.training import start
 

@@ -27,11 +27,13 @@ def measured(
     """
     cases: list[Measured] = []
     try:
-        with _interruptible():
+        with _interruptible() as interrupts:
             _save(output, cases)  # what cannot be written fails now
             for case in run(areas, choice, QUICK if quick else CALM, _say):
                 cases.append(case)
                 _save(output, cases)
+                if interrupts:
+                    raise KeyboardInterrupt
     except KeyboardInterrupt:
         _say("Interrupted; this is what was measured.")
         return cases, INTERRUPTED
@@ -64,12 +66,21 @@ def _say(line: str) -> None:
 
 
 @contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """Lets Ctrl-C raise KeyboardInterrupt, which elsewhere in a command ends the process."""
+def _interruptible() -> Iterator[list[int]]:
+    """Lets Ctrl-C raise KeyboardInterrupt, which elsewhere in a command ends the process.
+
+    Lists the signals that came: what Python calls while it collects garbage loses the exception.
+    """
     before = signal.getsignal(signal.SIGINT)
+    came: list[int] = []
+
+    def interrupt(signum: int, _: object) -> None:
+        came.append(signum)
+        raise KeyboardInterrupt
+
     if before != signal.SIG_IGN:  # as nohup has it
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, interrupt)
     try:
-        yield
+        yield came
     finally:
         signal.signal(signal.SIGINT, before)
