@@ -19,7 +19,7 @@ from tf_graft.core.update import Update
 from tf_graft.core.write import Part, Rows, Whole
 
 # Variables of so many entries are updated one after the other, so that few steps are in memory.
-LARGE = 2**18
+LARGE = 2**20
 
 
 class Turns:
