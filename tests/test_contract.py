@@ -452,3 +452,19 @@ def test_a_subclass_shows_its_own_and_the_common():
 def test_every_common_argument_is_documented():
     assert [a.name for a in signatures.common_arguments()] == list(samples.COMMON_NAMES)
     assert all(a.text for a in signatures.common_arguments())
+
+
+@pytest.mark.parametrize("parent", [tg.Adam, tg.SGD, tg.LAMB, tg.RMSprop])
+@pytest.mark.parametrize("traced", [False, True])
+def test_a_step_of_ones_own_is_not_passed_by_for_an_inherited_kernel(parent, traced):
+    class Still(parent):
+        def step(self, g, w, s, lr, t, **traits):
+            step, slots = super().step(g, w, s, lr, t, **traits)
+            return 0 * step, slots
+
+    w = tf.Variable([1.0, 2.0])
+    optimizer = Still(0.1)
+    optimizer.build([w])
+    apply = tf.function(optimizer.apply) if traced else optimizer.apply
+    apply([tf.constant([1.0, 1.0])], [w])
+    assert w.numpy().tolist() == [1.0, 2.0]

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from support import cells, model_cells, model_columns, model_rows, samples
 from support.model_rows import SOME, WRAPPERS
-from tf_graft.core import accumulation, engine, rows, scale
+from tf_graft.core import engine, numerics, rows, scale
 from tf_graft.core.types import UniqueRows
 
 
@@ -89,9 +89,14 @@ def forget_to_sum_rows(monkeypatch):
     monkeypatch.setattr(rows, "once", once)
 
 
-def divide_by_one_too_many(monkeypatch):
-    take = accumulation.take
-    monkeypatch.setattr(accumulation, "take", lambda g, p, steps: take(g, p, steps + 1))
+def halve_a_sum(monkeypatch):
+    take = engine.accumulation.take
+
+    def too_small(gradient, parameter):
+        total = take(gradient, parameter)
+        return numerics.like(total, numerics.values(total) / 2)
+
+    monkeypatch.setattr(engine.accumulation, "take", too_small)
 
 
 def clip_by_half(monkeypatch):
@@ -107,7 +112,7 @@ def lose_a_scale(monkeypatch):
 
 BREAKS = [
     (forget_to_sum_rows, "adagrad", "plain"),
-    (divide_by_one_too_many, "adagrad", "accumulation"),
+    (halve_a_sum, "adagrad", "accumulation"),
     (clip_by_half, "adagrad", "global_clipnorm"),
     (lose_a_scale, "adagrad", "loss_scale"),
 ]

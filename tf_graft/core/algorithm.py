@@ -54,6 +54,11 @@ class Algorithm:
     exact_kernel = False
     kernel_reads = False
 
+    def __init_subclass__(cls, **options: Any):
+        super().__init_subclass__(**options)
+        if vars(cls).keys() & {"step", "propose"} and "kernel" not in vars(cls):
+            cls.kernel = None  # an inherited one does what another `step` does
+
     def slots(self) -> dict[str, Slot]:
         """What is remembered for each variable, by role. Roles are checkpoint keys."""
         return {}

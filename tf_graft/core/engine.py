@@ -162,8 +162,7 @@ class Engine:
         writer.write(update, self.state.updates() + 1, self.state.shared)
 
     def _count(self, role: str) -> None:
-        one = tf.constant(1, tf.int64)
-        write.add(self.state.counters[role], keras_contract.opaque(one))
+        write.add(self.state.counters[role], keras_contract.opaque(1))
 
     def update_alone(
         self, gradients: list[Any], parameters: list[Parameter], rates: Mapping[str, Scalar]

@@ -24,15 +24,16 @@ def in_xla() -> bool:
     return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
 
 
-def opaque(value: tf.Tensor) -> tf.Tensor:
-    """The value; a branch that uses it stays a branch when XLA compiles it.
+def opaque(number: int) -> tf.Tensor | int:
+    """The number; a branch that adds it to a counter stays a branch when XLA compiles it.
 
     Branches of elementwise operations alone become selects in XLA: both are computed, and every
-    variable that they write is copied first.
+    variable that they write is copied first. Under a strategy it stays plain: tensors are sent to
+    all replicas there.
     """
-    if not in_xla():
-        return value
-    (kept,) = gen_xla_ops.xla_optimization_barrier([value])
+    if not in_xla() or tf.distribute.has_strategy():
+        return number
+    (kept,) = gen_xla_ops.xla_optimization_barrier([tf.constant(number, tf.int64)])
     return kept
 
 
