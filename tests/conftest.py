@@ -1,5 +1,6 @@
 """Before anything else: four logical CPU devices, quiet logs, the same random numbers each time."""
 
+import copy
 import gc
 import os
 
@@ -64,3 +65,11 @@ def _hypothesis_begins_early():
         pass
 
     first()
+
+
+@pytest.fixture
+def names_forgotten(monkeypatch):
+    """The optimizers that a test registers are unknown to the next."""
+    from tf_graft.core import registry
+
+    monkeypatch.setattr(registry, "OURS", copy.deepcopy(registry.OURS))

@@ -4,7 +4,6 @@ Each case is one class with one mistake; `Good` has none.
 """
 
 import ast
-import copy
 import inspect
 import pathlib
 import re
@@ -16,7 +15,7 @@ import tensorflow as tf
 
 import tf_graft as tg
 from support import replicas, samples, written
-from tf_graft.core import contract, registry, signatures
+from tf_graft.core import contract, signatures
 
 PACKAGE = pathlib.Path(tg.__file__).parent
 SHAPES = {"table": (4, 3), "kernel": (4, 3), "bias": (3,), "scale": ()}
@@ -376,12 +375,7 @@ def test_wrappers_use_of_core_what_is_public(name):
 # Names.
 
 
-@pytest.fixture
-def names(monkeypatch):
-    monkeypatch.setattr(registry, "OURS", copy.deepcopy(registry.OURS))
-
-
-@pytest.mark.usefixtures("names")
+@pytest.mark.usefixtures("names_forgotten")
 def test_registered_it_is_found_saved_and_loaded(tmp_path):
     cls = tg.register(type("AdaTest", (Good,), {}))
     assert type(tg.get("ada_test")) is cls
@@ -396,7 +390,7 @@ def test_registered_it_is_found_saved_and_loaded(tmp_path):
     assert type(tg.get("ada_test")) is again
 
 
-@pytest.mark.usefixtures("names")
+@pytest.mark.usefixtures("names_forgotten")
 @pytest.mark.parametrize("name", ["Adam", "ADAM", "Ada_Graft"])
 def test_a_name_that_is_taken(name):
     with pytest.raises(ValueError, match=r"goes by that name; give the class another one"):

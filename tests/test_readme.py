@@ -35,6 +35,7 @@ def names():
     return {"model": model, "x": x, "y": x[:, :3].argmax(axis=1), "keras": keras, "tf": tf}
 
 
+@pytest.mark.usefixtures("names_forgotten")
 def test_its_python_runs(names):
     blocks = [block for block in BLOCKS if block not in [*ON_MESH, *ON_WORKERS]]
     assert len(blocks) == 4
