@@ -7,7 +7,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from tf_graft.core import checks
-from tf_graft.dtensor import clients
+from tf_graft.dtensor import jobs
 
 
 def logical_cpus(count: int) -> list[str]:
@@ -84,7 +84,7 @@ def create_mesh(
     kind = (device_type or (given[0].split(":")[0] if given else None)) or (
         dtensor.preferred_device_type()
     )
-    processes = clients.find()
+    processes = jobs.find()
     _initialize(kind.upper(), processes)
     present = [_short(device.to_string()) for device in dtensor.local_devices(kind.upper())]
     names = given or present

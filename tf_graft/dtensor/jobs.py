@@ -1,4 +1,4 @@
-"""The processes that a mesh spans, which DTensor calls clients: each runs the same program.
+"""Finds the processes that a mesh spans, which DTensor calls clients.
 
 TensorFlow reads from the environment which processes there are: `DTENSOR_JOBS` lists their
 addresses, `DTENSOR_CLIENT_ID` says which of them this is.
@@ -7,8 +7,6 @@ addresses, `DTENSOR_CLIENT_ID` says which of them this is.
 import json
 import os
 
-import numpy as np
-import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 JOBS, NUMBER, COUNT = "DTENSOR_JOBS", "DTENSOR_CLIENT_ID", "DTENSOR_NUM_CLIENTS"
@@ -58,18 +56,3 @@ def _take_workers(config: str) -> None:
             f"workers, and there are {len(addresses)}."
         )
     os.environ |= {JOBS: ",".join(addresses), NUMBER: str(number)}
-
-
-def told(mesh: dtensor.Mesh, mine: np.ndarray) -> np.ndarray:
-    """Tells all clients the numbers of each.
-
-    Every client must call it, at the same place of its program, with an array of the same shape.
-
-    Returns:
-        The arrays of the devices of the mesh, stacked: those of one client are equal.
-    """
-    part = tf.reshape(tf.constant(mine), [1] * len(mesh.dim_names) + list(np.shape(mine)))
-    specs = [*mesh.dim_names, *[dtensor.UNSHARDED] * np.ndim(mine)]
-    everyone = dtensor.pack([part] * mesh.num_local_devices(), dtensor.Layout(specs, mesh))
-    whole = dtensor.relayout(everyone, dtensor.Layout.replicated(mesh, len(specs)))
-    return dtensor.unpack(whole)[0].numpy().reshape(-1, *np.shape(mine))
