@@ -106,6 +106,19 @@ def run_alone(command, seconds, **environment):
     return said
 
 
+def assert_equal(mine, its, where="", rtol=2e-6):
+    """Of the same structure, within what another order of sums makes."""
+    if isinstance(mine, dict):
+        assert mine.keys() == its.keys(), where
+        for name in mine:
+            assert_equal(mine[name], its[name], f"{where} {name}", rtol)
+    elif isinstance(mine, list) and isinstance(mine[0], dict):
+        for number, (one, other) in enumerate(zip(mine, its, strict=True)):
+            assert_equal(one, other, f"{where} {number}", rtol)
+    else:
+        np.testing.assert_allclose(mine, its, rtol=rtol, atol=2e-6, err_msg=where)
+
+
 def assert_logs_agree(path, other, rtol=1e-5):
     """Two logs of a run have the same rows, within what another order of sums makes."""
     columns, others = log.read(path), log.read(other)
