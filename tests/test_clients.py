@@ -1,6 +1,7 @@
 """A model on a mesh of two processes learns what it learns on one device."""
 
 import re
+import sys
 
 import pytest
 
@@ -19,9 +20,12 @@ REFUSALS = {
 
 @pytest.mark.slow
 def test_a_model_on_two_clients_equals_one_device(tmp_path):
-    """That both say the same, bit for bit, `lines_of` sees to."""
+    """That both say the same, bit for bit, `lines_of` sees to.
+
+    The clients are started, not forked: sets are in another order in each.
+    """
     both, examples, own, gathered, shapes, refusals = column_runs.lines_of(
-        ["programs.clients_cases"], {"worker": 2}, 200
+        ["programs.clients_cases"], {"worker": 2}, 200, python=sys.executable
     )
     assert refusals.keys() == REFUSALS.keys()
     for what, pattern in REFUSALS.items():

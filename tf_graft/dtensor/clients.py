@@ -34,6 +34,9 @@ def client_share(mesh: dtensor.Mesh, batch_dim: str | None = "batch") -> tuple[i
     Returns:
         The number of shares, and the number of this client's from 0.
 
+    Raises:
+        ValueError: the clients' devices do not divide the dimension into equal parts.
+
     Example:
         On a mesh with `"batch": 4` over 2 processes of 2 devices the second client gets `(2, 1)`,
         and `dataset.shard(*tg.dtensor.client_share(mesh)).batch(16)` gives it every second example,
@@ -41,8 +44,17 @@ def client_share(mesh: dtensor.Mesh, batch_dim: str | None = "batch") -> tuple[i
     """
     if batch_dim is None:
         return 1, 0
-    places = {place[batch_dim] for place in mesh.local_device_locations()}
-    return mesh.dim_size(batch_dim) // len(places), min(places) // len(places)
+    axis, devices = mesh.dim_names.index(batch_dim), mesh.num_local_devices()
+    places = np.indices(mesh.shape())[axis].reshape(-1, devices)  # of each client's devices
+    shares = sorted({tuple(sorted(set(row))) for row in places.tolist()})
+    if sum(map(len, shares)) != mesh.dim_size(batch_dim) or len(set(map(len, shares))) > 1:
+        raise ValueError(
+            f"client_share(batch_dim='{batch_dim}'): {len(places)} clients of {devices} devices do "
+            f"not divide its {mesh.dim_size(batch_dim)} places into equal parts; give every client "
+            "the whole batches."
+        )
+    mine = {place[batch_dim] for place in mesh.local_device_locations()}
+    return len(shares), shares.index(tuple(sorted(mine)))
 
 
 def gathered(mesh: dtensor.Mesh, numbers: Sequence[int]) -> list[list[int]]:

@@ -47,10 +47,12 @@ def distribute(
     saved model loads as an ordinary model. Call `collect` before `export`. A batch that cannot be
     divided evenly is refused, except a short last one, which every device computes whole.
 
-    On a mesh of several processes, its clients, each runs the same program, and `fit`, `evaluate`,
-    `predict`, `save` and `collect` are called by all of them; logs are the same on all. Call
-    `keras.utils.set_random_seed` with the same number first. `save` and `save_weights` write the
-    file of client 0 alone; a callback that writes logs, such as `CSVLogger`, is for client 0 alone.
+    On a mesh of several processes, its clients, each runs the same program: all call `fit`, `save`,
+    `collect` and whatever else reads the model, in the same order, or they wait for one another for
+    ever. Call `keras.utils.set_random_seed` with the same number first. Logs are the same on all.
+    `save` and `save_weights` write the file of client 0 alone. Give `CSVLogger` to client 0 alone,
+    a callback that reads variables, such as `tg.report.GraftRecorder`, to each with a path of its
+    own, and `BackupAndRestore` delete_checkpoint=False.
 
     A table that rows are gathered from, such as an `Embedding`'s, cannot be sharded by rows:
     TensorFlow does not support it. Shard its columns.
