@@ -146,10 +146,11 @@ def main():
     folder = arguments.parse_args().out
     clients.join()
     both, examples = clients.mesh({"batch": 2, "model": 2}), clients.mesh({"batch": 4})
+    across = clients.mesh({"model": 2, "batch": 2})  # divides variables among the processes
     with open(folder / f"worker_{dtensor.client_id()}.jsonl", "w", buffering=1) as out:
         for found in (
             whole_batches(both, folder),
-            whole_batches(examples, folder),
+            whole_batches(across, folder),
             own_share(both, 22),
             own_share(examples, 21),
             packed(both),
