@@ -87,7 +87,7 @@ def launch(
         int, typer.Option(min=0, help="How often killed processes are started again.")
     ] = 3,
 ) -> None:
-    """Trains with several processes on this machine, if the config's strategy or mesh takes them."""
+    """Trains with several processes on this machine, if the config's strategy or mesh does."""
     with errors():
         from tf_graft.training import config as configs
         from tf_graft.training import launch as launcher
