@@ -58,7 +58,7 @@ def test_a_model_on_two_clients_equals_one_device(tmp_path):
     The clients are started, not forked: sets are in another order in each.
     """
     both, across, own, gathered, shapes, refusals = column_runs.lines_of(
-        ["programs.clients_cases"], {"worker": 2}, 200, python=sys.executable
+        ["programs.clients_cases"], {"worker": 2}, 400, python=sys.executable
     )
     assert refusals.keys() == REFUSALS.keys()
     for what, pattern in REFUSALS.items():

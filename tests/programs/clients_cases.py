@@ -145,8 +145,8 @@ def main():
     arguments.add_argument("--out", type=pathlib.Path)
     folder = arguments.parse_args().out
     clients.join()
-    both, examples = clients.mesh({"batch": 2, "model": 2}), clients.mesh({"batch": 4})
-    across = clients.mesh({"model": 2, "batch": 2})  # divides variables among the processes
+    both, examples = td.create_mesh({"batch": 2, "model": 2}), td.create_mesh({"batch": 4})
+    across = td.create_mesh({"model": 2, "batch": 2})  # divides variables among the processes
     with open(folder / f"worker_{dtensor.client_id()}.jsonl", "w", buffering=1) as out:
         for found in (
             whole_batches(both, folder),

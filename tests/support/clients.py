@@ -1,11 +1,8 @@
 """Clients: processes that hold the devices of one mesh together."""
 
 import functools
-import json
-import os
 from unittest import mock
 
-from tensorflow.experimental import dtensor
 from tensorflow.python.eager import context
 
 from tf_graft import dtensor as meshes
@@ -22,22 +19,7 @@ def patient():
 
 
 def join():
-    """Makes this process the client that `TF_CONFIG` says; before TensorFlow makes a tensor."""
-    config = json.loads(os.environ["TF_CONFIG"])
-    jobs = config["cluster"]["worker"]
-    os.environ |= {
-        "DTENSOR_CLIENT_ID": str(config["task"]["index"]),
-        "DTENSOR_NUM_CLIENTS": str(len(jobs)),
-        "DTENSOR_JOB_NAME": "worker",
-        "DTENSOR_JOBS": ",".join(jobs),
-    }
+    """Makes this process one of the clients in `TF_CONFIG`; before TensorFlow makes a tensor."""
     meshes.logical_cpus(DEVICES)
     with patient():
-        dtensor.initialize_accelerator_system("CPU")
-
-
-def mesh(dims):
-    """A mesh of all devices, of one process or of several."""
-    if dtensor.num_clients() == 1:
-        return meshes.create_mesh(dims)
-    return dtensor.create_distributed_mesh(list(dims.items()), device_type="CPU")
+        meshes.create_mesh({"any": -1})

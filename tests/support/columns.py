@@ -8,7 +8,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 import tf_graft
-from support import cells, clients, samples
+from support import cells, samples
 from tf_graft import dtensor as meshes
 
 LAYOUTS = {
@@ -167,7 +167,7 @@ class Mesh(OneDevice):
 
     def __init__(self):
         super().__init__()
-        self.mesh = clients.mesh({"x": 2, "y": 2})
+        self.mesh = meshes.create_mesh({"x": 2, "y": 2})
 
     def layout(self, path, rank):
         specs = LAYOUTS[path.split("/")[0]][:rank]

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 import tf_graft
-from support import cells, clients, model_cells, model_rows
+from support import cells, model_cells, model_rows
 from tf_graft import dtensor as meshes
 
 # How the variables lie on a mesh of 2 x 2, whose dimension x divides the examples: whole on every
@@ -145,7 +145,7 @@ class Mesh(OneDevice):
 
     def __init__(self, **how):
         super().__init__(**how)
-        self.mesh = clients.mesh({"x": 2, "y": 2})
+        self.mesh = meshes.create_mesh({"x": 2, "y": 2})
 
     def run(self, name, option, column):
         model, watch = self.made(name, option), Watch(self.weights)
