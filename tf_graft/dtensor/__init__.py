@@ -1,6 +1,7 @@
 """Training Keras 3 models on a DTensor mesh."""
 
 from tf_graft.core.mesh_tensors import from_mesh, to_mesh
+from tf_graft.dtensor.clients import client_share
 from tf_graft.dtensor.dataset import DTensorDataset, pack_batch
 from tf_graft.dtensor.layout_map import LayoutMap
 from tf_graft.dtensor.meshes import create_mesh, logical_cpus
@@ -10,6 +11,7 @@ from tf_graft.dtensor.replicated import replicate
 __all__ = [
     "DTensorDataset",
     "LayoutMap",
+    "client_share",
     "collect",
     "create_mesh",
     "distribute",

@@ -11,7 +11,7 @@ from tf_graft.core import checks, keras_contract
 from tf_graft.core.mesh_tensors import from_mesh
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.types import Store
-from tf_graft.dtensor import calls, support, training
+from tf_graft.dtensor import calls, clients, support, training
 from tf_graft.dtensor.dataset import check_batch_dim
 from tf_graft.dtensor.layout_map import LayoutMap
 from tf_graft.dtensor.replicated import move, release, replicate
@@ -28,7 +28,10 @@ PLACEMENTS: weakref.WeakKeyDictionary[keras.Model, Placement] = weakref.WeakKeyD
 
 
 def distribute(
-    model: keras.Model, layout_map: LayoutMap, batch_dim: str | None = "batch"
+    model: keras.Model,
+    layout_map: LayoutMap,
+    batch_dim: str | None = "batch",
+    local_batches: bool = False,
 ) -> keras.Model:
     """Moves a built Keras model to a mesh; each device holds a shard of every variable.
 
@@ -44,6 +47,13 @@ def distribute(
     saved model loads as an ordinary model. Call `collect` before `export`. A batch that cannot be
     divided evenly is refused, except a short last one, which every device computes whole.
 
+    On a mesh of several processes, its clients, each runs the same program: all call `fit`, `save`,
+    `collect` and whatever else reads the model, in the same order, or they wait for one another for
+    ever. Call `keras.utils.set_random_seed` with the same number first. Logs are the same on all.
+    `save` and `save_weights` write the file of client 0 alone. Give `CSVLogger` to client 0 alone,
+    a callback that reads variables, such as `tg.report.GraftRecorder`, to each with a path of its
+    own, and `BackupAndRestore` delete_checkpoint=False.
+
     A table that rows are gathered from, such as an `Embedding`'s, cannot be sharded by rows:
     TensorFlow does not support it. Shard its columns.
 
@@ -51,6 +61,9 @@ def distribute(
         model: a built model. It is changed in place.
         layout_map: the variables' layouts. Each of its expressions must match a variable.
         batch_dim: the mesh dimension that shards the examples of a batch; None replicates them.
+        local_batches: on a mesh of several processes, True if each gives `fit`, `evaluate` and
+            `predict` its own share of the examples, as `client_share` says; False if all give the
+            same whole batches, of which each uses the part of its devices.
 
     Returns:
         The same model.
@@ -60,7 +73,8 @@ def distribute(
             updated once per device.
         ValueError: the model is not built, is on a mesh already, or was made under a strategy; an
             expression matches nothing; a layout does not fit its variable; an embedding is sharded
-            by rows; the mesh has no such dimension. Nothing has changed.
+            by rows; the mesh has no such dimension; the weights begin with other values on another
+            client. Nothing has changed.
         RuntimeError: DTensor was used before tf_graft was imported.
 
     Example:
@@ -77,6 +91,9 @@ def distribute(
     check_batch_dim("distribute", layout_map.mesh, batch_dim)
     _check_distributable(model, layout_map.mesh)
     layouts = _layouts(model, layout_map)
+    clients.check_same_start(
+        f"distribute: the model '{model.name}'", layout_map.mesh, _variables(model)
+    )
     remade = _detached(model.optimizer) if model.compiled else None
     for variable in _variables(model):
         move(variable, layout_map.mesh, layouts.get(id(variable)))
@@ -86,7 +103,7 @@ def distribute(
     if model.compiled and model.optimizer is not None:
         model.optimizer.settle(layout_map.mesh)
     calls.replace(model, layout_map.mesh)
-    training.install(model, layout_map.mesh, batch_dim, lambda: _follow(model))
+    training.install(model, layout_map.mesh, batch_dim, local_batches, lambda: _follow(model))
     return model
 
 
