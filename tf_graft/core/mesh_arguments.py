@@ -6,7 +6,7 @@ from typing import TypeAlias
 import keras
 from tensorflow.experimental import dtensor
 
-from tf_graft.core import jobs, meshes
+from tf_graft.core import checks, jobs, meshes
 from tf_graft.core.checks import shown
 
 MeshLike: TypeAlias = dtensor.Mesh | keras.distribution.DeviceMesh
@@ -25,13 +25,9 @@ def as_mesh(owner: str, mesh: MeshLike) -> dtensor.Mesh:
         TypeError: it is neither.
         ValueError: a device does not exist or is given twice.
     """
+    checks.instance(owner, "mesh", mesh, dtensor.Mesh, keras.distribution.DeviceMesh)
     if isinstance(mesh, dtensor.Mesh):
         return mesh
-    if not isinstance(mesh, keras.distribution.DeviceMesh):
-        raise TypeError(
-            f"{owner}(mesh={shown(mesh)}): mesh must be a tf.experimental.dtensor.Mesh or a "
-            "keras.distribution.DeviceMesh; tg.dtensor.create_mesh makes one."
-        )
     dims = {name: int(size) for name, size in zip(mesh.axis_names, mesh.shape, strict=True)}
     names = [str(name) for name in mesh.devices.flat]
     processes = jobs.find()
@@ -49,13 +45,9 @@ def as_layout(owner: str, layout: LayoutLike) -> dtensor.Layout:
         TypeError: it is neither.
         ValueError: a `TensorLayout` has no mesh, or names a dimension twice.
     """
+    checks.instance(owner, "layout", layout, dtensor.Layout, keras.distribution.TensorLayout)
     if isinstance(layout, dtensor.Layout):
         return layout
-    if not isinstance(layout, keras.distribution.TensorLayout):
-        raise TypeError(
-            f"{owner}(layout={shown(layout)}): layout must be a tf.experimental.dtensor.Layout or "
-            "a keras.distribution.TensorLayout."
-        )
     where = f"{owner}(layout={shown(layout)})"
     if layout.device_mesh is None:
         raise ValueError(f"{where}: the layout has no mesh; make it with device_mesh.")

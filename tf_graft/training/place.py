@@ -12,7 +12,8 @@ import keras
 import tensorflow as tf
 
 from tf_graft import dtensor
-from tf_graft.dtensor import clients, jobs
+from tf_graft.core import jobs
+from tf_graft.dtensor import clients
 from tf_graft.processes.cluster import end_with_launcher
 from tf_graft.processes.multi_step import multi_step
 from tf_graft.processes.multi_worker import multi_worker
