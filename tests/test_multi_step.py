@@ -49,9 +49,11 @@ def network(make, strategy=None, cls=keras.Model, **compiled):
 
 
 def of_unknown_size():
-    """Batches that nobody knows the number of."""
+    """Batches that nobody knows the number of; copies, as TensorFlow may write into views."""
     batches = tf.data.Dataset.from_generator(
-        lambda: ((X[i : i + BATCH], Y[i : i + BATCH]) for i in range(0, len(X), BATCH)),
+        lambda: (
+            (X[i : i + BATCH].copy(), Y[i : i + BATCH].copy()) for i in range(0, len(X), BATCH)
+        ),
         output_signature=(tf.TensorSpec([None, 3]), tf.TensorSpec([None, 1])),
     )
     return (batches,)
