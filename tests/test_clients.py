@@ -57,7 +57,7 @@ def test_a_model_on_two_clients_equals_one_device(tmp_path):
 
     The clients are started, not forked: sets are in another order in each.
     """
-    both, across, own, gathered, shapes, refusals = column_runs.lines_of(
+    both, across, own, gathered, words, shapes, refusals = column_runs.lines_of(
         ["programs.clients_cases"], {"worker": 2}, 400, python=sys.executable
     )
     assert refusals.keys() == REFUSALS.keys()
@@ -69,6 +69,7 @@ def test_a_model_on_two_clients_equals_one_device(tmp_path):
         (both, whole),
         (across, whole),
         (own, clients_cases.own_share(None, 22)),
+        (words, own),
         (gathered, clients_cases.own_share(None, 21)),
     ):
         column_runs.assert_equal(found, expected, rtol=2e-5)

@@ -1,6 +1,7 @@
 """`tf-graft launch`: real processes, of which none is left behind, whatever happens to them."""
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -245,10 +246,10 @@ def test_what_does_not_go_together_is_refused(strategy, tasks, message):
             "batch_size=32 cannot be divided evenly over 3 devices.",
         ),
         (
-            "strategy: {name: mirrored}",
+            "strategy: {name: parameter_server}",
             ["run.steps_per_execution=2"],
             None,
-            "Keras cannot do several steps at once on replicas; leave it at 1.",
+            "a worker takes one step at a time; leave it at 1.",
         ),
         ("mesh: {batch: 3}", [], None, "evenly over 3 devices of the mesh's 'batch'."),
         ("mesh: {batch: 2}", ["run.jit_compile=true"], None, "a mesh has its own compiler"),
@@ -319,16 +320,23 @@ SHORT = ("run.epochs=2", "run.tensorboard=false", "run.progress=line")
 
 
 @pytest.mark.slow
-def test_workers_learn_what_one_device_learns(tmp_path):
+def test_workers_and_replicas_learn_what_one_device_learns(tmp_path):
     config = CONFIGS / "digits_multi_worker.yaml"
-    code, said = tf_graft("launch", config, *SHORT, "run.dir=two", folder=tmp_path)
-    assert code == 0, said
-    one = tmp_path / "one.yaml"
+    one, replicas = tmp_path / "one.yaml", tmp_path / "replicas.yaml"
     one.write_text(config.read_text().replace("strategy:\n  name: multi_worker\n", ""))
-    code, said = tf_graft("train", one, *SHORT, "run.dir=one", folder=tmp_path)
-    assert code == 0, said
-    for log in ("steps.csv", "metrics.csv"):
-        column_runs.assert_logs_agree(tmp_path / "two" / log, tmp_path / "one" / log)
+    replicas.write_text(
+        config.read_text().replace("name: multi_worker", "name: mirrored\n  devices: 2")
+    )
+    several = "run.steps_per_execution=11"
+    for name, *command in (
+        ("workers", "launch", config, several),
+        ("replicas", "train", replicas, several),
+        ("one", "train", one),
+    ):
+        code, said = tf_graft(*command, *SHORT, f"run.dir={name}", folder=tmp_path)
+        assert code == 0, said
+    for name, log in itertools.product(("workers", "replicas"), ("steps.csv", "metrics.csv")):
+        column_runs.assert_logs_agree(tmp_path / name / log, tmp_path / "one" / log)
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """`tg.multi_worker`: plain `fit` on two real workers learns what one device learns."""
 
 import contextlib
-import re
 
 import keras
 import pytest
@@ -15,14 +14,11 @@ from support import column_runs
 @pytest.mark.slow
 def test_fit_on_workers_equals_one_device():
     """That all workers say the same, bit for bit, `lines_of` sees to."""
-    *lines, refusal = column_runs.lines_of(["programs.multi_worker_cases"], {"worker": 2}, 200)
+    lines = column_runs.lines_of(["programs.multi_worker_cases"], {"worker": 2}, 200)
     for case, line in zip(multi_worker_cases.CASES, lines, strict=True):
         column_runs.assert_equal(
             line, case(contextlib.nullcontext, lambda model: model), case.__name__
         )
-    assert re.match(
-        r"multi_worker: the model '\w+' is compiled with steps_per_execution=2, and", refusal
-    )
 
 
 def test_one_device_stops_where_workers_do():

@@ -117,7 +117,7 @@ COMMON_REFUSALS = [
         )
         for name in ("", "a/b", "two words", 3)
     ],
-    Refusal({"mesh": 8}, TypeError, "(mesh=8): mesh must be a tf.experimental.dtensor.Mesh."),
+    Refusal({"mesh": 8}, TypeError, "(mesh=8): mesh must be a Mesh or DeviceMesh."),
     Refusal(
         {"clip_norm": 1},
         TypeError,

@@ -303,8 +303,15 @@ def test_half_precision_masters_on_replicas(dtype):
 
 @pytest.mark.parametrize("graph", [False, IN_A_FUNCTION])
 @pytest.mark.parametrize("option", ["plain", "together", "not_finite_on_0"])
-def test_one_device_strategy(option, graph):
-    strategy = tf.distribute.OneDeviceStrategy("CPU:1")
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        tf.distribute.OneDeviceStrategy("CPU:1"),
+        tf.distribute.experimental.CentralStorageStrategy(["CPU:1"], "CPU:0"),
+    ],
+    ids=lambda strategy: type(strategy).__name__,
+)
+def test_strategy_of_one_device(strategy, option, graph):
     optimizer, model = problem("adam", option, "rows", strategy.scope(), strategy.scope())
 
     def step(values):
@@ -322,24 +329,22 @@ def test_one_device_strategy(option, graph):
         np.testing.assert_allclose(actual[path], value, rtol=1e-6, atol=1e-6, err_msg=path)
 
 
-def test_central_storage_is_refused_and_nothing_changes():
+@pytest.mark.parametrize("make", [tf_graft.Adam, lambda: tf_graft.wrap(keras.optimizers.Adam())])
+def test_central_storage_of_two_devices_is_refused(make):
     """Its variables can only be written in merge calls, which a decision cannot contain."""
-    strategy = tf.distribute.experimental.CentralStorageStrategy(
-        compute_devices=["/cpu:0", "/cpu:1"], parameter_device="/cpu:0"
-    )
+    strategy = tf.distribute.experimental.CentralStorageStrategy(["CPU:0", "CPU:1"], "CPU:0")
     with strategy.scope():
-        w = keras.Variable([1.0, 2.0], name="w")
-        optimizer = tf_graft.SGD(0.5, name="optimizer")
-        optimizer.build([w])
-
-    @tf.function
-    def step():
-        strategy.run(lambda: optimizer.apply([tf.ones([2])], [w]))
-
-    with pytest.raises(RuntimeError, match="merge_call"):
-        step()
-    np.testing.assert_array_equal(w.numpy(), [1.0, 2.0])
-    assert int(optimizer.iterations.numpy()) == 0
+        keras.utils.set_random_seed(0)
+        model = net(embedding=False)
+        model.compile(make(), "mse")
+    before = samples.state_of(model.optimizer, *model.trainable_variables)
+    with pytest.raises(
+        ValueError, match=r"hidden/kernel' was made under a CentralStorageStrategy of"
+    ):
+        model.fit(np.ones((4, 5), np.float32), np.ones((4, 1), np.float32), verbose=0)
+    assert not model.optimizer.built
+    after = samples.state_of(model.optimizer, *model.trainable_variables)
+    np.testing.assert_equal(after, before)
 
 
 @pytest.mark.parametrize("option", ["plain", "together", "not_finite_on_1"])

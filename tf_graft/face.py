@@ -21,6 +21,7 @@ from tf_graft.optimizers import (
     NovoGrad,
     RMSprop,
 )
+from tf_graft.processes.multi_step import multi_step
 from tf_graft.processes.multi_worker import multi_worker
 from tf_graft.scaling import MixedPrecision
 from tf_graft.wrappers import AGN, LARC, AdaGraft, CenterWeights, LayerwiseRates
@@ -52,6 +53,7 @@ __all__ = [
     "get",
     "get_regularization_loss",
     "list_optimizers",
+    "multi_step",
     "multi_worker",
     "optimize_loss",
     "register",

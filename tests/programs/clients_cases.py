@@ -55,6 +55,17 @@ def distributed(mesh, **how):
     return model
 
 
+def in_words_of_keras():
+    """The mesh and the layouts, and that each client has its own share."""
+    devices = [f"cpu:{i}" for _ in range(SHARES) for i in range(clients.DEVICES)]
+    layout_map = keras.distribution.LayoutMap(
+        keras.distribution.DeviceMesh((2, 2), ("batch", "model"), devices)
+    )
+    for path, axes in LAYOUTS.items():
+        layout_map[path] = tuple(axes)
+    return keras.distribution.ModelParallel(layout_map=layout_map, auto_shard_dataset=False)
+
+
 def weights(model):
     return {v.path: v.numpy().tolist() for v in model.weights}
 
@@ -79,9 +90,13 @@ def whole_batches(mesh, folder):
     return found
 
 
-def own_share(mesh, examples):
+def own_share(mesh, examples, distribution=None):
     """Each client has its own share of the examples, and of the short last batch."""
-    model, logs = distributed(mesh, local_batches=True), BatchLogs()
+    if distribution is None:
+        model = distributed(mesh, local_batches=True)
+    else:
+        model = td.distribute(network(), distribution)
+    logs = BatchLogs()
     data = tf.data.Dataset.from_tensor_slices((X[:examples], Y[:examples]))
     each = BATCH // SHARES
     if mesh is None:  # one share of a batch after the other
@@ -153,6 +168,7 @@ def main():
             whole_batches(across, folder),
             own_share(both, 22),
             own_share(examples, 21),
+            own_share(both, 22, in_words_of_keras()),
             packed(both),
             refusals(examples),
         ):

@@ -168,7 +168,7 @@ def _of_models(place: Any) -> Iterator[Any]:
     distribute, empty = tf_graft.dtensor.distribute, layout_map(mesh)
     yield place("distribute", ("distribute",), things, lambda x: distribute(x, empty))
     yield place("distribute", ("distribute",), things, lambda x: distribute(model, x))
-    for name in ("multi_worker", "get_regularization_loss"):
+    for name in ("multi_step", "multi_worker", "get_regularization_loss"):
         yield place(name, (name,), things, getattr(tf_graft, name))
     shards = no_lists() | {"a tensor in it": [tf.ones([2])]}
     yield place("shards", ("shards",), shards, tf_graft.shards)

@@ -6,15 +6,17 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
+from tf_graft.core.mesh_arguments import LayoutLike, as_layout
 from tf_graft.core.types import TensorLike, VariableLike
 
 
-def to_mesh(value: TensorLike, layout: dtensor.Layout) -> tf.Tensor:
+def to_mesh(value: TensorLike, layout: LayoutLike) -> tf.Tensor:
     """Puts a whole value on a mesh: each device gets its shard.
 
     Args:
         value: an array or ordinary tensor of the layout's rank.
-        layout: its layout on the mesh.
+        layout: its layout on the mesh, a `tf.experimental.dtensor.Layout` or a
+            `keras.distribution.TensorLayout` with a mesh.
 
     Returns:
         A DTensor of the value's shape.
@@ -22,7 +24,7 @@ def to_mesh(value: TensorLike, layout: dtensor.Layout) -> tf.Tensor:
     Raises:
         ValueError: another rank, or a dimension that cannot be divided evenly.
     """
-    array = np.asarray(value)
+    layout, array = as_layout("to_mesh", layout), np.asarray(value)
     specs, mesh = layout.sharding_specs, layout.mesh
     if len(specs) != array.ndim:
         raise ValueError(

@@ -192,7 +192,7 @@ class Optimizer(KerasOptimizer, Algorithm):
         owner = f"{type(self).__name__}.build"
         variables = matching.variables(owner, variables)
         keys = [keras_contract.key_of(self, variable) for variable in variables]
-        replicas.refuse_divided(owner, variables)
+        replicas.refuse_unwritable(owner, variables)
         matching.refuse_untrainable(owner, variables, keys)
         if self.built:
             self.parameters.refuse_others(owner, keys)

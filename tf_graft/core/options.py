@@ -13,6 +13,7 @@ from tensorflow.experimental import dtensor
 from tf_graft.core import checks
 from tf_graft.core.checked import Checked
 from tf_graft.core.checks import shown
+from tf_graft.core.mesh_arguments import MeshLike, as_mesh
 
 ABOVE: dict[str, Any] = {"open_low": True}
 OPTIONAL: dict[str, Any] = {"optional": True}
@@ -68,11 +69,7 @@ def _name(owner: str, name: str, given: Any) -> str:
 
 
 def _mesh(owner: str, name: str, given: Any) -> dtensor.Mesh | None:
-    if given is not None and not isinstance(given, dtensor.Mesh):
-        raise TypeError(
-            f"{owner}({name}={shown(given)}): {name} must be a tf.experimental.dtensor.Mesh."
-        )
-    return given
+    return None if given is None else as_mesh(owner, given)
 
 
 class Common(TypedDict, total=False):
@@ -97,8 +94,9 @@ class Common(TypedDict, total=False):
         gradient_accumulation_steps: an update for every so many calls, at least 2, with the mean
             of their gradients. Counters, schedules and averages see updates only.
         name: the name that the optimizer's variables begin with.
-        mesh: the `tf.experimental.dtensor.Mesh` the state lives on; found from the variables when
-            None. It is not in the config: an optimizer made from one finds its own.
+        mesh: the `tf.experimental.dtensor.Mesh` or `keras.distribution.DeviceMesh` that the state
+            lives on; found from the variables when None. It is not in the config: an optimizer
+            made from one finds its own.
         jit_compile: True compiles the update of dense variables with XLA; False does not; `"auto"`
             takes TensorFlow's in-place kernels where there are some and does not compile.
         sparse: what a row-sparse gradient (`tf.IndexedSlices`) does. `"lazy"`: only touched rows
@@ -127,7 +125,7 @@ class Common(TypedDict, total=False):
         int | None, Option(checks.integer, 2, **OPTIONAL, **UPDATE)
     ]
     name: Annotated[str | None, Option(_name)]
-    mesh: Annotated[dtensor.Mesh | None, Option(_mesh, in_config=False, **DETAIL)]
+    mesh: Annotated[MeshLike | None, Option(_mesh, in_config=False, **DETAIL)]
     jit_compile: Annotated[
         bool | str, Option(checks.choice, ("auto", True, False), default="auto", **UPDATE)
     ]

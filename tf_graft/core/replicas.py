@@ -19,6 +19,7 @@ from tf_graft.core.keras_contract import storage
 from tf_graft.core.types import Gradient, VariableLike
 
 ShardedVariable = tf.__internal__.distribute.ShardedVariable
+CENTRAL = tf.distribute.experimental.CentralStorageStrategy
 VARIABLES = (tf.Variable, keras.Variable, ShardedVariable)
 
 
@@ -187,12 +188,20 @@ def shards(variables: Iterable[VariableLike]) -> list[VariableLike]:
     return [part for variable in given for part in _shards_of(variable) or [variable]]
 
 
-def refuse_divided(owner: str, variables: Iterable[VariableLike]) -> None:
-    """Refuses a variable that is divided into shards.
+def refuse_unwritable(owner: str, variables: Sequence[VariableLike]) -> None:
+    """Refuses variables that no replica can write: divided into shards, or of all replicas.
 
     Raises:
-        ValueError: names it, and what to give instead.
+        ValueError: names one, and what to give instead.
     """
+    strategy = strategy_of(variables)
+    if isinstance(strategy, CENTRAL) and strategy.num_replicas_in_sync > 1:
+        raise ValueError(
+            f"{owner}: '{getattr(variables[0], 'path', variables[0].name)}' was made under a "
+            f"CentralStorageStrategy of {strategy.num_replicas_in_sync} devices, under which no "
+            "replica can write a variable, and the metrics of Keras count wrong; make it under a "
+            "tf.distribute.MirroredStrategy, which takes the same steps."
+        )
     for variable in variables:
         parts = _shards_of(variable)
         if parts:

@@ -13,6 +13,7 @@ import keras
 import numpy as np
 from tensorflow.experimental import dtensor
 
+from tf_graft.core.mesh_arguments import MeshLike, as_mesh
 from tf_graft.core.mesh_tensors import from_mesh, packed
 
 
@@ -21,7 +22,7 @@ def several(mesh: dtensor.Mesh) -> bool:
     return mesh.num_local_devices() < mesh.size
 
 
-def client_share(mesh: dtensor.Mesh, batch_dim: str | None = "batch") -> tuple[int, int]:
+def client_share(mesh: MeshLike, batch_dim: str | None = "batch") -> tuple[int, int]:
     """Returns how many shares the clients divide each batch into, and which is this client's.
 
     Clients that the dimension does not divide have the same share. Call it as you call
@@ -42,6 +43,7 @@ def client_share(mesh: dtensor.Mesh, batch_dim: str | None = "batch") -> tuple[i
         and `dataset.shard(*tg.dtensor.client_share(mesh)).batch(16)` gives it every second example,
         16 of each 32.
     """
+    mesh = as_mesh("client_share", mesh)
     if batch_dim is None:
         return 1, 0
     axis, devices = mesh.dim_names.index(batch_dim), mesh.num_local_devices()

@@ -5,13 +5,14 @@ from typing import cast
 
 from tensorflow.experimental import dtensor
 
+from tf_graft.core.mesh_arguments import MeshLike, as_mesh
 from tf_graft.core.types import Structure
 from tf_graft.dtensor.feed import Feed
 
 
 def pack_batch(
     batch: Structure,
-    mesh: dtensor.Mesh,
+    mesh: MeshLike,
     batch_dim: str | None = "batch",
     local_batches: bool = False,
 ) -> Structure:
@@ -21,7 +22,7 @@ def pack_batch(
         batch: arrays or ordinary tensors in any nesting of tuples, lists and dicts, each with the
             examples in its first dimension. None stays None, a scalar is replicated, and DTensors
             are returned unchanged.
-        mesh: the mesh.
+        mesh: the mesh, a `tf.experimental.dtensor.Mesh` or a `keras.distribution.DeviceMesh`.
         batch_dim: the mesh dimension that shards the examples; None replicates them.
         local_batches: False if every client of the mesh gives the same whole batch, of which each
             uses the part of its devices; True if each gives that part only, as `client_share`
@@ -38,6 +39,7 @@ def pack_batch(
     Example:
         On a mesh with `"batch": 2`, a batch of shape (8, 3) puts 4 examples on each half.
     """
+    mesh = as_mesh("pack_batch", mesh)
     check_batch_dim("pack_batch", mesh, batch_dim)
     return Feed("pack_batch", mesh, batch_dim, local_batches)(batch)
 
@@ -52,7 +54,7 @@ class DTensorDataset:
     Args:
         batches: a batched `tf.data.Dataset` or any other iterable of batches; see `pack_batch`. A
             one-off iterator can be iterated once.
-        mesh: the mesh.
+        mesh: the mesh, a `tf.experimental.dtensor.Mesh` or a `keras.distribution.DeviceMesh`.
         batch_dim: the mesh dimension that shards the examples; None replicates them.
         local_batches: see `pack_batch`. Each client must have the same number of batches.
 
@@ -71,13 +73,13 @@ class DTensorDataset:
     def __init__(
         self,
         batches: Iterable[Structure],
-        mesh: dtensor.Mesh,
+        mesh: MeshLike,
         batch_dim: str | None = "batch",
         local_batches: bool = False,
     ):
-        check_batch_dim("DTensorDataset", mesh, batch_dim)
+        self.mesh = as_mesh("DTensorDataset", mesh)
+        check_batch_dim("DTensorDataset", self.mesh, batch_dim)
         self.batches = batches
-        self.mesh = mesh
         self.batch_dim = batch_dim
         self.local_batches = local_batches
 

@@ -3,10 +3,18 @@
 import re
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 
+import keras
 from tensorflow.experimental import dtensor
 
 from tf_graft.core import checks
 from tf_graft.core.checks import shown
+from tf_graft.core.mesh_arguments import (
+    LayoutLike,
+    MeshLike,
+    as_layout,
+    as_mesh,
+    layout_of,
+)
 
 Spec = Sequence[str | None]
 
@@ -22,13 +30,16 @@ class LayoutMap(MutableMapping[str, dtensor.Layout]):
     is no match.
 
     Args:
-        mesh: the mesh of all layouts.
+        mesh: the mesh of all layouts, a `tf.experimental.dtensor.Mesh` or a
+            `keras.distribution.DeviceMesh`.
         layouts: layouts by expression, to set them all at once. A layout is a
-            `tf.experimental.dtensor.Layout` or one entry per dimension of the variable: the name of
-            the mesh dimension that shards it, or None.
+            `tf.experimental.dtensor.Layout`, a `keras.distribution.TensorLayout`, or one entry per
+            dimension of the variable: the name of the mesh dimension that shards it, or None.
 
     Raises:
-        TypeError: a key is not text; a layout is of another type.
+        TypeError: a key is not text; a layout is of another type; `layouts` is a
+            `keras.distribution.LayoutMap`, whose expressions match otherwise: `distribute` takes
+            it.
         ValueError: a key is not a regular expression, or is set twice; a layout is of another mesh,
             or names a dimension twice or one that the mesh does not have.
 
@@ -39,23 +50,28 @@ class LayoutMap(MutableMapping[str, dtensor.Layout]):
         layout_map = tg.dtensor.LayoutMap(mesh, {"dense/kernel": [None, "model"]})
         layout_map["dense/bias"] = ["model"]
         ```
+
+        On a mesh that Keras describes:
+
+        >>> import keras, tf_graft as tg
+        >>> mesh = keras.distribution.DeviceMesh((1, 1), ("batch", "model"), ["cpu:0"])
+        >>> tg.dtensor.LayoutMap(mesh, {"dense/kernel": (None, "model")})
+        LayoutMap({'dense/kernel': [None, 'model']})
     """
 
-    def __init__(
-        self, mesh: dtensor.Mesh, layouts: Mapping[str, Spec | dtensor.Layout] | None = None
-    ):
-        if not isinstance(mesh, dtensor.Mesh):
-            raise TypeError(
-                f"LayoutMap(mesh={shown(mesh)}): mesh must be a tf.experimental.dtensor.Mesh; "
-                "tg.dtensor.create_mesh makes one."
-            )
-        self.mesh = mesh
+    def __init__(self, mesh: MeshLike, layouts: Mapping[str, Spec | LayoutLike] | None = None):
+        self.mesh = as_mesh("LayoutMap", mesh)
         self._layouts: dict[str, dtensor.Layout] = {}
+        if isinstance(layouts, keras.distribution.LayoutMap):
+            raise TypeError(
+                "LayoutMap: a keras.distribution.LayoutMap matches by Keras' rules, and these are "
+                "others; give it to tg.dtensor.distribute as it is."
+            )
         given = {} if layouts is None else checks.instance("LayoutMap", "layouts", layouts, Mapping)
         for pattern, layout in given.items():
             self[pattern] = layout
 
-    def __setitem__(self, pattern: str, layout: Spec | dtensor.Layout) -> None:
+    def __setitem__(self, pattern: str, layout: Spec | LayoutLike) -> None:
         if not isinstance(pattern, str):
             raise TypeError(f"LayoutMap[{shown(pattern)}]: an expression must be text.")
         if pattern in self._layouts:
@@ -134,29 +150,20 @@ class LayoutMap(MutableMapping[str, dtensor.Layout]):
         return layout
 
     def _checked(self, pattern: str, layout: object) -> dtensor.Layout:
+        where = f"LayoutMap['{pattern}']"
+        if isinstance(layout, keras.distribution.TensorLayout):
+            layout = layout.axes if layout.device_mesh is None else as_layout(where, layout)
         if isinstance(layout, dtensor.Layout):
             if layout.mesh != self.mesh:
-                raise ValueError(f"LayoutMap['{pattern}']: the layout is on another mesh.")
+                raise ValueError(f"{where}: the layout is on another mesh.")
             return layout
         if isinstance(layout, str) or not isinstance(layout, Sequence):
             raise TypeError(
-                f"LayoutMap['{pattern}'] = {shown(layout)}: it must be a layout, or a list with "
-                "a mesh dimension or None for each dimension of the variable."
+                f"{where} = {shown(layout)}: it must be a layout, or a list with a mesh dimension "
+                "or None for each dimension of the variable."
             )
-        specs = [dtensor.UNSHARDED if name is None else name for name in layout]
-        for name in specs:
-            if name != dtensor.UNSHARDED and name not in self.mesh.dim_names:
-                raise ValueError(
-                    f"LayoutMap['{pattern}'] = {_readable(specs)}: the mesh has no dimension "
-                    f"{name!r}, only {', '.join(map(repr, self.mesh.dim_names))}."
-                )
-            if name != dtensor.UNSHARDED and specs.count(name) > 1:
-                raise ValueError(
-                    f"LayoutMap['{pattern}'] = {_readable(specs)}: '{name}' can divide one "
-                    "dimension only."
-                )
-        return dtensor.Layout(specs, self.mesh)
+        return layout_of(f"{where} = {_readable(layout)}", layout, self.mesh)
 
 
-def _readable(specs: Sequence[str]) -> list[str | None]:
+def _readable(specs: Spec) -> list[str | None]:
     return [None if name == dtensor.UNSHARDED else name for name in specs]

@@ -13,6 +13,7 @@ from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.types import Store
 from tf_graft.dtensor import calls, clients, support, training
 from tf_graft.dtensor.dataset import check_batch_dim
+from tf_graft.dtensor.keras_distribution import DistributionLike, in_own_words
 from tf_graft.dtensor.layout_map import LayoutMap
 from tf_graft.dtensor.replicated import move, release, replicate
 
@@ -29,7 +30,7 @@ PLACEMENTS: weakref.WeakKeyDictionary[keras.Model, Placement] = weakref.WeakKeyD
 
 def distribute(
     model: keras.Model,
-    layout_map: LayoutMap,
+    layout_map: DistributionLike,
     batch_dim: str | None = "batch",
     local_batches: bool = False,
 ) -> keras.Model:
@@ -54,12 +55,20 @@ def distribute(
     a callback that reads variables, such as `tg.report.GraftRecorder`, to each with a path of its
     own, and `BackupAndRestore` delete_checkpoint=False.
 
+    A `DataParallel` or `ModelParallel` of `keras.distribution`, written for another backend, says
+    layouts, `batch_dim` and, by auto_shard_dataset=False, `local_batches`. Keras' own rules find
+    the layouts: an expression may match nothing. `set_distribution` has no effect on TensorFlow: a
+    model made under it is an ordinary one, moved by `distribute(model,
+    keras.distribution.distribution())`. Layouts of what layers return (`.../output`) have no effect
+    here, and are refused if they are set.
+
     A table that rows are gathered from, such as an `Embedding`'s, cannot be sharded by rows:
     TensorFlow does not support it. Shard its columns.
 
     Args:
         model: a built model. It is changed in place.
-        layout_map: the variables' layouts. Each of its expressions must match a variable.
+        layout_map: the variables' layouts: a `LayoutMap`, each of whose expressions must match a
+            variable, or a `LayoutMap`, `DataParallel` or `ModelParallel` of `keras.distribution`.
         batch_dim: the mesh dimension that shards the examples of a batch; None replicates them.
         local_batches: on a mesh of several processes, True if each gives `fit`, `evaluate` and
             `predict` its own share of the examples, as `client_share` says; False if all give the
@@ -72,9 +81,9 @@ def distribute(
         TypeError: the model is compiled with an optimizer that is not tf_graft's, which would be
             updated once per device.
         ValueError: the model is not built, is on a mesh already, or was made under a strategy; an
-            expression matches nothing; a layout does not fit its variable; an embedding is sharded
-            by rows; the mesh has no such dimension; the weights begin with other values on another
-            client. Nothing has changed.
+            expression matches nothing, or a Keras map shards nothing; a layout does not fit its
+            variable; an embedding is sharded by rows; the mesh has no such dimension; the weights
+            begin with other values on another client. Nothing has changed.
         RuntimeError: DTensor was used before tf_graft was imported.
 
     Example:
@@ -86,8 +95,8 @@ def distribute(
         ```
     """
     checks.instance("distribute", "model", model, keras.Model)
-    checks.instance("distribute", "layout_map", layout_map, LayoutMap)
     keras_contract.check_order_on_mesh()
+    layout_map, batch_dim, local_batches = in_own_words(model, layout_map, batch_dim, local_batches)
     check_batch_dim("distribute", layout_map.mesh, batch_dim)
     _check_distributable(model, layout_map.mesh)
     layouts = _layouts(model, layout_map)

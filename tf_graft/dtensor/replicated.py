@@ -9,12 +9,13 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from tf_graft.core import keras_contract, slots
+from tf_graft.core.mesh_arguments import MeshLike, as_mesh
 from tf_graft.core.mesh_storage import MeshStorage
 
 T = TypeVar("T")
 
 
-def replicate(target: T, mesh: dtensor.Mesh) -> T:
+def replicate(target: T, mesh: MeshLike) -> T:
     """Replicates the metrics and variables of a custom training loop on every device of a mesh.
 
     On a mesh a `tf.function` would update a variable off the mesh once per device and out of order.
@@ -42,6 +43,7 @@ def replicate(target: T, mesh: dtensor.Mesh) -> T:
         ```
     """
     keras_contract.check_order_on_mesh()
+    mesh = as_mesh("replicate", mesh)
     targets = tf.nest.flatten(target)
     for one in targets:
         _check(one, mesh)

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tf_graft.core import checks, keras_contract
 from tf_graft.core.types import Structure
+from tf_graft.processes.multi_step import multi_step
 
 Step: TypeAlias = Callable[[Structure], Structure]
 
@@ -31,7 +32,7 @@ def multi_worker(model: keras.Model) -> keras.Model:
     `batch_size`, or the batch of a data set, counts the examples of all workers together and should
     be divisible by their number. Call `keras.utils.set_random_seed` first, so that all workers
     shuffle alike. If one worker saves a file, all must, each to its own path. Without `TF_CONFIG`,
-    which describes the workers, this function changes nothing.
+    which describes the workers, this does what `multi_step` does, which it includes.
 
     Args:
         model: created in the strategy's scope; compiled before or after. Modified in place.
@@ -40,8 +41,7 @@ def multi_worker(model: keras.Model) -> keras.Model:
         The same model.
 
     Raises:
-        ValueError: the model was created outside the scope of a `MultiWorkerMirroredStrategy`; or,
-            raised at the first step, it is compiled with `steps_per_execution` above 1.
+        ValueError: the model was created outside the scope of a `MultiWorkerMirroredStrategy`.
 
     Example:
         ```python
@@ -61,25 +61,20 @@ def multi_worker(model: keras.Model) -> keras.Model:
             "tf.distribute.MultiWorkerMirroredStrategy; make and compile it within "
             "`with strategy.scope():`."
         )
+    multi_step(model)
     if model in PREPARED or not strategy.cluster_resolver.cluster_spec():
         return model
     PREPARED.add(model)
     keras_contract.make_metrics_of_one_replica(model)
-    model.train_step = _averaged(model, model.train_step)
-    model.test_step = _averaged(model, model.test_step)
+    model.train_step = _averaged(model.train_step)
+    model.test_step = _averaged(model.test_step)
     return model
 
 
-def _averaged(model: keras.Model, step: Step) -> Step:
+def _averaged(step: Step) -> Step:
     """Adds to each log of a step the axis along which Keras averages over the workers."""
 
     def with_axis(data: Structure) -> Structure:
-        if model.steps_per_execution > 1:
-            raise ValueError(
-                f"multi_worker: the model '{model.name}' is compiled with steps_per_execution="
-                f"{model.steps_per_execution}, and Keras cannot do several steps at once on "
-                "replicas; leave it at 1."
-            )
         return tf.nest.map_structure(lambda value: tf.expand_dims(value, 0), step(data))
 
     return with_axis

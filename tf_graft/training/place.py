@@ -12,8 +12,10 @@ import keras
 import tensorflow as tf
 
 from tf_graft import dtensor
-from tf_graft.dtensor import clients, jobs
+from tf_graft.core import jobs
+from tf_graft.dtensor import clients
 from tf_graft.processes.cluster import end_with_launcher
+from tf_graft.processes.multi_step import multi_step
 from tf_graft.processes.multi_worker import multi_worker
 from tf_graft.training.data import Batches
 from tf_graft.training.errors import Source
@@ -75,8 +77,8 @@ class Place:
         Raises:
             ConfigError: a layout does not fit.
         """
-        if isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy):
-            multi_worker(model)
+        workers = isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy)
+        (multi_worker if workers else multi_step)(model)
         count = 1 if self.strategy is None else self.strategy.num_replicas_in_sync
         x, y = (tf.zeros([count, *s.shape[1:]], s.dtype) for s in data.test.element_spec)
         model.evaluate(x, y, verbose=0)
@@ -131,16 +133,10 @@ def enter(config: RunConfig, source: Source) -> Place:
         return _mesh(config.mesh, config, source)
     if section is None:
         return Place(None, None, True, source)
-    if config.run.steps_per_execution > 1:
-        raise source.error(
-            ("run", "steps_per_execution"),
-            f"steps_per_execution={config.run.steps_per_execution}: Keras cannot do several steps "
-            "at once on replicas; leave it at 1.",
-        )
     if isinstance(section, Mirrored):
         return _mirrored(section, config, source)
     if isinstance(section, ParameterServer):
-        return _parameter_servers(section, source)
+        return _parameter_servers(section, config, source)
     return _multi_worker(config, source)
 
 
@@ -167,7 +163,11 @@ def _multi_worker(config: RunConfig, source: Source) -> Place:
     return Place(strategy, None, chief, source, workers=workers)
 
 
-def _parameter_servers(section: ParameterServer, source: Source) -> Place:
+def _parameter_servers(section: ParameterServer, config: RunConfig, source: Source) -> Place:
+    steps = config.run.steps_per_execution
+    if steps > 1:
+        message = f"steps_per_execution={steps}: a worker takes one step at a time; leave it at 1."
+        raise source.error(("run", "steps_per_execution"), message)
     task, cluster = _tf_config(source)
     if not cluster.get("ps") or not cluster.get("worker"):
         message = "parameter_server: the cluster in TF_CONFIG needs 'worker' and 'ps' tasks."

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-from tf_graft.core import checks
-from tf_graft.dtensor import jobs
+from tf_graft.core import checks, jobs
 
 
 def logical_cpus(count: int) -> list[str]:
