@@ -100,9 +100,9 @@ def halve_a_sum(monkeypatch):
 
 
 def clip_by_half(monkeypatch):
-    clipped = engine.clipping.clipped_update
+    clipped = engine.clipping.clipped
     monkeypatch.setattr(
-        engine.clipping, "clipped_update", lambda u, v, n, all_: clipped(u, v, n, all_ and all_ / 2)
+        engine.clipping, "clipped", lambda u, v, n, all_: clipped(u, v, n, all_ and all_ / 2)
     )
 
 

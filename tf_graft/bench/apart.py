@@ -4,7 +4,6 @@ Prints a line for each case; see `run.py`. Logical devices can be set only once 
 """
 
 import json
-import sys
 
 from tf_graft.bench import process
 from tf_graft.training import start
@@ -24,9 +23,5 @@ def main(asked: str) -> None:
     )
     given = json.loads(asked)
     choice, pace = cases.Choice(*given["choice"]), turns.Pace(*given["pace"])
-    for measured in run.here(given["area"], choice, pace, _say):
+    for measured in run.here(given["area"], choice, pace, process.say):
         print(results.line(measured), file=lines, flush=True)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -4,8 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 Step: TypeAlias = Callable[[], object]
+Shapes: TypeAlias = Sequence[tuple[int, ...]]
 
 RATE = 1e-3  # of every optimizer
+SCALE = 0.01  # of weights and gradients
 OF_A_MESSAGE = 300  # characters
 
 

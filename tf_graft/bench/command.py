@@ -2,7 +2,6 @@
 
 import contextlib
 import signal
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from rich.console import Console
 
 from tf_graft.bench import chart, results, sheets
 from tf_graft.bench.cases import Choice
+from tf_graft.bench.process import say
 from tf_graft.bench.results import Measured
 from tf_graft.bench.run import run
 from tf_graft.bench.turns import CALM, QUICK
@@ -29,13 +29,13 @@ def measured(
     try:
         with _interruptible() as interrupts:
             _save(output, cases)  # what cannot be written fails now
-            for case in run(areas, choice, QUICK if quick else CALM, _say):
+            for case in run(areas, choice, QUICK if quick else CALM, say):
                 cases.append(case)
                 _save(output, cases)
                 if interrupts:
                     raise KeyboardInterrupt
     except KeyboardInterrupt:
-        _say("Interrupted; this is what was measured.")
+        say("Interrupted; this is what was measured.")
         return cases, INTERRUPTED
     return cases, 0
 
@@ -59,10 +59,6 @@ def show(cases: Sequence[Measured], markdown: bool, plot: Path | None) -> None:
 def _save(output: Path | None, cases: Sequence[Measured]) -> None:
     if output:
         results.save(output, cases)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

@@ -11,10 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from tf_graft.bench import peers
-from tf_graft.bench.cases import Candidate, Case, Choice, Step
+from tf_graft.bench.cases import SCALE, Candidate, Case, Choice, Shapes, Step
 from tf_graft.bench.optimizers import OPTIMIZERS, PLAIN, Make, Named
 
-Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 Tensors: TypeAlias = tuple[list[tf.Variable], Callable[[], list[Any]]]
 
 XLA = ("SGD, momentum", "Adam", "Adam, global_clipnorm")
@@ -23,7 +22,6 @@ SMALL = 1500
 ENTRIES = (256, 4096)  # of a small tensor
 TABLES = (100, 1000)
 ROWS, WIDTH, IDS = (100, 10_000), 16, 64  # of a table
-SCALE = 0.01
 
 
 def dense(choice: Choice) -> Iterable[Case]:

@@ -5,17 +5,14 @@ A library is imported when it is measured, and takes as many threads as TensorFl
 
 import functools
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from tf_graft.bench.cases import RATE, Candidate, Step
+from tf_graft.bench.cases import RATE, SCALE, Candidate, Shapes, Step
 from tf_graft.bench.results import cores
 
-Shapes: TypeAlias = Sequence[tuple[int, ...]]
-
-SCALE = 0.01
 # The class, its arguments, and whether the gradients are clipped by their common norm.
 TORCH: dict[str, tuple[str, dict[str, Any], bool]] = {
     "SGD, momentum": ("SGD", {"momentum": 0.9, "fused": True}, False),

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from tf_graft.bench.cases import Candidate, Step
-from tf_graft.bench.peer_steps import STEPS, Shapes
+from tf_graft.bench.cases import Candidate, Shapes, Step
+from tf_graft.bench.peer_steps import STEPS
 
 NEEDED = {"torch": ("torch",), "optax": ("optax", "jax")}
 

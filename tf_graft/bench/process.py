@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from typing import TextIO
 
 
@@ -15,3 +16,8 @@ def output() -> TextIO:
     taken = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     return taken
+
+
+def say(line: str) -> None:
+    """Says what happens, where it is not taken for a figure."""
+    print(line, file=sys.stderr, flush=True)

@@ -10,15 +10,7 @@ import numpy as np
 
 import tf_graft as tg
 from tf_graft.bench.cases import RATE, Candidate, Case, Choice
-from tf_graft.bench.optimizers import (
-    PLAIN,
-    Make,
-    adagraft,
-    agn,
-    both,
-    larc,
-    mixed_precision,
-)
+from tf_graft.bench.optimizers import OPTIMIZERS, PLAIN, Make, agn, mixed_precision
 from tf_graft.bench.training import Task, training
 from tf_graft.core.types import Config
 
@@ -29,14 +21,9 @@ WIDTH = 64
 SMALL, LARGE = 10_000, 1_000_000
 ZIPF = 1.2
 
+MORE = ("Adadelta", "NovoGrad", "LARS", "LAMB", "LARC of SGD", "AdaGraft")
 EVERY: dict[str, Make] = {
-    **{name: named.ours for name, named in PLAIN.items()},
-    "Adadelta": both("Adadelta")[0],
-    "NovoGrad": functools.partial(tg.NovoGrad, RATE),
-    "LARS": functools.partial(tg.LARS, RATE),
-    "LAMB": functools.partial(tg.LAMB, RATE),
-    "LARC of SGD": larc,
-    "AdaGraft": adagraft,
+    **{name: OPTIMIZERS[name].ours for name in (*PLAIN, *MORE)},
     "wrap of Nadam": lambda **options: tg.wrap(keras.optimizers.Nadam(RATE), **options),
     "MixedPrecision of Adam": mixed_precision,
     "AGN of Adam": agn,

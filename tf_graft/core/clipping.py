@@ -11,47 +11,33 @@ from tf_graft.core.update import Update
 
 
 def clipped(
-    gradients: Sequence[Any],
-    clipvalue: float | None,
-    clipnorm: float | None,
-    global_clipnorm: float | None,
-) -> list[Any]:
-    """The gradients, clipped in at most one way; without any, as they are.
-
-    Args:
-        gradients: dense or row-sparse, each row once.
-        clipvalue: the largest magnitude of an entry.
-        clipnorm: the largest L2 norm of a gradient.
-        global_clipnorm: the largest L2 norm of all gradients together.
-    """
-    values = [numerics.values(gradient) for gradient in gradients]
-    if clipvalue is not None:
-        bounded = [tf.clip_by_value(v, -clipvalue, clipvalue) for v in values]
-        return [numerics.like(g, v) for g, v in zip(gradients, bounded, strict=True)]
-    if clipnorm is not None:
-        return [
-            numerics.divided(g, _excess(numerics.norm([v]), clipnorm))
-            for g, v in zip(gradients, values, strict=True)
-        ]
-    if global_clipnorm is not None:
-        excess = _excess(numerics.norm(values), global_clipnorm)
-        return [numerics.divided(gradient, excess) for gradient in gradients]
-    return list(gradients)
-
-
-def clipped_update(
     update: Update,
     clipvalue: float | None,
     clipnorm: float | None,
     global_clipnorm: float | None,
 ) -> Update:
-    """An update whose gradients are clipped; to a global norm, when they are used."""
+    """Clips an update's gradients in at most one way; to a global norm, when they are used.
+
+    Args:
+        update: with gradients that are dense or row-sparse, each row once.
+        clipvalue: the largest magnitude of an entry.
+        clipnorm: the largest L2 norm of a gradient.
+        global_clipnorm: the largest L2 norm of all gradients together.
+    """
     gradients = update.unscaled()
-    if global_clipnorm is None:
-        gradients = clipped(gradients, clipvalue, clipnorm, None)
-        return update._replace(gradients=gradients, scale=None)
-    norm = numerics.norm([numerics.values(g) for g in gradients], update.square)
-    return update._replace(gradients=gradients, scale=_excess(norm, global_clipnorm))
+    values = [numerics.values(gradient) for gradient in gradients]
+    excess = None
+    if clipvalue is not None:
+        values = [tf.clip_by_value(v, -clipvalue, clipvalue) for v in values]
+        gradients = [numerics.like(g, v) for g, v in zip(gradients, values, strict=True)]
+    elif clipnorm is not None:
+        gradients = [
+            numerics.divided(g, _excess(numerics.norm([v]), clipnorm))
+            for g, v in zip(gradients, values, strict=True)
+        ]
+    elif global_clipnorm is not None:
+        excess = _excess(numerics.norm(values, update.square), global_clipnorm)
+    return update._replace(gradients=gradients, scale=excess)
 
 
 def clip_by_global_norm(

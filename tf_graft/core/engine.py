@@ -73,7 +73,7 @@ class Engine:
             scale = self.scaling.divisor()
             ready = self.scaling.penalized(ready, parameters, scale)
             update = Update(ready, parameters, scale, self.state.rates(self.algorithm))
-            update, checks = judge.judged(update, options.nonfinite, options.clips, where)
+            update, checks = judge.judged(update, options, where)
             with tf.control_dependencies(checks):
                 self.exchange.received(update)
                 self._accumulate(update)
@@ -120,8 +120,7 @@ class Engine:
         def decide() -> None:
             sums = [accumulation.take(g, p) for g, p in both]
             finite = None if update.finite is None else self._unspoiled()
-            whole = update._replace(gradients=sums, scale=steps, square=None)
-            self._decide(whole._replace(finite=finite))
+            self._decide(update._replace(gradients=sums, scale=steps, finite=finite, square=None))
 
         self._count("micro_steps")
         last = tf.equal(self.state.count("micro_steps") % steps, 0)
@@ -150,10 +149,10 @@ class Engine:
         if options.use_ema:
             averaging.catch_up(parameters, parts, done, options.ema_momentum)
         if any(clip is not None for clip in options.clips):
-            update = clipping.clipped_update(update, *options.clips)
+            update = clipping.clipped(update, *options.clips)
         self._write(update)
         if options.use_ema:
-            in_place = self.state.takes_kernels and not keras_contract.in_xla()
+            in_place = self.state.takes_kernels
             averaging.update(parameters, parts, done + 1, options.ema_momentum, in_place)
             self._overwrite_when_due(done + 1)
         self._count("iteration")

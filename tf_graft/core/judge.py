@@ -8,29 +8,27 @@ import numpy as np
 import tensorflow as tf
 
 from tf_graft.core import keras_contract, numerics
+from tf_graft.core.options import Options
 from tf_graft.core.update import Update
 
 
-def judged(
-    update: Update, nonfinite: str, clips: Sequence[float | None], where: str
-) -> tuple[Update, list[tf.Operation]]:
+def judged(update: Update, options: Options, where: str) -> tuple[Update, list[tf.Operation]]:
     """The update with its verdict, which may have it skipped; or assertions, which may raise.
 
     Args:
         update: as received.
-        nonfinite: see `tf_graft.core.options.Common`.
-        clips: what its gradients will be clipped to, if not None; the last is `global_clipnorm`.
+        options: say what becomes of it, and how its gradients will be clipped.
         where: class and method, for the message of an assertion.
     """
-    if applies(nonfinite):
+    if applies(options.nonfinite):
         return update, []
     values = [numerics.values(gradient) for gradient in update.gradients]
-    clipped = any(clip is not None and clip <= LARGEST_CLIP for clip in clips)
-    if clipped and clips[-1] is not None and update.scale is None:  # then the norm tells, too
+    clipped = any(clip is not None and clip <= LARGEST_CLIP for clip in options.clips)
+    if clipped and options.global_clipnorm is not None and update.scale is None:  # its norm tells
         update = update._replace(square=numerics.square(values))
     gradients_serve = in_range(values, update.scale, clipped, update.square)
     rates_serve = tf.reduce_all([_serves(rate) for rate in update.rates.values()])
-    if skips(nonfinite):
+    if skips(options.nonfinite):
         return update._replace(finite=gradients_serve & rates_serve), []
     if keras_contract.in_xla():
         raise ValueError(
@@ -68,10 +66,10 @@ def in_range(
 
     The sum over all entries, after the division by `divisor`, costs one pass and is at most what
     `_largest_square` says; it is not where an entry is infinite or NaN. Gradients that are to be
-    clipped need only be finite: a sum that overflows wants an exact check then, and one that is
-    known already, `square`, saves the pass.
+    clipped need only be finite: a sum that overflows wants an exact check then. `square` is that
+    sum, where it is known already and they are to be clipped: it saves the pass.
     """
-    if clipped and square is not None:
+    if square is not None:
         fits = tf.math.is_finite(square)
     else:
         fits = numerics.divided(numerics.divided(_share(tensors), divisor), divisor) <= 1
@@ -97,10 +95,10 @@ def _share(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def _squares(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """The sum of squares, a scalar: in one operation for each tensor, except in XLA."""
+    """The sum of squares of tensors of one dtype, a scalar."""
     if keras_contract.in_xla():
         return tf.add_n([numerics.lane_squares(x) for x in tensors])
-    return 2.0 * tf.add_n([tf.nn.l2_loss(x) for x in tensors])
+    return numerics.square(tensors)
 
 
 def _largest_square(dtype: tf.DType) -> float:

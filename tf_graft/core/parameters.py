@@ -80,7 +80,10 @@ class Parameter:
         return None if tf.executing_eagerly() else tf.convert_to_tensor(self.precise).op
 
     def agrees(self) -> tf.Tensor:
-        """Whether the variable is what its master is rounded to: then `read` gives the master."""
+        """Whether the variable is what its master is rounded to: then `read` gives the master.
+
+        An infinity agrees here with a master that is out of range, which saves a pass.
+        """
         weights = replicas.local(self.variable)
         return tf.reduce_all(tf.equal(tf.cast(self.precise, weights.dtype), weights))
 

@@ -37,8 +37,10 @@ def variable(like: tf.Tensor) -> Iterator[Scratch]:
     handle = tf.raw_ops.VarHandleOp(dtype=like.dtype, shape=like.shape, shared_name=ANONYMOUS)
     zeros = tf.fill(tf.shape(like), -numerics.zero(like.dtype))
     tf.raw_ops.AssignVariableOp(resource=handle, value=zeros)
-    yield Scratch(handle, like)
-    tf.raw_ops.DestroyResourceOp(resource=handle)
+    try:
+        yield Scratch(handle, like)
+    finally:
+        tf.raw_ops.DestroyResourceOp(resource=handle)
 
 
 def added(weights: tf.Tensor, kernel: Callable[[Scratch], None]) -> tf.Tensor:

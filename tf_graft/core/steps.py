@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from tf_graft.core import keras_contract, numerics, once, parameters, replicas, write
+from tf_graft.core import numerics, once, parameters, replicas, write
 from tf_graft.core.algorithm import Algorithm, Delegate
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.point import Point
@@ -59,7 +59,7 @@ class Writer:
     Args:
         algorithm: proposes the steps.
         compiles: whether the steps of dense variables are to be compiled by XLA.
-        takes_kernels: whether in-place kernels can update the variables.
+        takes_kernels: whether in-place kernels update the variables.
     """
 
     algorithm: Algorithm
@@ -128,9 +128,8 @@ class Writer:
         return found if serves and not (decays and algorithm.kernel_reads) else None
 
     def _kernels_serve(self, inexact: bool) -> bool:
-        """Not where they would not be exact on a master; and XLA does as well with `step`."""
-        compiled = self.compiles or keras_contract.in_xla()
-        return self.takes_kernels and not (compiled or inexact)
+        """Not where they would not be exact on a master, nor where `step` is to be compiled."""
+        return self.takes_kernels and not (self.compiles or inexact)
 
     def _write_steps(
         self,

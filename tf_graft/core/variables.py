@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-from tf_graft.core import replicas, rows
+from tf_graft.core import keras_contract, replicas, rows
 from tf_graft.core.algorithm import Algorithm
 from tf_graft.core.parameters import Parameter, Parameters
 from tf_graft.core.types import Scalar
@@ -35,8 +35,8 @@ class State:
 
     @property
     def takes_kernels(self) -> bool:
-        """Whether in-place kernels can update the variables: they know no meshes."""
-        return self.mesh is None
+        """Whether in-place kernels update the variables: not on meshes, nor in XLA."""
+        return self.mesh is None and not keras_contract.in_xla()
 
     def count(self, role: str) -> tf.Tensor:
         """A counter, as the calling replica sees it."""

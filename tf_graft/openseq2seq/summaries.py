@@ -11,6 +11,7 @@ from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.slots import Slot
 from tf_graft.core.types import Gradient, VariableLike
+from tf_graft.core.update import Update
 from tf_graft.core.write import Whole, put
 from tf_graft.scaling import MixedPrecision
 from tf_graft.wrappers import LARC
@@ -126,7 +127,8 @@ class Summaries:
             self._keep("global_gradient_norm", _norm(gradients))
         if len(self._kept) == 1:
             return
-        gradients = clipping.clipped(gradients, *self._clips)
+        update = Update(gradients, parameters, None, {})
+        gradients = clipping.clipped(update, *self._clips).unscaled()
         if "global_clipped_gradient_norm" in self._kept:
             self._keep("global_clipped_gradient_norm", _norm(gradients))
         for gradient, parameter in zip(gradients, parameters, strict=True):

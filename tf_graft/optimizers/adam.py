@@ -21,6 +21,7 @@ from tf_graft.algorithm import (
     register,
     scalar,
 )
+from tf_graft.optimizers.kernels import adam_operands
 
 
 @register
@@ -102,16 +103,10 @@ class Adam(Optimizer):
         self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
     ) -> None:
         operands = {
+            **adam_operands(g, s, self.beta_1, self.beta_2),
             "var": w.handle,
-            "m": s["momentum"].handle,
-            "v": s["velocity"].handle,
-            "beta1_power": scalar(0.0, g.dtype),  # with both powers zero the kernel takes the
-            "beta2_power": scalar(0.0, g.dtype),  # rate as it is
             "lr": _alpha(lr, self.beta_1, self.beta_2, t),
-            "beta1": scalar(self.beta_1, g.dtype),
-            "beta2": scalar(self.beta_2, g.dtype),
             "epsilon": scalar(self.epsilon, g.dtype),
-            "grad": g,
         }
         if self.amsgrad:
             vhat = s["velocity_hat"].handle

@@ -20,8 +20,8 @@ from tf_graft.algorithm import (
     number,
     one_minus_power,
     register,
-    scalar,
 )
+from tf_graft.optimizers.kernels import adam_operands
 from tf_graft.optimizers.layerwise import Layerwise, ratio
 
 
@@ -130,15 +130,9 @@ class LAMB(Layerwise):
         root = tf.sqrt(one_minus_power(self.beta_2, t))
         adam = functools.partial(
             tf.raw_ops.ResourceApplyAdam,
-            m=s["momentum"].handle,
-            v=s["velocity"].handle,
-            beta1_power=scalar(0.0, g.dtype),  # with both powers zero the kernel takes the
-            beta2_power=scalar(0.0, g.dtype),  # rate as it is
+            **adam_operands(g, s, self.beta_1, self.beta_2),
             lr=-root / one_minus_power(self.beta_1, t),
-            beta1=scalar(self.beta_1, g.dtype),
-            beta2=scalar(self.beta_2, g.dtype),
             epsilon=self.epsilon * root,
-            grad=g,
         )
         u = added_by(g, lambda moved: adam(var=moved.handle))
         if decay:

@@ -17,8 +17,8 @@ from tf_graft.algorithm import (
     length,
     number,
     register,
-    scalar,
 )
+from tf_graft.optimizers.kernels import descend
 from tf_graft.optimizers.layerwise import Layerwise, ratio
 
 
@@ -148,17 +148,7 @@ class LARS(Layerwise):
         adapts: bool,
     ) -> None:
         decayed, rate = self._classic(g, w.value(), lr, decay, adapts)
-        if not self.momentum:
-            tf.raw_ops.ResourceApplyGradientDescent(var=w.handle, alpha=rate, delta=decayed)
-            return
-        tf.raw_ops.ResourceApplyKerasMomentum(
-            var=w.handle,
-            accum=s["momentum"].handle,
-            lr=rate,
-            grad=decayed,
-            momentum=scalar(self.momentum, g.dtype),
-            use_nesterov=self.nesterov,
-        )
+        descend(decayed, w, s, rate, self.momentum, self.nesterov)
 
     def _classic(
         self, g: tf.Tensor, w: tf.Tensor, lr: tf.Tensor, decay: float, adapts: bool

@@ -20,6 +20,7 @@ from tf_graft.algorithm import (
     number,
     quotient,
     register,
+    scalar,
     scratch_variable,
 )
 
@@ -123,9 +124,9 @@ class RMSprop(Optimizer):
                 "ms": s["velocity"].handle,
                 "mom": momentum.handle,
                 "lr": lr,
-                "rho": self.rho,
-                "momentum": self.momentum,
-                "epsilon": self.epsilon,
+                "rho": scalar(self.rho, g.dtype),
+                "momentum": scalar(self.momentum, g.dtype),
+                "epsilon": scalar(self.epsilon, g.dtype),
                 "grad": g,
             }
             if self.centered:

@@ -16,8 +16,8 @@ from tf_graft.algorithm import (
     boolean,
     number,
     register,
-    scalar,
 )
+from tf_graft.optimizers.kernels import descend
 
 
 @register
@@ -86,14 +86,4 @@ class SGD(Optimizer):
     def kernel(
         self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
     ) -> None:
-        if not self.momentum:
-            tf.raw_ops.ResourceApplyGradientDescent(var=w.handle, alpha=lr, delta=g)
-            return
-        tf.raw_ops.ResourceApplyKerasMomentum(
-            var=w.handle,
-            accum=s["momentum"].handle,
-            lr=lr,
-            grad=g,
-            momentum=scalar(self.momentum, g.dtype),
-            use_nesterov=self.nesterov,
-        )
+        descend(g, w, s, lr, self.momentum, self.nesterov)

@@ -131,12 +131,17 @@ class GraftRecorder(keras.callbacks.Callback):
                 "GraftRecorder.record: it has no optimizer yet; give it `optimizer`, or give it to "
                 "fit as a callback."
             )
-        step = int(self._graft.iterations.numpy())
-        if step == self._last or step % self.every:
+        file = self._file
+        if file is None or self.every > 1:  # else the count comes with the norms, in one call
+            step = int(self._graft.iterations.numpy())
+            if step == self._last or step % self.every:
+                return
+            file = file or self._open(self._graft, step - 1)
+        count, measured = self._measure()
+        step, row = int(count.numpy()), measured.numpy()
+        if step == self._last:
             return
-        file = self._file or self._open(self._graft, step - 1)
         self._last = step
-        row = self._measure().numpy()
         norms = row[1:].reshape(-1, len(COLUMNS))
         file.append(step, row[0], norms)
         if self._writer is not None and step % (self.every * SUMMARIES_EVERY) == 0:
@@ -151,7 +156,7 @@ class GraftRecorder(keras.callbacks.Callback):
     def _open(self, graft: Graft, step: int) -> RecordFile:
         self._last = step
         self._file = RecordFile(self.path, _header(graft), step, self.every)
-        self._measure = tf.function(lambda: _row(graft))
+        self._measure = tf.function(lambda: _measured(graft)).get_concrete_function()
         return self._file
 
 
@@ -197,13 +202,14 @@ def measuring(optimizer: OptimizerLike) -> Graft:
     raise ValueError("GraftRecorder: the AdaGraft has diagnostic=False; make it True.")
 
 
-def _row(graft: Graft) -> tf.Tensor:
-    """Returns one tensor: the graft's rate in the last update and three norms for each variable."""
+def _measured(graft: Graft) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the number of the last update; its rate and three norms for each variable, in one."""
     values = [_rate(graft)]
     for norms in graft.norms().values():
         weights = tf.cast(tf.convert_to_tensor(norms.variable), tf.float32)
         values += [norms.magnitude, norms.direction, tf.sqrt(2.0 * tf.nn.l2_loss(weights))]
-    return tf.stack([tf.cast(value, tf.float32) for value in values])
+    row = tf.stack([tf.cast(value, tf.float32) for value in values])
+    return tf.convert_to_tensor(graft.iterations), row
 
 
 def _rate(graft: Graft) -> Scalar:
