@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import keras
 import tensorflow as tf
-
 from tensorflow.experimental import dtensor
 
 from tf_graft.core import numerics, replicas, slots

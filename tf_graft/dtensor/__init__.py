@@ -1,6 +1,7 @@
 """Training Keras 3 models on a DTensor mesh."""
 
 from tf_graft.core.mesh_tensors import from_mesh, to_mesh
+from tf_graft.dtensor.costs import memory, traffic
 from tf_graft.dtensor.dataset import DTensorDataset, pack_batch
 from tf_graft.dtensor.layout_map import LayoutMap
 from tf_graft.dtensor.meshes import create_mesh, logical_cpus
@@ -16,7 +17,9 @@ __all__ = [
     "from_mesh",
     "layout_map_of",
     "logical_cpus",
+    "memory",
     "pack_batch",
     "replicate",
     "to_mesh",
+    "traffic",
 ]

@@ -111,7 +111,7 @@ def distribute(
     if model.compiled and model.optimizer is not None:
         model.optimizer.settle(layout_map.mesh)
     calls.replace(model, layout_map.mesh)
-    training.install(model, layout_map.mesh, batch_dim, lambda: _follow(model))
+    training.install(model, layout_map.mesh, batch_dim, lambda: follow(model))
     return model
 
 
@@ -129,8 +129,7 @@ def collect(model: keras.Model) -> keras.Model:
     Raises:
         ValueError: the model is not on a mesh.
     """
-    if model not in PLACEMENTS:
-        raise ValueError(f"collect: the model '{model.name}' is not on a mesh.")
+    placement_of("collect", model)
     training.uninstall(model)
     calls.restore(model)
     release(model.metrics)
@@ -140,6 +139,17 @@ def collect(model: keras.Model) -> keras.Model:
     del PLACEMENTS[model]
     _attach(model, remade)
     return model
+
+
+def placement_of(owner: str, model: keras.Model) -> Placement:
+    """Returns how a model was distributed.
+
+    Raises:
+        ValueError: it is not on a mesh.
+    """
+    if model not in PLACEMENTS:
+        raise ValueError(f"{owner}: the model '{model.name}' is not on a mesh.")
+    return PLACEMENTS[model]
 
 
 def layout_map_of(model: keras.Model) -> LayoutMap | None:
@@ -206,7 +216,7 @@ def _distinct(variables: Iterable[keras.Variable]) -> list[keras.Variable]:
     return list({id(variable): variable for variable in variables}.values())
 
 
-def _follow(model: keras.Model) -> None:
+def follow(model: keras.Model) -> None:
     """Moves variables made since then to the mesh, such as those of metrics."""
     mesh = PLACEMENTS[model].layout_map.mesh
     for variable in _variables(model):

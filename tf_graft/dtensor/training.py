@@ -5,7 +5,7 @@ that they call on a batch: those here move the batch to the mesh and the results
 """
 
 from collections.abc import Callable, Iterator
-from typing import NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import keras
 import tensorflow as tf
@@ -41,19 +41,19 @@ def install(
         check_optimizer("fit", model.optimizer)
         support.check_trainable(model)
         if model.train_function is None or force:
-            step = _Step(model, model.train_step, feed, follow)
+            step = Step(model, model.train_step, feed, follow)
             model.train_function = _over_iterator(model, step)
         return model.train_function
 
     def make_test_function(force: bool = False) -> Callable[[Batches], Structure]:
         if model.test_function is None or force:
-            step = _Step(model, model.test_step, feed, follow)
+            step = Step(model, model.test_step, feed, follow)
             model.test_function = _over_iterator(model, step)
         return model.test_function
 
     def make_predict_function(force: bool = False) -> Callable[[list[Structure]], Structure]:
         if model.predict_function is None or force:
-            model.predict_function = _over_list(_Step(model, model.predict_step, feed, None))
+            model.predict_function = _over_list(Step(model, model.predict_step, feed, None))
         return model.predict_function
 
     made = (make_train_function, make_test_function, make_predict_function, _refused_export(model))
@@ -108,8 +108,15 @@ class Feed:
         return pack_batch(batch, self.mesh, None if short and uneven else self.batch_dim)
 
 
-class _Step:
-    """Runs a model's step on the mesh, from a batch on the host to results on the host."""
+class Step:
+    """Runs a model's step on the mesh, from a batch on the host to results on the host.
+
+    Args:
+        model: the model.
+        step: one of its steps.
+        feed: moves batches to the mesh.
+        follow: moves variables that the model makes on the first batch to the mesh.
+    """
 
     def __init__(
         self,
@@ -121,14 +128,11 @@ class _Step:
         self.model = model
         self.feed = feed
         self.follow = follow
-        self.run = step if model.run_eagerly else tf.function(step, autograph=False)
+        self.run: Any = step if model.run_eagerly else tf.function(step, autograph=False)
 
     def __call__(self, batch: Structure) -> Structure:
-        packed = self.feed(batch)
-        if self.follow is not None:
-            keras_contract.make_metrics(self.model, packed)
-            self.follow()
-            self.follow = None
+        """Runs the step on a batch."""
+        packed = self.packed(batch)
         try:
             with dtensor.default_mesh(self.feed.mesh):  # for tensors that a step creates
                 outputs = self.run(packed)
@@ -137,8 +141,17 @@ class _Step:
             raise
         return tf.nest.map_structure(from_mesh, outputs)
 
+    def packed(self, batch: Structure) -> Structure:
+        """Moves a batch to the mesh, after the variables that the model makes on the first one."""
+        packed = self.feed(batch)
+        if self.follow is not None:
+            keras_contract.make_metrics(self.model, packed)
+            self.follow()
+            self.follow = None
+        return packed
 
-def _over_iterator(model: keras.Model, step: _Step) -> Callable[[Batches], Structure]:
+
+def _over_iterator(model: keras.Model, step: Step) -> Callable[[Batches], Structure]:
     """Makes a function that runs a step on each batch of an execution, for the last logs."""
 
     def function(iterator: Batches) -> Structure:
@@ -154,7 +167,7 @@ def _over_iterator(model: keras.Model, step: _Step) -> Callable[[Batches], Struc
     return function
 
 
-def _over_list(step: _Step) -> Callable[[list[Structure]], Structure]:
+def _over_list(step: Step) -> Callable[[list[Structure]], Structure]:
     """Makes a function that runs a step on each batch of a list and concatenates the results."""
 
     def function(batches: list[Structure]) -> Structure:

@@ -70,7 +70,8 @@ class Place:
     def _put_on_mesh(self, model: keras.Model, section: Mesh) -> None:
         try:
             mesh = dtensor.create_mesh({"batch": section.batch, "model": section.model})
-            dtensor.distribute(model, dtensor.LayoutMap(mesh, section.layouts))
+            layout_map = dtensor.LayoutMap(mesh, section.layouts)
+            dtensor.distribute(model, layout_map, shard_slots=section.shard_slots)
         except (ValueError, TypeError) as error:
             message = str(error).partition("\n")[0]
             named = [pattern for pattern in section.layouts if f"['{pattern}']" in message]
