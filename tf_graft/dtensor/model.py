@@ -200,8 +200,8 @@ def _layouts(model: keras.Model, layout_map: LayoutMap) -> dict[int, dtensor.Lay
 def _divided(layout: dtensor.Layout, shape: Sequence[int], dim: str) -> dtensor.Layout:
     """The layout, with its first whole dimension that fits divided over that of the mesh, too."""
     specs, parts = list(layout.sharding_specs), layout.mesh.dim_size(dim)
-    for axis, (length, spec) in enumerate(zip(shape, specs, strict=True)):
-        if dim not in specs and spec == dtensor.UNSHARDED and length and length % parts == 0:
+    for axis, length in enumerate(shape):
+        if dim not in specs and layout.num_shards(axis) == 1 and length and length % parts == 0:
             specs[axis] = dim
     return dtensor.Layout(specs, layout.mesh)
 
