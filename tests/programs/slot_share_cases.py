@@ -4,7 +4,6 @@ Run by `test_dtensor.py`, in a process of its own.
 """
 
 import functools
-import math
 
 import keras
 import numpy as np
@@ -152,7 +151,7 @@ def test_what_is_refused():
     layout_map = td.LayoutMap(mesh(), LAYOUTS)
     with pytest.raises(ValueError, match=r"batch_dim=None, shard_slots=True.*name a dimension"):
         td.distribute(model, layout_map, None, shard_slots=True)
-    with pytest.raises(TypeError, match="shard_slots=1.: shard_slots must be True or False"):
+    with pytest.raises(TypeError, match=r"shard_slots=1.: shard_slots must be True or False"):
         td.distribute(model, layout_map, shard_slots=1)
     for function in (td.memory, lambda model: td.traffic(model, (np.ones(4),))):
         with pytest.raises(ValueError, match="is not on a mesh"):
