@@ -1,11 +1,13 @@
 """Prints the matrix: optimizer x execution x option, each held against the float64 oracle.
 
     python tests/matrix.py [--through model] [--output matrix.md] [--all] [--every 1] [--jobs 2]
+        [--run 2_clients]
 
 Two parts: through a compiled Keras model, as users meet an optimizer, and through `apply` alone. A
 cell is the largest error of weights and averages after four steps, as a share of what is allowed:
 0.2 is a fifth of it. `no` is a refusal, whose reason is below the tables. With `--every 3` one
-cell in three is computed, and each option of an optimizer in some of the executions.
+cell in three is computed, and each option of an optimizer in some of the executions; with `--run`
+those of one execution.
 """
 
 import argparse
@@ -33,11 +35,13 @@ TITLES = {
     "rows": "mesh: rows",
     "columns": "mesh: columns",
     "both": "mesh: both",
+    "2_clients": "mesh of 2 processes",
     "tpu": "TPU, traced",
 }
 # What is run, the slowest first: each is a column, but for the mesh, which has several.
-RUNS = ("mesh", "4_replicas", "xla", "2_workers", "2_replicas", "shards", "tpu", "function")
-RUNS += ("parameter_server", "eager")
+RUNS = ("2_clients", "mesh", "4_replicas", "xla", "2_workers", "2_replicas", "shards", "tpu")
+RUNS += ("function", "parameter_server", "eager")
+RUN_OF = dict.fromkeys(("replicated", "rows", "columns", "both"), "mesh")  # of columns
 ONE_PART_HAS = {"tpu": "model", "rows": "apply", "columns": "apply"}  # columns of one part alone
 LIMIT = 3600.0
 HEAD = """# Optimizer x execution x option
@@ -56,12 +60,18 @@ class Part:
         through: "model" or "apply".
         names: the rows.
         every: of how many cells one is computed.
+        run: the only execution; None for all.
     """
 
-    def __init__(self, through, names, every=1):
+    def __init__(self, through, names, every=1, run=None):
         self.through, self.names, self.every = through, names, every
-        self.columns = [name for name in TITLES if ONE_PART_HAS.get(name, through) == through]
-        self.runs = [run for run in RUNS if run == "mesh" or run in self.columns]
+        wanted = RUNS if run is None else [run]
+        self.columns = [
+            name
+            for name in TITLES
+            if ONE_PART_HAS.get(name, through) == through and RUN_OF.get(name, name) in wanted
+        ]
+        self.runs = [run for run in wanted if run in {RUN_OF.get(c, c) for c in self.columns}]
         self.cells = {}
         self.reasons = []
 
@@ -159,7 +169,7 @@ def parts_of(given):
         asked = given.samples.split(",")
         rows = {"model": asked, "apply": [name for name in asked if name in samples.BY_NAME]}
     wanted = [given.through] if given.through else ["model", "apply"]
-    return [Part(through, rows[through], given.every) for through in wanted]
+    return [Part(through, rows[through], given.every, given.run) for through in wanted]
 
 
 def main():
@@ -170,6 +180,7 @@ def main():
     arguments.add_argument("--every", type=int, default=1)
     arguments.add_argument("--jobs", type=int, default=2)
     arguments.add_argument("--samples")
+    arguments.add_argument("--run", choices=RUNS)
     given = arguments.parse_args()
     parts = parts_of(given)
     began = time.monotonic()

@@ -4,7 +4,6 @@ import contextlib
 import re
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -13,25 +12,14 @@ from programs import multi_worker_cases
 from support import column_runs
 
 
-def assert_equal(mine, its, where=""):
-    """Of the same structure, within what another order of sums makes."""
-    if isinstance(mine, dict):
-        assert mine.keys() == its.keys(), where
-        for name in mine:
-            assert_equal(mine[name], its[name], f"{where} {name}")
-    elif isinstance(mine, list) and isinstance(mine[0], dict):
-        for number, (one, other) in enumerate(zip(mine, its, strict=True)):
-            assert_equal(one, other, f"{where} {number}")
-    else:
-        np.testing.assert_allclose(mine, its, rtol=2e-6, atol=2e-6, err_msg=where)
-
-
 @pytest.mark.slow
 def test_fit_on_workers_equals_one_device():
     """That all workers say the same, bit for bit, `lines_of` sees to."""
     *lines, refusal = column_runs.lines_of(["programs.multi_worker_cases"], {"worker": 2}, 200)
     for case, line in zip(multi_worker_cases.CASES, lines, strict=True):
-        assert_equal(line, case(contextlib.nullcontext, lambda model: model), case.__name__)
+        column_runs.assert_equal(
+            line, case(contextlib.nullcontext, lambda model: model), case.__name__
+        )
     assert re.match(
         r"multi_worker: the model '\w+' is compiled with steps_per_execution=2, and", refusal
     )
@@ -42,7 +30,7 @@ def test_one_device_stops_where_workers_do():
     case = multi_worker_cases.not_a_number(contextlib.nullcontext, lambda model: model)
     assert case == {"batches": 2, "skipped": 1}
     with pytest.raises(AssertionError, match="skipped"):
-        assert_equal(case, case | {"skipped": 0})
+        column_runs.assert_equal(case, case | {"skipped": 0})
 
 
 def test_without_tf_config_nothing_changes(monkeypatch):

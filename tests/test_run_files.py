@@ -90,12 +90,13 @@ def test_a_run_that_has_gone_further_is_not_cut_short(folder):
 
 
 def test_a_run_on_a_mesh_is_saved_and_goes_on(folder):
-    """In processes of their own: each needs devices of its own."""
+    """In processes of their own: each needs devices of its own. It goes on with divided slots."""
     config = folder / "config.yaml"
     text = config.read_text().replace("adagraft", "adam").partition("  diagnostic")
     config.write_text(f"{text[0]}{text[2].partition('momentum: 0.9')[2]}{MESH}")
     for epochs, said in {1: "Training a model", 2: "after step 3 of 6"}.items():
-        command = [forked.python(), "-m", "tf_graft", "train", str(config), f"run.epochs={epochs}"]
+        given = [f"run.epochs={epochs}", f"mesh.shard_slots={'false' if epochs == 1 else 'true'}"]
+        command = [forked.python(), "-m", "tf_graft", "train", str(config), *given]
         done = subprocess.run(
             [*command, f"run.dir={folder / 'mesh'}"], capture_output=True, text=True, timeout=300
         )

@@ -76,6 +76,11 @@ STARTS = {
         Part("mesh", ["adam", "adagrad", "lars"], ["plain", "together"]),
         in_models("mesh", ["rmsprop_centered_momentum", "lamb", "agn_updates"], 5),
     ],
+    "2_clients": [
+        Part("2_clients", ["adam", "graft_schedules_global"], ["together", "not_finite"]),
+        in_turn("2_clients", ["adagrad", "lamb", "wrapped_nadam"], 9),
+        in_models("2_clients", WRAPPERS, 8),
+    ],
 }
 
 

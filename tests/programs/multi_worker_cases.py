@@ -20,22 +20,13 @@ import tensorflow as tf
 
 import tf_graft as tg
 from programs.strategy_cases import workers
+from support.batch_logs import BatchLogs
 from tf_graft.processes.cluster import end_with_launcher
 
 RANDOM = np.random.default_rng(0)
 IDS = RANDOM.integers(0, 6, (48, 5)).astype("int32")  # every batch repeats some
 LABELS = (IDS.sum(1, keepdims=True) > 12).astype("float32")
 BATCH = 8
-
-
-class BatchLogs(keras.callbacks.Callback):
-    """Keeps what callbacks are told after each batch."""
-
-    def on_train_begin(self, logs=None):
-        self.kept = []
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.kept.append({name: float(value) for name, value in logs.items()})
 
 
 class OwnStep(keras.Model):

@@ -15,20 +15,18 @@ import json
 import os
 import pathlib
 import sys
-from unittest import mock
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 import tensorflow as tf
-from tensorflow.python.eager import context
 
+from support import clients
 from support.column_runs import TASKS, Part
 from tf_graft import dtensor as meshes
 from tf_graft.processes.cluster import end_with_launcher
 
 DEVICES = 4
-HEARTBEAT = 120_000  # milliseconds; 10 s are usual
 
 
 def strategy_of(column):
@@ -45,16 +43,16 @@ def strategy_named(kind):
         return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(int(kind[0]))])
     if kind == "2_workers":
         return workers()
+    if kind == "2_clients":
+        return clients.join()
     if kind in TASKS:
         return parameter_servers(2 if kind == "shards" else 1)
     return None
 
 
 def workers():
-    """That of workers, whose heartbeats may be late: the machine is busy in tests."""
-    made = context.Context.configure_coordination_service
-    patient = functools.partialmethod(made, heartbeat_timeout_in_ms=HEARTBEAT)
-    with mock.patch.object(context.Context, "configure_coordination_service", patient):
+    """That of workers."""
+    with clients.patient():
         return tf.distribute.MultiWorkerMirroredStrategy()
 
 
@@ -82,8 +80,8 @@ def place_of(column, strategy):
     if strategy is not None:
         graph = column == "one_device" or column.endswith("function")
         return columns.Replicas(strategy, *([tf.function] if graph else []))
-    if column == "mesh":
-        return columns.Mesh()
+    if column in ("mesh", "2_clients"):
+        return columns.Mesh() if column == "mesh" else columns.Clients()
     wraps = {"function": tf.function, "xla": functools.partial(tf.function, jit_compile=True)}
     return columns.OneDevice(*([wraps[column]] if column in wraps else []))
 
@@ -98,8 +96,13 @@ def model_place_of(column, strategy):
         return model_columns.Workers(strategy, jit_compile=False)
     if strategy is not None:
         return model_columns.Replicas(strategy, jit_compile=False)
-    if column in ("mesh", "tpu"):
-        return (model_columns.Mesh if column == "mesh" else model_columns.Traced)(jit_compile=False)
+    compiled_not = {
+        "mesh": model_columns.Mesh,
+        "2_clients": model_columns.Clients,
+        "tpu": model_columns.Traced,
+    }
+    if column in compiled_not:
+        return compiled_not[column](jit_compile=False)
     eager = column == "eager"
     return model_columns.OneDevice(run_eagerly=eager, jit_compile=column == "xla")
 
@@ -126,7 +129,8 @@ def main():
     given = arguments.parse_args()
     tf.get_logger().setLevel("ERROR")
     first = given.parts[0].column
-    meshes.logical_cpus(1 if first in TASKS else DEVICES)
+    if first != "2_clients":  # which divides its own
+        meshes.logical_cpus(1 if first in TASKS else DEVICES)
     strategy_of(first)
     task = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {})
     file = f"{task.get('type', 'chief')}_{task.get('index', 0)}.jsonl"

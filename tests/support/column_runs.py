@@ -25,6 +25,7 @@ ENVIRONMENT = {"PYTHONPATH": f"{ROOT}:{TESTS}", "TF_CPP_MIN_LOG_LEVEL": "2"}
 # The tasks of a column that runs as a cluster.
 TASKS = {
     "2_workers": {"worker": 2},
+    "2_clients": {"worker": 2},
     "parameter_server": {"chief": 1, "worker": 2, "ps": 1},
     "shards": {"chief": 1, "worker": 2, "ps": 2},
 }
@@ -57,15 +58,15 @@ def run(*parts, seconds=300):
     return [[line for line in lines if line["part"] == i] for i in range(len(parts))]
 
 
-def program(module, *arguments):
+def program(module, *arguments, python=None):
     """The command that runs a module of the tests, of which all import TensorFlow."""
-    return [forked.python(), "-m", module, *map(str, arguments)]
+    return [python or forked.python(), "-m", module, *map(str, arguments)]
 
 
-def lines_of(arguments, tasks, seconds):
+def lines_of(arguments, tasks, seconds, python=None):
     """What a program writes, alone or as a cluster of tasks: the lines that all agree on."""
     with tempfile.TemporaryDirectory() as folder:
-        command = program(*arguments, "--out", folder)
+        command = program(*arguments, "--out", folder, python=python)
         if tasks:
             with Cluster(command, tasks, ENVIRONMENT) as cluster:
                 assert_ends(cluster, seconds)
@@ -104,6 +105,19 @@ def run_alone(command, seconds, **environment):
             os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == 0, said[-5000:]
     return said
+
+
+def assert_equal(mine, its, where="", rtol=2e-6):
+    """Of the same structure, within what another order of sums makes."""
+    if isinstance(mine, dict):
+        assert mine.keys() == its.keys(), where
+        for name in mine:
+            assert_equal(mine[name], its[name], f"{where} {name}", rtol)
+    elif isinstance(mine, list) and isinstance(mine[0], dict):
+        for number, (one, other) in enumerate(zip(mine, its, strict=True)):
+            assert_equal(one, other, f"{where} {number}", rtol)
+    else:
+        np.testing.assert_allclose(mine, its, rtol=rtol, atol=2e-6, err_msg=where)
 
 
 def assert_logs_agree(path, other, rtol=1e-5):

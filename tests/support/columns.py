@@ -8,7 +8,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 import tf_graft
-from support import cells, samples
+from support import cells, clients, samples
 from tf_graft import dtensor as meshes
 
 LAYOUTS = {
@@ -167,7 +167,7 @@ class Mesh(OneDevice):
 
     def __init__(self):
         super().__init__()
-        self.mesh = meshes.create_mesh({"x": 2, "y": 2})
+        self.mesh = clients.mesh({"x": 2, "y": 2})
 
     def layout(self, path, rank):
         specs = LAYOUTS[path.split("/")[0]][:rank]
@@ -200,17 +200,28 @@ class Mesh(OneDevice):
         return cells.as_gradients(values, rows, self.problem.shapes)
 
     def judged(self, sample, option, optimizer, model):
-        def read(variable):
-            return meshes.from_mesh(raw(variable).read_value()).numpy()
-
-        found = cells.left_by(optimizer, model, read)
+        found = cells.left_by(optimizer, model, self.read)
         return {
             layout: cells.judged(sample, option, found, self.problem, only=f"{layout}/")
             for layout in LAYOUTS
         }, found
 
+    def read(self, variable):
+        return meshes.from_mesh(raw(variable).read_value()).numpy()
+
     def refused(self, cell):
         return dict.fromkeys(LAYOUTS, cell)
+
+
+class Clients(Mesh):
+    """On a mesh of two processes of two devices, a cell for all layouts."""
+
+    def judged(self, sample, option, optimizer, model):
+        found = cells.left_by(optimizer, model, self.read)
+        return {"": cells.judged(sample, option, found, self.problem)}, found
+
+    def refused(self, cell):
+        return {"": cell}
 
 
 def raw(variable):

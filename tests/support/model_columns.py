@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 import tf_graft
-from support import cells, model_cells, model_rows
+from support import cells, clients, model_cells, model_rows
 from tf_graft import dtensor as meshes
 
 # How the variables lie on a mesh of 2 x 2, whose dimension x divides the examples: whole on every
@@ -140,16 +140,17 @@ class Workers(Replicas):
 class Mesh(OneDevice):
     """On a mesh of 2 x 2, a model for each way its variables lie."""
 
-    columns = tuple(LAYOUTS)
+    columns: tuple[str, ...] = tuple(LAYOUTS)
     problem = model_cells.Problem(mesh=True)
 
     def __init__(self, **how):
         super().__init__(**how)
-        self.mesh = meshes.create_mesh({"x": 2, "y": 2})
+        self.mesh = clients.mesh({"x": 2, "y": 2})
 
     def run(self, name, option, column):
         model, watch = self.made(name, option), Watch(self.weights)
-        meshes.distribute(model, meshes.LayoutMap(self.mesh, LAYOUTS[column]), batch_dim="x")
+        layouts = LAYOUTS[column or "both"]
+        meshes.distribute(model, meshes.LayoutMap(self.mesh, layouts), batch_dim="x")
         self.fit(model, option, [watch])
         return watch.weights, self.weights(model), model.optimizer
 
@@ -158,6 +159,12 @@ class Mesh(OneDevice):
 
     def host(self, tensor):
         return meshes.from_mesh(tensor)
+
+
+class Clients(Mesh):
+    """On a mesh of two processes of two devices; x divides the examples among the processes."""
+
+    columns = ("",)
 
 
 class Traced(OneDevice):

@@ -1,5 +1,7 @@
 """Moves tensors from the host to a mesh, and back."""
 
+from collections.abc import Callable
+
 import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
@@ -32,10 +34,20 @@ def to_mesh(value: TensorLike, layout: dtensor.Layout) -> tf.Tensor:
                 f"to_mesh: dimension {axis} of a value of shape {array.shape} cannot be divided "
                 f"evenly over the {mesh.dim_size(name)} devices of '{name}'."
             )
-    shards = []
+    return packed(layout, lambda place: array[_shard(array.shape, specs, mesh, place)])
+
+
+def packed(layout: dtensor.Layout, shard: Callable[[dict[str, int]], np.ndarray]) -> tf.Tensor:
+    """Makes a DTensor of the shards of this client's devices.
+
+    Args:
+        layout: its layout.
+        shard: returns the shard of a device from its place in the mesh, by dimension.
+    """
+    shards, mesh = [], layout.mesh
     for device, place in zip(mesh.local_devices(), mesh.local_device_locations(), strict=True):
         with tf.device(device):
-            shards.append(tf.constant(array[_shard(array.shape, specs, mesh, place)]))
+            shards.append(tf.constant(shard(place)))
     return dtensor.pack(shards, layout)
 
 

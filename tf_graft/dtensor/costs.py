@@ -13,8 +13,10 @@ from tensorflow.experimental import dtensor
 
 from tf_graft.core import keras_contract, write
 from tf_graft.core.types import Structure
-from tf_graft.dtensor.model import follow, placement_of
-from tf_graft.dtensor.training import Feed, Step
+from tf_graft.dtensor.feed import Feed
+from tf_graft.dtensor.model import follow
+from tf_graft.dtensor.placements import placement_of
+from tf_graft.dtensor.training import Step
 
 # The kind of each collective, and how often a ring of n devices sends (n - 1) / n of its tensor.
 KINDS = {
@@ -71,7 +73,8 @@ def traffic(model: keras.Model, batch: Structure) -> Traffic:
     On CPUs TensorFlow gathers by an all-reduce of shards among zeros, and scatters after an
     all-reduce, so that both send twice what they have to.
 
-    The step is made, and what it changed is put back.
+    The step is made, and what it changed is put back. On a mesh of several processes all of them
+    call it.
 
     Args:
         model: a compiled model on a mesh of CPUs or GPUs.
@@ -88,8 +91,10 @@ def traffic(model: keras.Model, batch: Structure) -> Traffic:
         `tg.dtensor.traffic(model, (x[:32], y[:32])).by_kind()` is `{"all-reduce": 6144.0}` for a
         model of 1024 float32 weights on 4 devices that divide the batch.
     """
-    mesh, batch_dim = _mesh_of(model)
-    step = Step(model, model.train_step, Feed(mesh, batch_dim), lambda: follow(model))
+    _check_readable(model)
+    layout_map, batch_dim, local = placement_of("traffic", model)
+    feed = Feed("traffic", layout_map.mesh, batch_dim, local)
+    step = Step(model, model.train_step, feed, lambda: follow(model))
     packed = step.packed(batch)
     optimizer = []
     if model.optimizer is not None:
@@ -97,7 +102,7 @@ def traffic(model: keras.Model, batch: Structure) -> Traffic:
         optimizer = model.optimizer.variables
     put_back = write.snapshot([*model.variables, *model.metrics_variables, *optimizer])
     try:
-        step(batch)
+        step(packed)
     finally:
         put_back()
     function = step.run.get_concrete_function(packed)
@@ -130,14 +135,12 @@ def memory(model: keras.Model) -> dict[str, int]:
     }
 
 
-def _mesh_of(model: keras.Model) -> tuple[dtensor.Mesh, str | None]:
-    layout_map, batch_dim = placement_of("traffic", model)
-    owner, mesh = f"traffic: the model '{model.name}'", layout_map.mesh
+def _check_readable(model: keras.Model) -> None:
+    owner, mesh = f"traffic: the model '{model.name}'", placement_of("traffic", model)[0].mesh
     if mesh.device_type() == "TPU":
         raise ValueError(f"{owner} is on TPUs, whose programs cannot be read.")
     if not model.compiled or model.run_eagerly:
         raise ValueError(f"{owner} must be compiled, with run_eagerly=False.")
-    return mesh, batch_dim
 
 
 def _held(variable: keras.Variable) -> int:

@@ -3,15 +3,18 @@
 from collections.abc import Iterable, Iterator, Sized
 from typing import cast
 
-import numpy as np
-import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-from tf_graft.core.mesh_tensors import to_mesh
 from tf_graft.core.types import Structure
+from tf_graft.dtensor.feed import Feed
 
 
-def pack_batch(batch: Structure, mesh: dtensor.Mesh, batch_dim: str | None = "batch") -> Structure:
+def pack_batch(
+    batch: Structure,
+    mesh: dtensor.Mesh,
+    batch_dim: str | None = "batch",
+    local_batches: bool = False,
+) -> Structure:
     """Puts a batch on a mesh, its first dimension sharded over a dimension of the mesh.
 
     Args:
@@ -20,19 +23,23 @@ def pack_batch(batch: Structure, mesh: dtensor.Mesh, batch_dim: str | None = "ba
             are returned unchanged.
         mesh: the mesh.
         batch_dim: the mesh dimension that shards the examples; None replicates them.
+        local_batches: False if every client of the mesh gives the same whole batch, of which each
+            uses the part of its devices; True if each gives that part only, as `client_share`
+            says: then all clients must call this at the same time.
 
     Returns:
         The same nesting of DTensors, of the whole batch's shapes.
 
     Raises:
         TypeError: the batch has ragged or sparse tensors.
-        ValueError: the batch cannot be divided evenly; the mesh has no such dimension.
+        ValueError: the batch cannot be divided evenly; the clients' shares differ in size; the mesh
+            has no such dimension.
 
     Example:
         On a mesh with `"batch": 2`, a batch of shape (8, 3) puts 4 examples on each half.
     """
     check_batch_dim("pack_batch", mesh, batch_dim)
-    return tf.nest.map_structure(lambda value: _packed(value, mesh, batch_dim), batch)
+    return Feed("pack_batch", mesh, batch_dim, local_batches)(batch)
 
 
 class DTensorDataset:
@@ -47,11 +54,12 @@ class DTensorDataset:
             one-off iterator can be iterated once.
         mesh: the mesh.
         batch_dim: the mesh dimension that shards the examples; None replicates them.
+        local_batches: see `pack_batch`. Each client must have the same number of batches.
 
     Raises:
         TypeError: a batch has ragged or sparse tensors.
         ValueError: a batch cannot be divided evenly (`drop_remainder=True` drops a short last one);
-            the mesh has no such dimension.
+            the clients' batches do not belong together; the mesh has no such dimension.
 
     Example:
         ```python
@@ -61,16 +69,22 @@ class DTensorDataset:
     """
 
     def __init__(
-        self, batches: Iterable[Structure], mesh: dtensor.Mesh, batch_dim: str | None = "batch"
+        self,
+        batches: Iterable[Structure],
+        mesh: dtensor.Mesh,
+        batch_dim: str | None = "batch",
+        local_batches: bool = False,
     ):
         check_batch_dim("DTensorDataset", mesh, batch_dim)
         self.batches = batches
         self.mesh = mesh
         self.batch_dim = batch_dim
+        self.local_batches = local_batches
 
     def __iter__(self) -> Iterator[Structure]:
+        feed = Feed("DTensorDataset", self.mesh, self.batch_dim, self.local_batches)
         for batch in self.batches:
-            yield pack_batch(batch, self.mesh, self.batch_dim)
+            yield feed.next(batch)
 
     def __len__(self) -> int:
         return len(cast(Sized, self.batches))
@@ -83,30 +97,3 @@ def check_batch_dim(owner: str, mesh: dtensor.Mesh, batch_dim: str | None) -> No
             f"{owner}(batch_dim={batch_dim!r}): the mesh has no such dimension, only "
             f"{', '.join(map(repr, mesh.dim_names))}; None gives every device the whole batch."
         )
-
-
-def examples(batch: Structure) -> int | None:
-    """Returns the number of examples in a batch; None if it has only scalars."""
-    for value in tf.nest.flatten(batch):
-        if value is not None and np.ndim(value) > 0:
-            return int(value.shape[0])
-    return None
-
-
-def _packed(value: Structure, mesh: dtensor.Mesh, batch_dim: str | None) -> tf.Tensor | None:
-    if value is None or dtensor.is_dtensor(value):
-        return value
-    if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
-        raise TypeError(
-            f"pack_batch: a {type(value).__name__} cannot lie on a mesh; make it dense first."
-        )
-    array = np.asarray(value)
-    layout = dtensor.Layout.replicated(mesh, array.ndim)
-    if array.ndim and batch_dim is not None:
-        if len(array) % mesh.dim_size(batch_dim):
-            raise ValueError(
-                f"pack_batch: a batch of {len(array)} examples cannot be divided evenly over the "
-                f"{mesh.dim_size(batch_dim)} devices of '{batch_dim}'."
-            )
-        layout = dtensor.Layout.batch_sharded(mesh, batch_dim, array.ndim)
-    return to_mesh(array, layout)

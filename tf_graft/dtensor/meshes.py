@@ -7,6 +7,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from tf_graft.core import checks
+from tf_graft.dtensor import jobs
 
 
 def logical_cpus(count: int) -> list[str]:
@@ -46,14 +47,21 @@ def create_mesh(
 ) -> dtensor.Mesh:
     """Arranges devices in a grid with named dimensions.
 
-    For GPUs and TPUs it calls `tf.experimental.dtensor.initialize_accelerator_system`, which a mesh
-    of CPUs does not need.
+    The devices may be those of several processes, on one machine or several. Each process runs the
+    same program and makes the mesh of all: those that `DTENSOR_JOBS` lists
+    (`"host1:2222,host2:2222"`), `DTENSOR_CLIENT_ID` being the number of this one, or else the
+    workers of `TF_CONFIG`. All have the same number of devices, which follow one another in the
+    mesh in row-major order. Call `keras.utils.set_random_seed` first, so that all start alike.
+
+    For GPUs, TPUs and several processes it calls
+    `tf.experimental.dtensor.initialize_accelerator_system`; so it has to come before anything that
+    makes a tensor or a model.
 
     Args:
         dims: sizes by name, in order: `{"batch": 2, "model": 4}`. One size may be -1: it follows
             from the number of devices.
-        devices: the devices' names (`["CPU:0", "CPU:1"]`) in row-major order; None for all of
-            `device_type`.
+        devices: the names of this process's devices (`["CPU:0", "CPU:1"]`) in row-major order; None
+            for all of `device_type`.
         device_type: `"CPU"`, `"GPU"` or `"TPU"`; None for that of `devices`, or else
             `tf.experimental.dtensor.preferred_device_type()`.
 
@@ -63,26 +71,22 @@ def create_mesh(
     Raises:
         TypeError: `dims` is not a mapping, or `devices` not a list of names.
         ValueError: a size is not positive; the product of the sizes is not the number of devices; a
-            device does not exist or is given twice.
-        RuntimeError: TensorFlow started before its accelerators were initialized; there are several
-            processes (`tf.experimental.dtensor.create_distributed_mesh` makes their mesh).
+            device does not exist or is given twice; the environment does not say which of several
+            processes this is.
+        RuntimeError: TensorFlow started before its accelerators, or the connection to other
+            processes, were initialized.
 
     Example:
         With 8 devices `create_mesh({"batch": 2, "model": -1})` makes 2 rows of 4.
     """
-    if dtensor.num_clients() > 1:
-        raise RuntimeError(
-            f"create_mesh: DTENSOR_JOBS names {dtensor.num_clients()} processes, and this makes a "
-            "mesh of one; make it with tf.experimental.dtensor.create_distributed_mesh, after "
-            "tf.experimental.dtensor.initialize_accelerator_system. All else takes such a mesh."
-        )
     checks.instance("create_mesh", "dims", dims, Mapping)
     given = None if devices is None else _checked_devices(devices)
     kind = (device_type or (given[0].split(":")[0] if given else None)) or (
         dtensor.preferred_device_type()
     )
-    _initialize(kind.upper())
-    present = [_short(device.name) for device in tf.config.list_logical_devices(kind.upper())]
+    processes = jobs.find()
+    _initialize(kind.upper(), processes)
+    present = [_short(device.to_string()) for device in dtensor.local_devices(kind.upper())]
     names = given or present
     missing = [name for name in names if name not in present]
     if missing:
@@ -91,8 +95,11 @@ def create_mesh(
             f"create_mesh(devices={list(devices or ())}): there is no {missing[0]}, only "
             f"{', '.join(present) or f'no {kind} at all'}{advice}."
         )
-    sizes = _sizes(dict(dims), len(names), kind.upper())
-    return dtensor.create_mesh(list(sizes.items()), devices=names)
+    sizes = list(_sizes(dict(dims), len(names), processes, kind.upper()).items())
+    if processes == 1:
+        return dtensor.create_mesh(sizes, devices=names)
+    own = None if kind.upper() == "TPU" else names  # TensorFlow knows the order of a pod's cores
+    return dtensor.create_distributed_mesh(sizes, local_devices=own, device_type=kind.upper())
 
 
 def _checked_devices(devices: Sequence[str]) -> list[str]:
@@ -110,9 +117,9 @@ def _short(name: str) -> str:
     return ":".join(name.upper().split("/")[-1].removeprefix("DEVICE:").split(":")[-2:])
 
 
-def _initialize(kind: str) -> None:
-    """Initializes GPUs or TPUs for use in a mesh; a second call does nothing."""
-    if kind == "CPU":
+def _initialize(kind: str, processes: int) -> None:
+    """Initializes devices for use in a mesh; a second call does nothing."""
+    if kind == "CPU" and processes == 1:
         return
     try:
         dtensor.initialize_accelerator_system(kind)
@@ -125,8 +132,8 @@ def _initialize(kind: str) -> None:
         ) from error
 
 
-def _sizes(dims: dict[str, int], count: int, kind: str) -> dict[str, int]:
-    """Checks the sizes against the number of devices and returns them with -1 resolved."""
+def _sizes(dims: dict[str, int], each: int, processes: int, kind: str) -> dict[str, int]:
+    """Checks the sizes against the devices of each process; returns them with -1 resolved."""
     owner = f"create_mesh({checks.shown(dims)})"
     if not dims:
         raise ValueError(f"{owner}: a mesh has at least one dimension.")
@@ -136,13 +143,15 @@ def _sizes(dims: dict[str, int], count: int, kind: str) -> dict[str, int]:
             _check_size(owner, name, size)
     if len(open_ended) > 1:
         raise ValueError(f"{owner}: only one size can be -1.")
-    known = math.prod(size for size in dims.values() if size != -1)
+    count, known = each * processes, math.prod(size for size in dims.values() if size != -1)
     if (count % known if open_ended else count != known) or count < known:
         advice = " Name fewer with `devices`." if count > known else ""
         if kind == "CPU" and count < known:
-            advice = f" Call tg.dtensor.logical_cpus({known}) at the start to have enough."
+            enough = -(-known // processes)
+            advice = f" Call tg.dtensor.logical_cpus({enough}) at the start to have enough."
         takes = f"a multiple of {known}" if open_ended else f"{known}"
-        raise ValueError(f"{owner}: it takes {takes} devices, and there are {count}.{advice}")
+        there = f"{count}" + (f", {each} in each of {processes} processes" if processes > 1 else "")
+        raise ValueError(f"{owner}: it takes {takes} devices, and there are {there}.{advice}")
     return {name: count // known if size == -1 else size for name, size in dims.items()}
 
 

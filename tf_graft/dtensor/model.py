@@ -1,8 +1,6 @@
 """Moves a Keras model to a mesh and back."""
 
-import weakref
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 import keras
 from tensorflow.experimental import dtensor
@@ -11,26 +9,18 @@ from tf_graft.core import checks, keras_contract
 from tf_graft.core.mesh_tensors import from_mesh
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.types import Store
-from tf_graft.dtensor import calls, support, training
+from tf_graft.dtensor import calls, clients, support, training
 from tf_graft.dtensor.dataset import check_batch_dim
 from tf_graft.dtensor.layout_map import LayoutMap
+from tf_graft.dtensor.placements import PLACEMENTS, Placement, placement_of
 from tf_graft.dtensor.replicated import move, release, replicate
-
-
-class Placement(NamedTuple):
-    """How a model was distributed."""
-
-    layout_map: LayoutMap
-    batch_dim: str | None
-
-
-PLACEMENTS: weakref.WeakKeyDictionary[keras.Model, Placement] = weakref.WeakKeyDictionary()
 
 
 def distribute(
     model: keras.Model,
     layout_map: LayoutMap,
     batch_dim: str | None = "batch",
+    local_batches: bool = False,
     shard_slots: bool = False,
 ) -> keras.Model:
     """Moves a built Keras model to a mesh; each device holds a shard of every variable.
@@ -47,6 +37,13 @@ def distribute(
     saved model loads as an ordinary model. Call `collect` before `export`. A batch that cannot be
     divided evenly is refused, except a short last one, which every device computes whole.
 
+    On a mesh of several processes, its clients, each runs the same program: all call `fit`, `save`,
+    `collect` and whatever else reads the model, in the same order, or they wait for one another for
+    ever. Call `keras.utils.set_random_seed` with the same number first. Logs are the same on all.
+    `save` and `save_weights` write the file of client 0 alone. Give `CSVLogger` to client 0 alone,
+    a callback that reads variables, such as `tg.report.GraftRecorder`, to each with a path of its
+    own, and `BackupAndRestore` delete_checkpoint=False.
+
     A table that rows are gathered from, such as an `Embedding`'s, cannot be sharded by rows:
     TensorFlow does not support it. Shard its columns.
 
@@ -62,6 +59,9 @@ def distribute(
         model: a built model. It is changed in place.
         layout_map: the variables' layouts. Each of its expressions must match a variable.
         batch_dim: the mesh dimension that shards the examples of a batch; None replicates them.
+        local_batches: on a mesh of several processes, True if each gives `fit`, `evaluate` and
+            `predict` its own share of the examples, as `client_share` says; False if all give the
+            same whole batches, of which each uses the part of its devices.
         shard_slots: whether it shards an optimizer's slots, too.
 
     Returns:
@@ -72,8 +72,8 @@ def distribute(
             updated once per device.
         ValueError: the model is not built, is on a mesh already, or was made under a strategy; an
             expression matches nothing; a layout does not fit its variable; an embedding is sharded
-            by rows; the mesh has no such dimension, or `shard_slots` is given none. Nothing has
-            changed.
+            by rows; the mesh has no such dimension, or `shard_slots` is given none; the weights
+            begin with other values on another client. Nothing has changed.
         RuntimeError: DTensor was used before tf_graft was imported.
 
     Example:
@@ -100,18 +100,21 @@ def distribute(
         )
     _check_distributable(model, layout_map.mesh)
     layouts = _layouts(model, layout_map)
+    clients.check_same_start(
+        f"distribute: the model '{model.name}'", layout_map.mesh, _variables(model)
+    )
     remade = _detached(model.optimizer) if model.compiled else None
     for variable in _variables(model):
         layout = layouts.get(id(variable))
         slot_layout = slot_dim and layout and _divided(layout, variable.shape, slot_dim)
         move(variable, layout_map.mesh, layout, slot_layout)
     replicate(model.metrics, layout_map.mesh)  # for the variables they make later
-    PLACEMENTS[model] = Placement(layout_map, batch_dim)
+    PLACEMENTS[model] = Placement(layout_map, batch_dim, local_batches)
     _attach(model, remade)
     if model.compiled and model.optimizer is not None:
         model.optimizer.settle(layout_map.mesh)
     calls.replace(model, layout_map.mesh)
-    training.install(model, layout_map.mesh, batch_dim, lambda: follow(model))
+    training.install(model, layout_map.mesh, batch_dim, local_batches, lambda: follow(model))
     return model
 
 
@@ -139,23 +142,6 @@ def collect(model: keras.Model) -> keras.Model:
     del PLACEMENTS[model]
     _attach(model, remade)
     return model
-
-
-def placement_of(owner: str, model: keras.Model) -> Placement:
-    """Returns how a model was distributed.
-
-    Raises:
-        ValueError: it is not on a mesh.
-    """
-    if model not in PLACEMENTS:
-        raise ValueError(f"{owner}: the model '{model.name}' is not on a mesh.")
-    return PLACEMENTS[model]
-
-
-def layout_map_of(model: keras.Model) -> LayoutMap | None:
-    """Returns the layout map of a distributed model; None for other models."""
-    placement = PLACEMENTS.get(model)
-    return None if placement is None else placement.layout_map
 
 
 def _check_distributable(model: keras.Model, mesh: dtensor.Mesh) -> None:

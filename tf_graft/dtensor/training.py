@@ -16,16 +16,23 @@ from tf_graft.core import keras_contract
 from tf_graft.core.mesh_tensors import from_mesh
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.types import OptimizerLike, Structure
-from tf_graft.dtensor import support
-from tf_graft.dtensor.dataset import examples, pack_batch
+from tf_graft.dtensor import clients, support
+from tf_graft.dtensor.feed import Feed
 
 Batches: TypeAlias = Iterator[Structure]
 
-REPLACED = ("make_train_function", "make_test_function", "make_predict_function", "export")
+REPLACED = (
+    *("make_train_function", "make_test_function", "make_predict_function"),
+    *("export", "save", "save_weights"),
+)
 
 
 def install(
-    model: keras.Model, mesh: dtensor.Mesh, batch_dim: str | None, follow: Callable[[], None]
+    model: keras.Model,
+    mesh: dtensor.Mesh,
+    batch_dim: str | None,
+    local_batches: bool,
+    follow: Callable[[], None],
 ) -> None:
     """Makes a model create functions for its mesh.
 
@@ -33,30 +40,37 @@ def install(
         model: a model on the mesh.
         mesh: the mesh.
         batch_dim: the mesh dimension of a batch's examples.
+        local_batches: whether a batch holds the examples of this client's devices only.
         follow: moves variables that the model has made since then to the mesh.
     """
-    feed = Feed(mesh, batch_dim)
+    feed = Feed(f"the model '{model.name}'", mesh, batch_dim, local_batches, shortens=True)
 
     def make_train_function(force: bool = False) -> Callable[[Batches], Structure]:
         check_optimizer("fit", model.optimizer)
         support.check_trainable(model)
+        feed.begin(None)
         if model.train_function is None or force:
             step = Step(model, model.train_step, feed, follow)
             model.train_function = _over_iterator(model, step)
         return model.train_function
 
     def make_test_function(force: bool = False) -> Callable[[Batches], Structure]:
+        feed.begin(None)
         if model.test_function is None or force:
             step = Step(model, model.test_step, feed, follow)
             model.test_function = _over_iterator(model, step)
         return model.test_function
 
     def make_predict_function(force: bool = False) -> Callable[[list[Structure]], Structure]:
+        feed.begin(None)
         if model.predict_function is None or force:
             model.predict_function = _over_list(Step(model, model.predict_step, feed, None))
         return model.predict_function
 
-    made = (make_train_function, make_test_function, make_predict_function, _refused_export(model))
+    made = (
+        *(make_train_function, make_test_function, make_predict_function, _refused_export(model)),
+        *(clients.written_by_one(mesh, save) for save in (model.save, model.save_weights)),
+    )
     for name, function in zip(REPLACED, made, strict=True):
         setattr(model, name, function)
 
@@ -88,24 +102,6 @@ def check_optimizer(owner: str, optimizer: OptimizerLike | None) -> None:
         f"{owner}: on a mesh the variables of keras.optimizers.{name} would be updated once per "
         f"device, and the results would be wrong; compile the model with {instead}."
     )
-
-
-class Feed:
-    """Moves batches to a mesh; the short last batch of an epoch is replicated."""
-
-    def __init__(self, mesh: dtensor.Mesh, batch_dim: str | None):
-        self.mesh = mesh
-        self.batch_dim = batch_dim
-        self.largest = 0
-
-    def __call__(self, batch: Structure) -> Structure:
-        """Returns the batch on the mesh, with None in place of Keras' `Optional`s."""
-        batch = tf.nest.map_structure(_given, batch)
-        count = examples(batch) or 0
-        short = count < self.largest
-        self.largest = max(self.largest, count)
-        uneven = self.batch_dim is not None and count % self.mesh.dim_size(self.batch_dim) != 0
-        return pack_batch(batch, self.mesh, None if short and uneven else self.batch_dim)
 
 
 class Step:
@@ -143,18 +139,25 @@ class Step:
 
     def packed(self, batch: Structure) -> Structure:
         """Moves a batch to the mesh, after the variables that the model makes on the first one."""
-        packed = self.feed(batch)
+        packed = self.feed.next(tf.nest.map_structure(_given, batch))
         if self.follow is not None:
             keras_contract.make_metrics(self.model, packed)
             self.follow()
             self.follow = None
         return packed
 
+    def own(self, outputs: Structure) -> Structure:
+        """Returns the outputs of the examples that this client gave."""
+        if self.feed.shares == 1:
+            return outputs
+        return tf.nest.map_structure(lambda value: value[self.feed.mine], outputs)
+
 
 def _over_iterator(model: keras.Model, step: Step) -> Callable[[Batches], Structure]:
     """Makes a function that runs a step on each batch of an execution, for the last logs."""
 
     def function(iterator: Batches) -> Structure:
+        step.feed.begin(iterator)
         logs = step(next(iterator))
         for _ in range(model.steps_per_execution - 1):
             try:
@@ -171,7 +174,7 @@ def _over_list(step: Step) -> Callable[[list[Structure]], Structure]:
     """Makes a function that runs a step on each batch of a list and concatenates the results."""
 
     def function(batches: list[Structure]) -> Structure:
-        outputs = [step(batch) for batch in batches]
+        outputs = [step.own(step(batch)) for batch in batches]
         if len(outputs) == 1:
             return outputs[0]
         return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *outputs)
