@@ -24,7 +24,7 @@ pytestmark = [
     ),
 ]
 
-MESH = "mesh: {batch: 2, model: 2, layouts: {'dense.*kernel': [null, model]}}\n"
+MESH = "mesh: {batch: 2, model: 2, shard_slots: true, layouts: {'dense.*kernel': [null, model]}}\n"
 GOLDEN = Path(__file__).parent / "goldens" / "run_0_1_0"  # stopped after 7 of 9 steps
 WHOLE = {name: read(GOLDEN / f"whole_{name}") for name in ("steps.csv", "metrics.csv")}
 
@@ -90,13 +90,12 @@ def test_a_run_that_has_gone_further_is_not_cut_short(folder):
 
 
 def test_a_run_on_a_mesh_is_saved_and_goes_on(folder):
-    """In processes of their own: each needs devices of its own. It goes on with divided slots."""
+    """In processes of their own: each needs devices of its own."""
     config = folder / "config.yaml"
     text = config.read_text().replace("adagraft", "adam").partition("  diagnostic")
     config.write_text(f"{text[0]}{text[2].partition('momentum: 0.9')[2]}{MESH}")
     for epochs, said in {1: "Training a model", 2: "after step 3 of 6"}.items():
-        given = [f"run.epochs={epochs}", f"mesh.shard_slots={'false' if epochs == 1 else 'true'}"]
-        command = [forked.python(), "-m", "tf_graft", "train", str(config), *given]
+        command = [forked.python(), "-m", "tf_graft", "train", str(config), f"run.epochs={epochs}"]
         done = subprocess.run(
             [*command, f"run.dir={folder / 'mesh'}"], capture_output=True, text=True, timeout=300
         )
