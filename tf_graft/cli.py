@@ -83,15 +83,19 @@ def launch(
     overrides: Overrides = None,
     workers: Annotated[int, typer.Option(min=1, help="How many workers.")] = 2,
     ps: Annotated[int, typer.Option(min=0, help="How many parameter servers.")] = 0,
+    restarts: Annotated[
+        int, typer.Option(min=0, help="How often killed processes are started again.")
+    ] = 3,
 ) -> None:
-    """Trains with several processes on this machine, if the config's strategy needs them."""
+    """Trains with several processes on this machine, if the config's strategy or mesh takes them."""
     with errors():
         from tf_graft.training import config as configs
         from tf_graft.training import launch as launcher
 
         parsed, source = configs.load(config, overrides or [])
         command = launcher.command_of(config, overrides or [])
-        code = launcher.launch(parsed, source, command, {"worker": workers, "ps": ps}, _say)
+        tasks = {"worker": workers, "ps": ps}
+        code = launcher.launch(parsed, source, command, tasks, _say, restarts)
     raise typer.Exit(code)
 
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tf_graft.core.checks import CheckpointError
 from tf_graft.core.whole_files import remove, whole, write
 from tf_graft.report import ReportError, records
+from tf_graft.training import shared_state
 from tf_graft.training.origin import Now, OfLog, Origin, parsed
 from tf_graft.training.saved_state import UNREADABLE, Groups, SavedState, keyed, paths_of
 
@@ -24,20 +25,34 @@ class Checkpoints:
 
     A state consists of the weights, the state of dropout and other random generators, the
     optimizer's state, and the running metrics of the current epoch.
+
+    Several processes with a mesh do the same at the same time, in one folder that all can reach.
+    Each writes and reads what its devices hold; the first completes a state and removes others.
     """
 
-    def __init__(self, folder: Path, groups: Groups, keep: int, origin: Origin) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        groups: Groups,
+        keep: int,
+        origin: Origin,
+        mesh: tf.experimental.dtensor.Mesh | None = None,
+    ) -> None:
         self._folder, self._origin, self._keep = folder, origin, keep
-        self._groups = groups
-        tensors = {name: variable.value for name, variable in keyed(self._groups).items()}
-        self._checkpoint = tf.train.Checkpoint(origin=origin, **tensors)
+        self._groups, self._mesh = groups, mesh
 
     def save(self, step: int, logs: Mapping[str, int]) -> None:
         """Writes the state after `step`, whole or not at all; `logs` are checksums by name."""
         self._origin.now = Now(step, logs, paths_of(self._groups))
         path = self._folder / f"ckpt-{step}"
-        with whole(path) as part:
-            self._checkpoint.write(str(part))
+        if self._mesh is not None:
+            shared_state.write(path, self._mesh, keyed(self._groups), self._origin.serialize())
+            if not shared_state.completes():
+                return
+        else:
+            tensors = {name: variable.value for name, variable in keyed(self._groups).items()}
+            with whole(path) as part:
+                tf.train.Checkpoint(origin=self._origin, **tensors).write(str(part))
         for path in _states(self._folder):
             if _number(path) > step:  # of steps that will be taken again
                 remove(_index(path))

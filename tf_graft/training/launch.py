@@ -3,7 +3,7 @@
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tf_graft.processes.cluster import Cluster, Task
@@ -12,11 +12,15 @@ from tf_graft.training.schema import RunConfig
 from tf_graft.training.stop import StopRequest
 
 GRACE = 30.0  # seconds for the others to end after the chief, or for the chief after a signal
-RESTARTS = 3  # of lost workers, with parameter servers
+RESTARTS = 3  # of processes that were killed
 
 
 class LaunchError(Exception):
     """A task ended in a way that the run cannot survive; the message says which and how."""
+
+
+class _Killed(Exception):
+    """A task was killed; the arguments are the task and its code."""
 
 
 def launch(
@@ -25,25 +29,36 @@ def launch(
     command: Sequence[str],
     tasks: dict[str, int],
     say: Callable[[str], None] = print,
+    restarts: int = RESTARTS,
 ) -> int:
     """Runs a config as a cluster of processes on this machine; returns the chief's exit code.
 
     Args:
-        config: a config whose strategy needs several processes.
+        config: a config whose strategy or mesh takes several processes.
         source: the places of its values.
         command: the command that trains the config, run in each process.
         tasks: `{"worker": n, "ps": m}`.
         say: called with each line for the user.
+        restarts: how many times processes that were killed are started again: a worker of
+            parameter servers alone, else all processes, which continue from the last state.
 
     Raises:
-        ConfigError: the strategy does not match the tasks.
+        ConfigError: neither strategy nor mesh takes the tasks.
         LaunchError: a task failed; all others have been ended.
     """
-    tasks = _tasks(config, source, tasks)
-    with StopRequest().listening() as stop, Cluster(command, tasks) as cluster:
-        listed = ", ".join(f"{kind} {i}" for kind, i in cluster.tasks)
-        say(f"Started {listed} on this machine.")
-        return _watched(cluster, "ps" in cluster.spec, stop, say)
+    tasks, left = _tasks(config, source, tasks), iter(range(restarts))
+    with StopRequest().listening() as stop:
+        while True:
+            with Cluster(command, tasks) as cluster:
+                listed = ", ".join(f"{kind} {i}" for kind, i in cluster.tasks)
+                say(f"Started {listed} on this machine.")
+                try:
+                    return _watched(cluster, stop, say, left)
+                except _Killed as killed:
+                    if next(left, None) is None:
+                        raise LaunchError(_failure(cluster, *killed.args)) from None
+                    task, code = killed.args
+            say(f"The {_name(task)} {_ending(code)}; all are restarted, from the last saved state.")
 
 
 def _tasks(config: RunConfig, source: Source, given: dict[str, int]) -> dict[str, int]:
@@ -52,45 +67,61 @@ def _tasks(config: RunConfig, source: Source, given: dict[str, int]) -> dict[str
         if not given["ps"]:
             raise source.error(("strategy", "name"), "parameter_server needs servers: --ps 1.")
         return {"chief": 1, **given}
-    if name != "multi_worker":
+    if name != "multi_worker" and config.mesh is None:
         raise source.error(
             ("strategy",),
             "this config runs in one process, with tf-graft train; launch is for the strategies "
-            "multi_worker and parameter_server.",
+            "multi_worker and parameter_server, and for a mesh.",
         )
     if given["ps"]:
-        raise ConfigError("--ps is for the strategy parameter_server, and this is multi_worker.")
+        used = name or "a mesh"
+        raise ConfigError(f"--ps is for the strategy parameter_server, and this is {used}.")
     return {"worker": given["worker"]}
 
 
-def _watched(cluster: Cluster, serves: bool, stop: StopRequest, say: Callable[[str], None]) -> int:
-    """Waits for the chief, forwards signals to it, and restarts workers that may be lost."""
-    restarts = signalled = 0
+def _watched(
+    cluster: Cluster, stop: StopRequest, say: Callable[[str], None], restarts: Iterator[int]
+) -> int:
+    """Waits for the chief; forwards a signal, and restarts workers of parameter servers.
+
+    Raises:
+        LaunchError: a task has failed.
+        _Killed: a task was killed that the others cannot go on without.
+    """
+    serves = "ps" in cluster.spec
     while cluster.chief not in cluster.ended():
-        if stop.signum is not None and not signalled:
-            signalled = stop.signum
-            cluster.send(signalled, [cluster.chief] if serves else cluster.tasks)
+        if stop.signum is not None:
+            cluster.send(stop.signum, [cluster.chief] if serves else cluster.tasks)
             if not cluster.wait([cluster.chief], GRACE):
                 raise LaunchError(f"the {_name(cluster.chief)} did not stop; it was killed.")
-            break
-        for task, code in cluster.ended().items():
-            if task == cluster.chief or (code == 0 and not serves):
-                continue
-            if not serves or task[0] == "ps" or code >= 0 or restarts == RESTARTS:
-                if cluster.wait([cluster.chief], 1.0):
-                    break
+            return _collected(cluster)
+        for task, code in _failed(cluster):
+            if code < 0 and task[0] == "worker" and serves and next(restarts, None) is not None:
+                say(f"The {_name(task)} {_ending(code)}; it is restarted, and the run continues.")
+                cluster.start(task)
+            elif code < 0:
+                raise _Killed(task, code)
+            elif not cluster.wait([cluster.chief], 1.0):
                 raise LaunchError(_failure(cluster, task, code))
-            restarts += 1
-            say(f"The {_name(task)} {_ending(code)}; it is restarted, and the run continues.")
-            cluster.start(task)
         time.sleep(0.05)
-    return _collected(cluster, serves)
+    for task, code in _failed(cluster):
+        if code < 0:
+            raise _Killed(task, code)
+    return _collected(cluster)
 
 
-def _collected(cluster: Cluster, serves: bool) -> int:
+def _failed(cluster: Cluster) -> list[tuple[Task, int]]:
+    """Lists the tasks that have failed, those that were killed first; a server is never done."""
+    serves = "ps" in cluster.spec
+    ended = cluster.ended().items()
+    failed = [(task, code) for task, code in ended if code or (serves and task != cluster.chief)]
+    return sorted(failed, key=lambda found: found[1] >= 0)
+
+
+def _collected(cluster: Cluster) -> int:
     """Waits for the other tasks to end, and returns the chief's exit code."""
     code = cluster.ended()[cluster.chief]
-    others = [] if serves or code else cluster.tasks[1:]
+    others = [] if "ps" in cluster.spec or code else cluster.tasks[1:]
     if not cluster.wait(others, GRACE):
         late = next(task for task in others if task not in cluster.ended())
         raise LaunchError(f"the {_name(late)} did not end with the chief; it was killed.")

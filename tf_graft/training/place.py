@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from tf_graft import dtensor
+from tf_graft.dtensor import clients, jobs
 from tf_graft.processes.cluster import end_with_launcher
 from tf_graft.processes.multi_worker import multi_worker
 from tf_graft.training.data import Batches
@@ -32,7 +33,7 @@ class Place:
 
     Attributes:
         strategy: the strategy of `tf.distribute`, if there is one.
-        mesh: the config's section `mesh`, if there is one.
+        mesh: the mesh of all processes' devices, if the config has one.
         chief: whether this process writes the run's folder.
         source: the places of the config's values.
         workers: the number of workers.
@@ -40,7 +41,7 @@ class Place:
     """
 
     strategy: tf.distribute.Strategy | None
-    mesh: Mesh | None
+    mesh: tf.experimental.dtensor.Mesh | None
     chief: bool
     source: Source
     workers: int = 1
@@ -52,8 +53,24 @@ class Place:
             return contextlib.nullcontext()
         return self.strategy.scope()
 
-    def settle(self, model: keras.Model, data: Batches) -> None:
+    @property
+    def divided(self) -> bool:
+        """Whether each of several processes holds a part of the variables."""
+        return self.mesh is not None and clients.several(self.mesh)
+
+    def told(self, number: int) -> list[int]:
+        """Waits for the other processes of a mesh to come here, too; returns the number of each."""
+        if self.mesh is None:
+            return [number]
+        return [row[0] for row in clients.gathered(self.mesh, [number])]
+
+    def settle(self, model: keras.Model, data: Batches, section: Mesh | None) -> None:
         """Creates all variables that a compiled model creates on first use, and places them.
+
+        Args:
+            model: the model.
+            data: its data.
+            section: the config's section `mesh`.
 
         Raises:
             ConfigError: a layout does not fit.
@@ -64,13 +81,12 @@ class Place:
         x, y = (tf.zeros([count, *s.shape[1:]], s.dtype) for s in data.test.element_spec)
         model.evaluate(x, y, verbose=0)
         model.reset_metrics()
-        if self.mesh is not None:
-            self._put_on_mesh(model, self.mesh)
+        if section is not None:
+            self._put_on_mesh(model, section)
 
     def _put_on_mesh(self, model: keras.Model, section: Mesh) -> None:
         try:
-            mesh = dtensor.create_mesh({"batch": section.batch, "model": section.model})
-            layout_map = dtensor.LayoutMap(mesh, section.layouts)
+            layout_map = dtensor.LayoutMap(self.mesh, section.layouts)
             dtensor.distribute(model, layout_map, shard_slots=section.shard_slots)
         except (ValueError, TypeError) as error:
             message = str(error).partition("\n")[0]
@@ -79,6 +95,8 @@ class Place:
 
     def agreed(self) -> Callable[[int | None], int | None]:
         """Returns a function from this process's signal to the signal of any process."""
+        if self.divided:
+            return lambda signum: max(self.told(signum or 0)) or None
         if self.strategy is None or self.workers == 1:
             return lambda signum: signum
         strategy = self.strategy
@@ -111,9 +129,7 @@ def enter(config: RunConfig, source: Source) -> Place:
     if section is not None and config.mesh is not None:
         raise source.error(("mesh",), "mesh: a run has a strategy or a mesh, not both.")
     if config.mesh is not None:
-        _check_mesh(config, source)
-        _devices(config.mesh.batch * config.mesh.model, ("mesh",), source)
-        return Place(None, config.mesh, True, source)
+        return _mesh(config.mesh, config, source)
     if section is None:
         return Place(None, None, True, source)
     if config.run.steps_per_execution > 1:
@@ -184,9 +200,24 @@ def _tf_config(source: Source) -> tuple[_Task, dict[str, list[str]]]:
     raise source.error(("strategy", "name"), f"{problem}; {advice}.")
 
 
-def _check_mesh(config: RunConfig, source: Source) -> None:
-    assert config.mesh is not None
-    _check_batch(config, config.mesh.batch, "devices of the mesh's 'batch'", source)
+def _mesh(section: Mesh, config: RunConfig, source: Source) -> Place:
+    _check_mesh(section, config, source)
+    count = section.batch * section.model
+    try:
+        processes = jobs.find()
+        if count % processes:
+            message = f"{count} devices cannot be divided evenly over {processes} processes."
+            raise source.error(("mesh",), message)
+        _devices(count // processes, ("mesh",), source)
+        mesh = dtensor.create_mesh({"batch": section.batch, "model": section.model})
+    except (ValueError, RuntimeError) as error:
+        raise source.error(("mesh",), str(error)) from None
+    chief = tf.experimental.dtensor.client_id() == 0
+    return Place(None, mesh, chief, source, workers=processes)
+
+
+def _check_mesh(section: Mesh, config: RunConfig, source: Source) -> None:
+    _check_batch(config, section.batch, "devices of the mesh's 'batch'", source)
     if config.run.jit_compile:
         message = "jit_compile: a mesh has its own compiler; leave it at false."
         raise source.error(("run", "jit_compile"), message)
