@@ -270,7 +270,7 @@ def test_good_text_and_overrides():
         ),
         ("optimizer={name: sgd}", "optimizer", {"name": "sgd", "learning_rate": None}),
         ("model.units.0=5", "model", {"name": "mlp", "units": [5], "dropout": 0.0}),
-        ("mesh.batch=2", "mesh", {"batch": 2, "model": 1, "layouts": {}}),
+        ("mesh.batch=2", "mesh", {"batch": 2, "model": 1, "shard_slots": False, "layouts": {}}),
     ],
 )
 def test_an_override_replaces_what_it_names(override, section, expected):

@@ -1,4 +1,4 @@
-"""Runs `dtensor_cases.py` in a process of its own: see `test_mesh.py`.
+"""Runs `dtensor_cases.py` and others, each in a process of its own: see `test_mesh.py`.
 
 By hand: `python -m pytest tests/programs/dtensor_cases.py`.
 """
@@ -16,6 +16,11 @@ from support.column_runs import ROOT, passed
 @pytest.mark.slow
 def test_models_on_a_mesh():
     assert passed("programs/dtensor_cases.py", "programs/keras_distribution_cases.py") >= 92
+
+
+@pytest.mark.slow
+def test_slots_divided_over_the_batch_dimension():
+    assert passed("programs/slot_share_cases.py") >= 27
 
 
 LATE = """

@@ -24,7 +24,7 @@ pytestmark = [
     ),
 ]
 
-MESH = "mesh: {batch: 2, model: 2, layouts: {'dense.*kernel': [null, model]}}\n"
+MESH = "mesh: {batch: 2, model: 2, shard_slots: true, layouts: {'dense.*kernel': [null, model]}}\n"
 GOLDEN = Path(__file__).parent / "goldens" / "run_0_1_0"  # stopped after 7 of 9 steps
 WHOLE = {name: read(GOLDEN / f"whole_{name}") for name in ("steps.csv", "metrics.csv")}
 

@@ -48,8 +48,8 @@ def add_variable_from_reference(
     name: str | None = None,
     initializer: Any = "zeros",
 ) -> keras.Variable:
-    """As Keras'. It is laid out as the reference variable where that is on a mesh."""
-    layout = slots.layout_of(reference_variable)
+    """As Keras'. It is laid out as the reference variable's slots where that is on a mesh."""
+    layout = slots.slot_layout_of(reference_variable)
     if layout is None:
         of_keras = keras.optimizers.Optimizer.add_variable_from_reference
         return of_keras(self, reference_variable, name, initializer)

@@ -82,7 +82,7 @@ class Engine:
     def _coalesced(
         self, gradients: list[Any], parameters: list[Parameter]
     ) -> Iterator[list[Gradient]]:
-        """Gradients with each row once, dense where they are to act so.
+        """Gradients with each row once, dense where they are to act so, laid out as the slots.
 
         Later operations run only after every row index is checked.
         """
@@ -92,9 +92,11 @@ class Engine:
         once = [(rows.once(g, p.rows, masked=on_mesh), p) for g, p in both]
         with tf.control_dependencies(list(itertools.chain.from_iterable(each))):
             yield [
-                rows.densify(g, p.rows)
-                if numerics.row_sparse(g) and self.algorithm.acts_dense(p.path, sparse)
-                else g
+                p.aligned(
+                    rows.densify(g, p.rows)
+                    if numerics.row_sparse(g) and self.algorithm.acts_dense(p.path, sparse)
+                    else g
+                )
                 for g, p in once
             ]
         for gradient, parameter in both:

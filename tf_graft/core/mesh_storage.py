@@ -18,11 +18,24 @@ class MeshStorage(dtensor.DVariable):
 
     A function that uses it must use no variable off the mesh, which TensorFlow would update once
     per device and out of order.
+
+    Args:
+        value: its first value, on a mesh or not.
+        layout: its layout.
+        name: its name.
+        trainable: whether gradients are taken of it.
+        slot_layout: the layout of an optimizer's slots for it, if that is another one.
     """
 
     def __init__(
-        self, value: TensorLike, layout: dtensor.Layout, name: str, trainable: bool = False
+        self,
+        value: TensorLike,
+        layout: dtensor.Layout,
+        name: str,
+        trainable: bool = False,
+        slot_layout: dtensor.Layout | None = None,
     ):
+        self.slot_layout = slot_layout or layout
         placed = dtensor.relayout if dtensor.is_dtensor(value) else to_mesh
         super().__init__(placed(value, layout), name=name, trainable=trainable)
 

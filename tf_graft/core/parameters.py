@@ -4,13 +4,17 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 import tensorflow as tf
+from tensorflow.experimental import dtensor
 
-from tf_graft.core import numerics, replicas
+from tf_graft.core import numerics, replicas, slots
+from tf_graft.core.types import Gradient
 from tf_graft.core.write import Part, Whole
+
+G = TypeVar("G", bound=Gradient)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,12 +49,20 @@ class Parameter:
         The variable is the truth; for half precision the master adds the bits below it, as long
         as the two agree (they do not after weights were loaded).
         """
-        weights = part.read(replicas.local(self.variable))
+        weights = self.aligned(part.read(replicas.local(self.variable)))
         if not self.has_master:
             return weights
         master = part.read(replicas.local(self.state["master"]))
         agrees = tf.equal(tf.saturate_cast(master, weights.dtype), weights)
         return tf.where(agrees, master, tf.cast(weights, master.dtype))
+
+    def aligned(self, gradient: G) -> G:
+        """A gradient, or weights, laid out as the slots: each device of a mesh has its share."""
+        own, share = slots.layout_of(self.variable), slots.slot_layout_of(self.variable)
+        if own == share:
+            return gradient
+        whole = dtensor.relayout(numerics.values(gradient), own)  # or the model would be divided so
+        return numerics.like(gradient, dtensor.relayout(whole, share))
 
     @property
     def has_master(self) -> bool:

@@ -108,13 +108,11 @@ class SavedState:
 
     def snapshot(self) -> Callable[[], None]:
         """Returns a function that restores the present state."""
-        awaited = self._awaited
-        before = [(v, tf.convert_to_tensor(v)) for v in self._owner.variables]
+        awaited, variables_back = self._awaited, write.snapshot(self._owner.variables)
 
         def put_back() -> None:
             self._awaited = awaited
-            for variable, value in before:
-                write.put_everywhere(variable, value)
+            variables_back()
 
         return put_back
 

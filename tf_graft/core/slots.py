@@ -26,8 +26,9 @@ class Slot(NamedTuple):
     long as the variable's, and all of any other slot. (A square variable has as many columns as
     rows: for a slot of them `whole` must be True.)
 
-    On a mesh a dimension is laid out as the variable's dimension that it is taken from; a dimension
-    that a function computes is not divided. So `lambda shape: shape[1:]` follows the columns, and
+    On a mesh a dimension is laid out as the variable's dimension that it is taken from, or, with
+    `distribute(..., shard_slots=True)`, as that of its share; a dimension that a function computes
+    is not divided. So `lambda shape: shape[1:]` follows the columns, and
     `lambda shape: (shape[0], shape[0])` is divided by its rows.
 
     Args:
@@ -168,9 +169,17 @@ def layout_of(variable: Any) -> dtensor.Layout | None:
     return raw.layout if isinstance(raw, dtensor.DVariable) else None
 
 
+def slot_layout_of(variable: Any) -> dtensor.Layout | None:
+    """The layout of what an optimizer keeps for a variable, and updates it in.
+
+    It is the variable's own, unless `tf_graft.dtensor.distribute` divided the slots further.
+    """
+    return getattr(keras_contract.storage(variable), "slot_layout", layout_of(variable))
+
+
 def _layout(mesh: dtensor.Mesh, variable: Any, shape: tuple[int, ...]) -> dtensor.Layout:
     """Each dimension as the variable's that it is taken from; a mesh dimension divides once."""
-    like = None if variable is None else layout_of(variable)
+    like = None if variable is None else slot_layout_of(variable)
     if like is None:
         return dtensor.Layout.replicated(mesh, len(shape))
     axes: list[int | None] = [getattr(length, "axis", None) for length in shape]

@@ -5,6 +5,7 @@ it or some of its rows: so the cost of a step follows the touched rows. On a mes
 scattered: there the whole variable is written under a mask.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -23,6 +24,17 @@ def put_everywhere(variable: Any, value: Any) -> None:
     """Gives every replica's copy of a variable a new value, from inside a replica too."""
     for copy in replicas.copies(variable):
         copy.assign(value)
+
+
+def snapshot(variables: Sequence[Any]) -> Callable[[], None]:
+    """Returns a function that gives variables the values they have now."""
+    before = [(variable, tf.convert_to_tensor(variable)) for variable in variables]
+
+    def put_back() -> None:
+        for variable, value in before:
+            put_everywhere(variable, value)
+
+    return put_back
 
 
 def add(variable: Any, value: Any) -> None:

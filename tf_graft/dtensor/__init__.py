@@ -3,9 +3,11 @@
 from tf_graft.core.mesh_tensors import from_mesh, to_mesh
 from tf_graft.core.meshes import create_mesh, logical_cpus
 from tf_graft.dtensor.clients import client_share
+from tf_graft.dtensor.costs import memory, traffic
 from tf_graft.dtensor.dataset import DTensorDataset, pack_batch
 from tf_graft.dtensor.layout_map import LayoutMap
-from tf_graft.dtensor.model import collect, distribute, layout_map_of
+from tf_graft.dtensor.model import collect, distribute
+from tf_graft.dtensor.placements import layout_map_of
 from tf_graft.dtensor.replicated import replicate
 
 __all__ = [
@@ -18,7 +20,9 @@ __all__ = [
     "from_mesh",
     "layout_map_of",
     "logical_cpus",
+    "memory",
     "pack_batch",
     "replicate",
     "to_mesh",
+    "traffic",
 ]

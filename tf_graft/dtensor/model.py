@@ -1,8 +1,6 @@
 """Moves a Keras model to a mesh and back."""
 
-import weakref
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
 
 import keras
 from tensorflow.experimental import dtensor
@@ -15,17 +13,8 @@ from tf_graft.dtensor import calls, clients, support, training
 from tf_graft.dtensor.dataset import check_batch_dim
 from tf_graft.dtensor.keras_distribution import DistributionLike, in_own_words
 from tf_graft.dtensor.layout_map import LayoutMap
+from tf_graft.dtensor.placements import PLACEMENTS, Placement, placement_of
 from tf_graft.dtensor.replicated import move, release, replicate
-
-
-class Placement(NamedTuple):
-    """How a model was distributed."""
-
-    layout_map: LayoutMap
-    batch_dim: str | None
-
-
-PLACEMENTS: weakref.WeakKeyDictionary[keras.Model, Placement] = weakref.WeakKeyDictionary()
 
 
 def distribute(
@@ -33,6 +22,7 @@ def distribute(
     layout_map: DistributionLike,
     batch_dim: str | None = "batch",
     local_batches: bool = False,
+    shard_slots: bool = False,
 ) -> keras.Model:
     """Moves a built Keras model to a mesh; each device holds a shard of every variable.
 
@@ -65,6 +55,14 @@ def distribute(
     A table that rows are gathered from, such as an `Embedding`'s, cannot be sharded by rows:
     TensorFlow does not support it. Shard its columns.
 
+    With `shard_slots` the devices of `batch_dim`, which hold the same weights, divide what the
+    optimizer keeps for them (slots, float32 masters, averages, accumulated gradients) and its
+    computation: each updates its share, then the steps are gathered (ZeRO, stage 1). A variable is
+    divided along its first dimension that is not sharded yet and that their number divides; one
+    without such a dimension stays whole. Results are the same, up to the order of sums in norms
+    (clipping, LAMB, LARS, LARC, AdaGraft, NovoGrad and the like). `traffic` counts the bytes that
+    it sends and `memory` those that it saves.
+
     Args:
         model: a built model. It is changed in place.
         layout_map: the variables' layouts: a `LayoutMap`, each of whose expressions must match a
@@ -73,6 +71,7 @@ def distribute(
         local_batches: on a mesh of several processes, True if each gives `fit`, `evaluate` and
             `predict` its own share of the examples, as `client_share` says; False if all give the
             same whole batches, of which each uses the part of its devices.
+        shard_slots: whether it shards an optimizer's slots, too.
 
     Returns:
         The same model.
@@ -82,8 +81,9 @@ def distribute(
             updated once per device.
         ValueError: the model is not built, is on a mesh already, or was made under a strategy; an
             expression matches nothing, or a Keras map shards nothing; a layout does not fit its
-            variable; an embedding is sharded by rows; the mesh has no such dimension; the weights
-            begin with other values on another client. Nothing has changed.
+            variable; an embedding is sharded by rows; the mesh has no such dimension, or
+            `shard_slots` is given none; the weights begin with other values on another client.
+            Nothing has changed.
         RuntimeError: DTensor was used before tf_graft was imported.
 
     Example:
@@ -93,11 +93,21 @@ def distribute(
         tg.dtensor.distribute(model, tg.dtensor.LayoutMap(mesh, {"dense/kernel": [None, "model"]}))
         model.fit(x, y, batch_size=32)
         ```
+
+    Reference:
+        Rajbhandari et al., 2020, "ZeRO: memory optimizations toward training trillion parameter
+        models" (arXiv 1910.02054), section 5.1: `shard_slots`.
     """
     checks.instance("distribute", "model", model, keras.Model)
     keras_contract.check_order_on_mesh()
     layout_map, batch_dim, local_batches = in_own_words(model, layout_map, batch_dim, local_batches)
     check_batch_dim("distribute", layout_map.mesh, batch_dim)
+    slot_dim = batch_dim if checks.boolean("distribute", "shard_slots", shard_slots) else None
+    if shard_slots and batch_dim is None:
+        raise ValueError(
+            "distribute(batch_dim=None, shard_slots=True): slots are sharded over batch_dim; name "
+            "a dimension of the mesh."
+        )
     _check_distributable(model, layout_map.mesh)
     layouts = _layouts(model, layout_map)
     clients.check_same_start(
@@ -105,14 +115,16 @@ def distribute(
     )
     remade = _detached(model.optimizer) if model.compiled else None
     for variable in _variables(model):
-        move(variable, layout_map.mesh, layouts.get(id(variable)))
+        layout = layouts.get(id(variable))
+        slot_layout = slot_dim and layout and _divided(layout, variable.shape, slot_dim)
+        move(variable, layout_map.mesh, layout, slot_layout)
     replicate(model.metrics, layout_map.mesh)  # for the variables they make later
-    PLACEMENTS[model] = Placement(layout_map, batch_dim)
+    PLACEMENTS[model] = Placement(layout_map, batch_dim, local_batches)
     _attach(model, remade)
     if model.compiled and model.optimizer is not None:
         model.optimizer.settle(layout_map.mesh)
     calls.replace(model, layout_map.mesh)
-    training.install(model, layout_map.mesh, batch_dim, local_batches, lambda: _follow(model))
+    training.install(model, layout_map.mesh, batch_dim, local_batches, lambda: follow(model))
     return model
 
 
@@ -130,8 +142,7 @@ def collect(model: keras.Model) -> keras.Model:
     Raises:
         ValueError: the model is not on a mesh.
     """
-    if model not in PLACEMENTS:
-        raise ValueError(f"collect: the model '{model.name}' is not on a mesh.")
+    placement_of("collect", model)
     training.uninstall(model)
     calls.restore(model)
     release(model.metrics)
@@ -141,12 +152,6 @@ def collect(model: keras.Model) -> keras.Model:
     del PLACEMENTS[model]
     _attach(model, remade)
     return model
-
-
-def layout_map_of(model: keras.Model) -> LayoutMap | None:
-    """Returns the layout map of a distributed model; None for other models."""
-    placement = PLACEMENTS.get(model)
-    return None if placement is None else placement.layout_map
 
 
 def _check_distributable(model: keras.Model, mesh: dtensor.Mesh) -> None:
@@ -188,6 +193,15 @@ def _layouts(model: keras.Model, layout_map: LayoutMap) -> dict[int, dtensor.Lay
     return layouts
 
 
+def _divided(layout: dtensor.Layout, shape: Sequence[int], dim: str) -> dtensor.Layout:
+    """The layout, with its first whole dimension that fits divided over that of the mesh, too."""
+    specs, parts = list(layout.sharding_specs), layout.mesh.dim_size(dim)
+    for axis, length in enumerate(shape):
+        if dim not in specs and layout.num_shards(axis) == 1 and length and length % parts == 0:
+            specs[axis] = dim
+    return dtensor.Layout(specs, layout.mesh)
+
+
 def _variables(model: keras.Model) -> list[keras.Variable]:
     """Returns all variables of a model but its optimizer's: weights, seeds, metrics."""
     metrics = model.metrics_variables if model.compiled else []
@@ -198,7 +212,7 @@ def _distinct(variables: Iterable[keras.Variable]) -> list[keras.Variable]:
     return list({id(variable): variable for variable in variables}.values())
 
 
-def _follow(model: keras.Model) -> None:
+def follow(model: keras.Model) -> None:
     """Moves variables made since then to the mesh, such as those of metrics."""
     mesh = PLACEMENTS[model].layout_map.mesh
     for variable in _variables(model):

@@ -62,7 +62,10 @@ def release(metrics: Iterable[keras.metrics.Metric]) -> None:
 
 
 def move(
-    variable: keras.Variable, mesh: dtensor.Mesh, layout: dtensor.Layout | None = None
+    variable: keras.Variable,
+    mesh: dtensor.Mesh,
+    layout: dtensor.Layout | None = None,
+    slot_layout: dtensor.Layout | None = None,
 ) -> None:
     """Moves a variable to a mesh with its value; a variable on a mesh is left unchanged.
 
@@ -70,10 +73,13 @@ def move(
         variable: the variable, changed in place.
         mesh: the mesh.
         layout: the layout; None replicates the variable.
+        slot_layout: the layout of an optimizer's slots for it; None for the variable's own.
     """
     if not isinstance(variable.value, dtensor.DVariable):
         layout = layout or dtensor.Layout.replicated(mesh, len(variable.shape))
-        storage = MeshStorage(variable.numpy(), layout, variable.path, variable.trainable)
+        storage = MeshStorage(
+            variable.numpy(), layout, variable.path, variable.trainable, slot_layout
+        )
         keras_contract.set_storage(variable, storage)
 
 

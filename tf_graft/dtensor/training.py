@@ -5,7 +5,7 @@ that they call on a batch: those here move the batch to the mesh and the results
 """
 
 from collections.abc import Callable, Iterator
-from typing import NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import keras
 import tensorflow as tf
@@ -50,21 +50,21 @@ def install(
         support.check_trainable(model)
         feed.begin(None)
         if model.train_function is None or force:
-            step = _Step(model, model.train_step, feed, follow)
+            step = Step(model, model.train_step, feed, follow)
             model.train_function = _over_iterator(model, step)
         return model.train_function
 
     def make_test_function(force: bool = False) -> Callable[[Batches], Structure]:
         feed.begin(None)
         if model.test_function is None or force:
-            step = _Step(model, model.test_step, feed, follow)
+            step = Step(model, model.test_step, feed, follow)
             model.test_function = _over_iterator(model, step)
         return model.test_function
 
     def make_predict_function(force: bool = False) -> Callable[[list[Structure]], Structure]:
         feed.begin(None)
         if model.predict_function is None or force:
-            model.predict_function = _over_list(_Step(model, model.predict_step, feed, None))
+            model.predict_function = _over_list(Step(model, model.predict_step, feed, None))
         return model.predict_function
 
     made = (
@@ -104,8 +104,15 @@ def check_optimizer(owner: str, optimizer: OptimizerLike | None) -> None:
     )
 
 
-class _Step:
-    """Runs a model's step on the mesh, from a batch on the host to results on the host."""
+class Step:
+    """Runs a model's step on the mesh, from a batch on the host to results on the host.
+
+    Args:
+        model: the model.
+        step: one of its steps.
+        feed: moves batches to the mesh.
+        follow: moves variables that the model makes on the first batch to the mesh.
+    """
 
     def __init__(
         self,
@@ -117,14 +124,11 @@ class _Step:
         self.model = model
         self.feed = feed
         self.follow = follow
-        self.run = step if model.run_eagerly else tf.function(step, autograph=False)
+        self.run: Any = step if model.run_eagerly else tf.function(step, autograph=False)
 
     def __call__(self, batch: Structure) -> Structure:
-        packed = self.feed.next(tf.nest.map_structure(_given, batch))
-        if self.follow is not None:
-            keras_contract.make_metrics(self.model, packed)
-            self.follow()
-            self.follow = None
+        """Runs the step on a batch."""
+        packed = self.packed(batch)
         try:
             with dtensor.default_mesh(self.feed.mesh):  # for tensors that a step creates
                 outputs = self.run(packed)
@@ -133,6 +137,15 @@ class _Step:
             raise
         return tf.nest.map_structure(from_mesh, outputs)
 
+    def packed(self, batch: Structure) -> Structure:
+        """Moves a batch to the mesh, after the variables that the model makes on the first one."""
+        packed = self.feed.next(tf.nest.map_structure(_given, batch))
+        if self.follow is not None:
+            keras_contract.make_metrics(self.model, packed)
+            self.follow()
+            self.follow = None
+        return packed
+
     def own(self, outputs: Structure) -> Structure:
         """Returns the outputs of the examples that this client gave."""
         if self.feed.shares == 1:
@@ -140,7 +153,7 @@ class _Step:
         return tf.nest.map_structure(lambda value: value[self.feed.mine], outputs)
 
 
-def _over_iterator(model: keras.Model, step: _Step) -> Callable[[Batches], Structure]:
+def _over_iterator(model: keras.Model, step: Step) -> Callable[[Batches], Structure]:
     """Makes a function that runs a step on each batch of an execution, for the last logs."""
 
     def function(iterator: Batches) -> Structure:
@@ -157,7 +170,7 @@ def _over_iterator(model: keras.Model, step: _Step) -> Callable[[Batches], Struc
     return function
 
 
-def _over_list(step: _Step) -> Callable[[list[Structure]], Structure]:
+def _over_list(step: Step) -> Callable[[list[Structure]], Structure]:
     """Makes a function that runs a step on each batch of a list and concatenates the results."""
 
     def function(batches: list[Structure]) -> Structure:

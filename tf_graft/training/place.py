@@ -56,15 +56,15 @@ class Place:
         return self.strategy.scope()
 
     @property
-    def divided(self) -> bool:
-        """Whether each of several processes holds a part of the variables."""
-        return self.mesh is not None and clients.several(self.mesh)
+    def shared_mesh(self) -> tf.experimental.dtensor.Mesh | None:
+        """The mesh, if each of several processes holds a part of the variables."""
+        return self.mesh if self.mesh is not None and clients.several(self.mesh) else None
 
     def told(self, number: int) -> list[int]:
         """Waits for the other processes of a mesh to come here, too; returns the number of each."""
-        if self.mesh is None:
+        if self.shared_mesh is None:
             return [number]
-        return [row[0] for row in clients.gathered(self.mesh, [number])]
+        return [row[0] for row in clients.gathered(self.shared_mesh, [number])]
 
     def settle(self, model: keras.Model, data: Batches, section: Mesh | None) -> None:
         """Creates all variables that a compiled model creates on first use, and places them.
@@ -88,7 +88,8 @@ class Place:
 
     def _put_on_mesh(self, model: keras.Model, section: Mesh) -> None:
         try:
-            dtensor.distribute(model, dtensor.LayoutMap(self.mesh, section.layouts))
+            layout_map = dtensor.LayoutMap(self.mesh, section.layouts)
+            dtensor.distribute(model, layout_map, shard_slots=section.shard_slots)
         except (ValueError, TypeError) as error:
             message = str(error).partition("\n")[0]
             named = [pattern for pattern in section.layouts if f"['{pattern}']" in message]
@@ -96,7 +97,7 @@ class Place:
 
     def agreed(self) -> Callable[[int | None], int | None]:
         """Returns a function from this process's signal to the signal of any process."""
-        if self.divided:
+        if self.shared_mesh is not None:
             return lambda signum: max(self.told(signum or 0)) or None
         if self.strategy is None or self.workers == 1:
             return lambda signum: signum

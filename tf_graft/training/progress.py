@@ -1,12 +1,15 @@
-"""What a run tells the user about its progress."""
+"""How far a run is: whether it is finished, where it goes on, and what the user is told."""
 
 import sys
 from collections.abc import Callable
 
 import keras
 
+from tf_graft.core.checks import CheckpointError
 from tf_graft.training import data as data_sets
+from tf_graft.training.checkpoints import Checkpoints
 from tf_graft.training.folder import RunFolder
+from tf_graft.training.place import Place
 from tf_graft.training.results import Numbers
 from tf_graft.training.schema import RunConfig
 
@@ -29,6 +32,32 @@ def finished(
         "run.fresh=true starts afresh."
     )
     return summary
+
+
+def resumed(
+    config: RunConfig,
+    place: Place,
+    folder: RunFolder,
+    checkpoints: Checkpoints,
+    say: Callable[[str], None],
+) -> int:
+    """Restores the newest state, and returns its step.
+
+    Raises:
+        CheckpointError: no state can be read; processes of a mesh have found different ones.
+    """
+    place.told(0)  # so nobody reads the folder before the first process has opened it
+    goes_on = place.chief or place.shared_mesh is not None or folder.goes_on(config)
+    start = checkpoints.restore(say) if goes_on else 0
+    steps = place.told(start)
+    if len(set(steps)) > 1:
+        raise CheckpointError(
+            f"The processes found states of steps {', '.join(map(str, steps))}; all must reach "
+            f"{folder.path}, in a file system that they share."
+        )
+    if place.chief:
+        checkpoints.settle(start)
+    return start
 
 
 def verbosity(progress: str) -> int:

@@ -11,7 +11,6 @@ import keras
 import tensorflow as tf
 
 from tf_graft import dtensor
-from tf_graft.core.checks import CheckpointError
 from tf_graft.core.nesting import nested
 from tf_graft.core.whole_files import whole
 from tf_graft.report import GraftRecorder
@@ -69,18 +68,16 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
             return summary
         if place.chief:
             opened.enter_context(folder.opened(config, source, say))
-        place.told(0)  # so nobody reads the folder before it is ready
         remote = servers.Remote(config, data, model, place, source) if place.servers else None
         saved, keep = remote.saved() if remote else groups_of(model), config.run.keep_checkpoints
         origin = Origin(config, folder, config.run.epochs * data.steps_per_epoch)
-        mesh = place.mesh if place.divided else None
-        checkpoints = Checkpoints(folder.checkpoints, saved, keep, origin, mesh)
-        start = _start(config, place, folder, checkpoints, say)
+        checkpoints = Checkpoints(folder.checkpoints, saved, keep, origin, place.shared_mesh)
+        start = progress.resumed(config, place, folder, checkpoints, say)
         say(progress.announced(config, folder, model, data, start))
         if not place.chief:  # all workers must save, but only one in the run's folder
             own = opened.enter_context(tempfile.TemporaryDirectory(prefix="tf_graft_"))
             folder = RunFolder(own)
-            if mesh is None:
+            if place.shared_mesh is None:
                 checkpoints = Checkpoints(folder.checkpoints, saved, keep, origin)
         began = time.monotonic()
         if remote:
@@ -90,27 +87,6 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
         summary = _finish(config, data, model, folder, time.monotonic() - began)
         place.told(0)  # the others cannot go on without the first process
         return summary
-
-
-def _start(
-    config: RunConfig,
-    place: Place,
-    folder: RunFolder,
-    checkpoints: Checkpoints,
-    say: Callable[[str], None],
-) -> int:
-    """Restores the newest state, and returns its step."""
-    goes_on = place.chief or place.divided or folder.goes_on(config)
-    start = checkpoints.restore(say) if goes_on else 0
-    steps = place.told(start)
-    if len(set(steps)) > 1:
-        raise CheckpointError(
-            f"The processes found states of steps {', '.join(map(str, steps))}; all must reach "
-            f"{folder.path}, in a file system that they share."
-        )
-    if place.chief:
-        checkpoints.settle(start)
-    return start
 
 
 def _compile(

@@ -184,10 +184,14 @@ STRATEGIES: dict[str, type[Section]] = {
 
 
 class Mesh(Section):
-    """A grid of devices: batches are divided over one dimension, weights over the other."""
+    """A grid of devices: batches are divided over one dimension, weights over the other.
+
+    With `shard_slots` the devices of `batch` divide the optimizer's slots, too (ZeRO, stage 1).
+    """
 
     batch: Annotated[int, Field(ge=1, le=65_536)] = 1
     model: Annotated[int, Field(ge=1, le=65_536)] = 1
+    shard_slots: bool = False
     layouts: Layouts = {}
 
     @field_validator("layouts")

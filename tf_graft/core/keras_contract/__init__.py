@@ -6,7 +6,14 @@ Nothing else in the package uses one. `names` lists each with its reason, and
 
 from tf_graft.core import environment as environment  # first: what the process must be like
 from tf_graft.core.keras_contract.checkpoints import author_of, held_by, take_for_restored
-from tf_graft.core.keras_contract.graphs import check_captured, check_order_on_mesh, in_xla, opaque
+from tf_graft.core.keras_contract.graphs import (
+    check_captured,
+    check_order_on_mesh,
+    function_named,
+    in_xla,
+    opaque,
+    program_on_mesh,
+)
 from tf_graft.core.keras_contract.models import (
     layers_of,
     make_metrics,
@@ -55,6 +62,7 @@ __all__ = [
     "decay_exclusions",
     "declare",
     "deferred",
+    "function_named",
     "held_by",
     "in_xla",
     "keep",
@@ -66,6 +74,7 @@ __all__ = [
     "on_stand_ins",
     "opaque",
     "own_way",
+    "program_on_mesh",
     "rate_of",
     "rate_variable",
     "rename",

@@ -8,7 +8,9 @@ from typing import Any
 import tensorflow as tf
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.dtensor.python.api import _dtensor_singleton as dtensor_started
+from tensorflow.python.eager.context import context
 from tensorflow.python.ops import control_flow_util
 
 from tf_graft.core import environment
@@ -50,6 +52,21 @@ def check_order_on_mesh() -> None:
             "or TensorFlow reads variables before they are assigned: import tf_graft first, which "
             "sets it."
         )
+
+
+def function_named(name: str) -> FunctionDef:
+    """A function that TensorFlow holds."""
+    return context().get_function_def(name)
+
+
+def program_on_mesh(function: tf.types.experimental.ConcreteFunction) -> FunctionDef:
+    """What each device of a mesh runs of a function that has run there once.
+
+    DTensor's name for it begins with the function's.
+    """
+    beginning = f"{tf.compat.as_str(function.name)}__func_"
+    (name,) = (name for name in context().list_function_names() if name.startswith(beginning))
+    return function_named(name)
 
 
 class _Capture:

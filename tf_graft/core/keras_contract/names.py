@@ -46,6 +46,8 @@ MODULE_NAMES = {
     "tensorflow.python.ops.control_flow_util.GraphOrParentsInXlaContext": "there is no public name "
     "for whether XLA will compile the function being traced",
     "tensorflow.compiler.tf2xla.ops.gen_xla_ops": "XLA's barrier, which has no public name",
+    "tensorflow.python.eager.context.context": "holds the functions that DTensor made for each "
+    "device, which have no public name",
     "tensorflow.dtensor.python.api._dtensor_singleton": "whether DTensor has started, after which "
     "it reads no environment variables",
 }
