@@ -1,0 +1,120 @@
+"""Runs on a mesh of several processes: what they learn, save, and survive."""
+
+import csv
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from support import column_runs, forked
+
+CONFIG = """
+data: {name: digits, batch_size: 32}
+model: {name: mlp, units: [16]}
+mesh: {batch: 2, model: 2, shard_slots: true, layouts: {"dense/kernel": [null, model]}}
+optimizer: {name: adam, learning_rate: 0.01, global_clipnorm: 1.0}
+run: {epochs: 2, seed: 3, checkpoint_every: 10, tensorboard: false, progress: none}
+"""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A folder with a config, and its run in one process of four devices and in two of two."""
+    folder = tmp_path_factory.mktemp("mesh_runs")
+    (folder / "mesh.yaml").write_text(CONFIG)
+    assert finished(folder, "train", "one") == ""
+    assert finished(folder, "launch", "two") == ""
+    return folder
+
+
+def started(folder, command, name, *more):
+    return subprocess.Popen(
+        [forked.python(), "-m", "tf_graft", command, "mesh.yaml", f"run.dir={name}", *more],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(column_runs.ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finished(folder, command, name, *more, kill=lambda process: None):
+    """Runs a command to its end; returns what it said about restarts."""
+    process = started(folder, command, name, *more)
+    watching = threading.Thread(target=kill, args=(process,))
+    watching.start()
+    try:
+        said, errors = process.communicate(timeout=240)
+    finally:
+        process.kill()
+        watching.join()
+    assert process.returncode == 0, said + errors
+    return "\n".join(line for line in said.splitlines() if "restarted" in line)
+
+
+def steps(run):
+    with open(run / "steps.csv") as file:
+        return np.array([[float(row["step"]), float(row["loss"])] for row in csv.DictReader(file)])
+
+
+def state(run):
+    """Every saved value of the newest state, by name; the origin names the run's own folder."""
+    reader = tf.train.load_checkpoint(str(run / "checkpoints"))
+    names = [name for name in reader.get_variable_to_shape_map() if name.endswith("VARIABLE_VALUE")]
+    return {name: reader.get_tensor(name) for name in names}
+
+
+def killing(run, task):
+    """Returns what kills a task of a launch once the run has saved a state."""
+
+    def kill(launcher):
+        until = time.monotonic() + 200
+        while not list(run.glob("checkpoints/ckpt-*.index")) and time.monotonic() < until:
+            time.sleep(0.05)
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                said = (process / "environ").read_text()
+            except OSError:
+                continue
+            mine = f"run.dir={run.name}" in (process / "cmdline").read_text()
+            if mine and re.search(rf'"type": "worker", "index": {task}}}', said):
+                os.kill(int(process.name), signal.SIGKILL)
+
+    return kill
+
+
+@pytest.mark.slow
+def test_two_processes_learn_what_one_learns(runs):
+    np.testing.assert_allclose(steps(runs / "two"), steps(runs / "one"), rtol=1e-6)
+    mine, its = state(runs / "two"), state(runs / "one")
+    assert mine.keys() == its.keys()
+    assert any("optimizer" in name for name in mine)
+    for name, value in its.items():
+        np.testing.assert_allclose(mine[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", [0, 1])
+def test_a_killed_process_costs_no_bit(runs, task):
+    name = f"killed_{task}"
+    said = finished(runs, "launch", name, kill=killing(runs / name, task))
+    assert said == (
+        f"The worker {task} was killed by SIGKILL; all are restarted, from the last saved state."
+    )
+    mine, its = state(runs / name), state(runs / "two")
+    for variable, value in its.items():
+        np.testing.assert_array_equal(mine[variable], value, err_msg=variable)
+
+
+@pytest.mark.slow
+def test_what_two_processes_saved_goes_on_in_one(runs):
+    finished(runs, "launch", "moved", "run.epochs=1")
+    finished(runs, "train", "moved", "run.epochs=2")
+    np.testing.assert_allclose(steps(runs / "moved"), steps(runs / "one"), rtol=1e-6)
