@@ -58,11 +58,11 @@ def _code(error: Exception) -> int | None:
     """Returns the exit code for an error; None for one that a user cannot fix."""
     from tf_graft.training.errors import ConfigError
     from tf_graft.training.launch import LaunchError
-    from tf_graft.training.stop import Stopped
+    from tf_graft.training.stop import ProcessLost, Stopped
 
     if isinstance(error, Stopped):
         return 128 + error.signum
-    if isinstance(error, ConfigError | LaunchError):
+    if isinstance(error, ConfigError | LaunchError | ProcessLost):
         return 2 if isinstance(error, ConfigError) else 1
     if isinstance(error, OSError) and not isinstance(error, ConnectionError):
         return 1  # a closed pipe, the only possible ConnectionError, is handled by the caller

@@ -1,4 +1,4 @@
-"""Signals that ask a run to stop, and the exception of a run that has stopped."""
+"""Signals that ask a run to stop, and the exceptions of a run that has stopped."""
 
 import contextlib
 import signal
@@ -15,6 +15,16 @@ class Stopped(Exception):
             "from there."
         )
         self.signum, self.step = signum, step
+
+
+class ProcessLost(Exception):
+    """Another process of the run's mesh has ended, without which this one cannot go on."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            "Another process of this run has ended, and this one cannot go on alone: start all "
+            f"again, and they continue from the last saved state. TensorFlow says: {reason}"
+        )
 
 
 class StopRequest:
