@@ -1,6 +1,7 @@
 """Runs on a mesh of several processes: what they learn, save, and survive."""
 
 import csv
+import json
 import os
 import re
 import signal
@@ -14,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 from support import column_runs, forked
+from tf_graft.processes.cluster import cluster_spec
 
 CONFIG = """
 data: {name: digits, batch_size: 32}
@@ -118,3 +120,37 @@ def test_what_two_processes_saved_goes_on_in_one(runs):
     finished(runs, "launch", "moved", "run.epochs=1")
     finished(runs, "train", "moved", "run.epochs=2")
     np.testing.assert_allclose(steps(runs / "moved"), steps(runs / "one"), rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_process_that_is_left_alone_says_so(runs):
+    """As on a cluster, where nobody ends it."""
+    spec = cluster_spec({"worker": 2})
+    program = [forked.python(), "-m", "tf_graft", "train", "mesh.yaml", "run.dir=alone"]
+    alone, lost = (
+        subprocess.Popen(
+            [*program, "run.epochs=50"],
+            cwd=runs,
+            env=os.environ
+            | {
+                "PYTHONPATH": str(column_runs.ROOT),
+                "TF_CONFIG": json.dumps(
+                    {"cluster": spec, "task": {"type": "worker", "index": index}}
+                ),
+            },
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(2)
+    )
+    try:
+        killing(runs / "alone", 1)(lost)
+        _, said = alone.communicate(timeout=150)
+    finally:
+        for process in (alone, lost):
+            process.kill()
+            process.communicate()
+    assert alone.returncode == 1
+    assert "Another process of this run has ended, and this one cannot go on alone" in said
+    assert "Traceback" not in said
