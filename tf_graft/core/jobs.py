@@ -50,7 +50,7 @@ def _take_workers(config: str) -> None:
     if len(addresses) < 2:
         return
     number = index + (len(cluster.get("chief", ())) if kind == JOB else 0)
-    if kind not in ("chief", JOB) or number >= len(addresses):
+    if kind not in ("chief", JOB) or not 0 <= number < len(addresses):
         raise ValueError(
             f"create_mesh: TF_CONFIG says that this process is {kind} {index}; a mesh is made by "
             f"workers, and there are {len(addresses)}."
