@@ -220,7 +220,7 @@ def test_layouts_that_are_refused(pattern, layout, error, message):
 
 
 def test_a_layout_map_is_of_one_mesh():
-    with pytest.raises(TypeError, match="create_mesh makes one"):
+    with pytest.raises(TypeError, match="mesh must be a Mesh or DeviceMesh"):
         td.LayoutMap(None)
     other = dtensor.create_mesh([("batch", 2)], devices=["CPU:0", "CPU:1"])
     with pytest.raises(ValueError, match="the layout is on another mesh"):
