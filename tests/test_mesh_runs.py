@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import threading
@@ -115,11 +116,27 @@ def test_a_killed_process_costs_no_bit(runs, task):
         np.testing.assert_array_equal(mine[variable], value, err_msg=variable)
 
 
+@pytest.fixture(scope="module")
+def half(runs):
+    """The first of two epochs, in two processes."""
+    finished(runs, "launch", "half", "run.epochs=1")
+    return runs / "half"
+
+
 @pytest.mark.slow
-def test_what_two_processes_saved_goes_on_in_one(runs):
-    finished(runs, "launch", "moved", "run.epochs=1")
-    finished(runs, "train", "moved", "run.epochs=2")
-    np.testing.assert_allclose(steps(runs / "moved"), steps(runs / "one"), rtol=1e-6)
+@pytest.mark.parametrize(
+    ("command", "more"),
+    [
+        ("train", ()),
+        ("train", ("mesh.batch=4", "mesh.model=1", "mesh.shard_slots=false")),
+        ("train", ("mesh=null",)),
+        ("launch", ("--workers", "4")),
+    ],
+)
+def test_what_two_processes_saved_goes_on_elsewhere(command, more, half, runs, tmp_path):
+    shutil.copytree(half, tmp_path / "moved")
+    finished(runs, command, tmp_path / "moved", "run.epochs=2", *more)
+    np.testing.assert_allclose(steps(tmp_path / "moved"), steps(runs / "one"), rtol=2e-6)
 
 
 @pytest.mark.slow

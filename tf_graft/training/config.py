@@ -97,7 +97,7 @@ def dump(config: RunConfig) -> str:
 
 
 def differences(old: RunConfig, new: RunConfig, ignore: Sequence[str]) -> list[str]:
-    """Lists the changes between two configs, a phrase per key, except the keys in `ignore`."""
+    """Lists the changes between two configs, a phrase per key, but for what is to be ignored."""
     before, after = (
         {".".join(map(str, key)): value for key, value in _flatten(config.model_dump())}
         for config in (old, new)
@@ -105,7 +105,8 @@ def differences(old: RunConfig, new: RunConfig, ignore: Sequence[str]) -> list[s
     return [
         f"{key} was {before.get(key)!r} and is {after.get(key)!r}"
         for key in sorted(before.keys() | after.keys())
-        if key not in ignore and before.get(key) != after.get(key)
+        if before.get(key) != after.get(key)
+        and not any(key == name or key.startswith(f"{name}.") for name in ignore)
     ]
 
 

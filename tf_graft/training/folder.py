@@ -21,6 +21,7 @@ from tf_graft.training.schema import RunConfig
 # The keys that may change between two sessions of a run: they do not affect what it computes.
 FREE = (
     "data.dir",
+    "mesh",  # the numbers are the same on all
     "run.checkpoint_every",
     "run.dir",
     "run.epochs",
