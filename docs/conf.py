@@ -1,0 +1,61 @@
+"""The site: `sphinx-build -W -j 2 docs site`, in an environment with the extra `[docs]`, offline."""
+
+import os
+import sys
+from pathlib import Path
+
+import tf_graft
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE / "extensions"))
+
+project = "tf_graft"
+author = "the tf_graft authors"
+copyright = author
+version = release = tf_graft.__version__
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "sphinx-mathjax-offline",
+    "docstrings",
+    "public_names",
+]
+exclude_patterns = ["ipython"]
+nitpicky = True
+
+# Every code cell runs in the build, in a kernel of its page's, and an exception fails the build.
+# The profile in `ipython` says in which folder.
+nb_execution_mode = "force"
+nb_execution_raise_on_error = True
+nb_execution_timeout = 180
+nb_merge_streams = True
+nb_output_stderr = "remove"  # TensorFlow's messages at its start
+os.environ |= {
+    "IPYTHONDIR": str(HERE / "ipython"),
+    "CHECKOUT": str(HERE.parent),
+    "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+}
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+
+autodoc_member_order = "bysource"
+autodoc_inherit_docstrings = False
+autodoc_typehints = "none"  # each docstring says what its arguments are
+default_role = "code"  # a docstring's `x` is code
+
+html_theme = "furo"
+html_title = "tf_graft"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_show_copyright = False
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
+
+def setup(app):
+    """The formulas' extension only adds files; that it may be read in parallel, it does not say."""
+    app.extensions["sphinx-mathjax-offline"].parallel_read_safe = True
