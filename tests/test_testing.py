@@ -243,8 +243,8 @@ def test_ours_keep_all(name):
 
 def test_what_the_pages_for_builders_name_is_there():
     root = pathlib.Path(__file__).parents[1]
-    pages = [root / "CONTRIBUTING.md", *(root / "docs").glob("*.md")]
-    text = "".join(page.read_text("utf-8") for page in pages)
+    pages = ("CONTRIBUTING.md", "docs/architecture.md", "docs/write_an_optimizer.md")
+    text = "".join((root / page).read_text("utf-8") for page in pages)
     named = set(re.findall(r"[\w/]+\.py\b|\btests/\w+/", text)) - {"__init__.py"}
     assert len(named) > 20
     for name in named:
