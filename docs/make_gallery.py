@@ -1,0 +1,66 @@
+"""Makes the gallery: trains every config, or those that are named, and keeps what its page shows.
+
+    python docs/make_gallery.py [NAME]...
+
+`gallery/NAME.png` is a run's plot, `gallery/NAME_ratios.png` what a graft measured, and
+`data/gallery.json` has the command and the final numbers of each run.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from PIL import Image
+
+from tf_graft.report import GraftReport, figures
+
+DOCS = Path(__file__).parent
+CONFIGS = DOCS.parent / "configs"
+PICTURES = DOCS / "gallery"
+NUMBERS = DOCS / "data" / "gallery.json"
+OVERRIDES = {"mnist_cnn": "data.name=digits"}  # where nothing can be downloaded
+COLORS = 48  # enough for a plot, and a third of the bytes
+
+
+def command(config: Path) -> str:
+    """The first command in the comments of a config, which is how to run it."""
+    found = re.search(r"^# +(tf-graft (?:train|launch) .*?\.yaml)", config.read_text(), re.M)
+    return " ".join(filter(None, [found[1], OVERRIDES.get(config.stem)]))
+
+
+def keep(picture: Path, name: str) -> None:
+    """Puts a picture into the gallery, in few bytes."""
+    colors = Image.open(picture).convert("RGB").quantize(COLORS)
+    colors.save(PICTURES / f"{name}.png", optimize=True)
+
+
+def make(config: Path) -> dict:
+    """Runs a config in a folder of its own; returns what its page says about the run."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.symlink(CONFIGS, Path(folder) / "configs")
+        words = [sys.executable, "-m", *command(config).replace("-", "_", 1).split()]
+        subprocess.run(words, cwd=folder, check=True)
+        run = Path(folder) / "runs" / config.stem
+        keep(run / "plot.png", config.stem)
+        if (run / "graft.records").exists():
+            report = GraftReport.read(run)
+            figures.ratios(report, report.layers(), 10, 5).savefig(run / "ratios.png", dpi=110)
+            keep(run / "ratios.png", f"{config.stem}_ratios")
+        numbers = json.loads((run / "summary.json").read_text())
+    return {"command": command(config), "summary": numbers}
+
+
+def main() -> None:
+    """Makes what is asked for; what was made before stays."""
+    made = json.loads(NUMBERS.read_text()) if NUMBERS.exists() else {}
+    for name in sys.argv[1:] or sorted(path.stem for path in CONFIGS.glob("*.yaml")):
+        made[name] = make(CONFIGS / f"{name}.yaml")
+        NUMBERS.write_text(json.dumps(dict(sorted(made.items())), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
