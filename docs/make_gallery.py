@@ -3,7 +3,7 @@
     python docs/make_gallery.py [NAME]...
 
 `gallery/NAME.png` is a run's plot, `gallery/NAME_ratios.png` what a graft measured, and
-`data/gallery.json` has the command and the final numbers of each run.
+`data/gallery.json` has the final numbers of each run.
 """
 
 import json
@@ -38,7 +38,7 @@ def keep(picture: Path, name: str) -> None:
 
 
 def make(config: Path) -> dict:
-    """Runs a config in a folder of its own; returns what its page says about the run."""
+    """Runs a config in a folder of its own; returns its final numbers."""
     with tempfile.TemporaryDirectory() as folder:
         os.symlink(CONFIGS, Path(folder) / "configs")
         words = [sys.executable, "-m", *command(config).replace("-", "_", 1).split()]
@@ -49,8 +49,7 @@ def make(config: Path) -> dict:
             report = GraftReport.read(run)
             figures.ratios(report, report.layers(), 10, 5).savefig(run / "ratios.png", dpi=110)
             keep(run / "ratios.png", f"{config.stem}_ratios")
-        numbers = json.loads((run / "summary.json").read_text())
-    return {"command": command(config), "summary": numbers}
+        return json.loads((run / "summary.json").read_text())
 
 
 def main() -> None:
