@@ -51,6 +51,7 @@ default_role = "code"  # a docstring's `x` is code
 
 html_theme = "furo"
 html_title = "tf_graft"
+html_favicon = "static/favicon.svg"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_show_copyright = False
