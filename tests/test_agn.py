@@ -562,6 +562,30 @@ def test_the_state_is_saved_and_goes_on(tmp_path):
             np.testing.assert_allclose(mine, right, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("name", ["m.keras", "m.weights.h5"])
+def test_what_is_saved_in_centered_goes_on_from_the_centre(tmp_path, name):
+    """The file's centre is the centre, and not the local copy that is put aside meanwhile."""
+    model = compiled(tg.AGN(tg.Adam(0.05), communication_period=4))
+    x, y = data()
+    for _ in range(6):
+        model.train_on_batch(x, y)
+    local, center = model.get_weights(), list(model.optimizer.center_values().values())
+    with model.optimizer.centered():
+        (model.save if name == "m.keras" else model.save_weights)(tmp_path / name)
+    for mine, right in zip(model.get_weights(), local, strict=True):
+        np.testing.assert_array_equal(mine, right)
+    if name == "m.keras":
+        loaded = keras.saving.load_model(tmp_path / name)
+    else:
+        keras.backend.clear_session(free_memory=False)  # layers are named alike
+        loaded = compiled(tg.AGN(tg.Adam(0.05), communication_period=4))
+        loaded.load_weights(tmp_path / name)
+        loaded.optimizer.build(loaded.trainable_variables)
+    for mine, right in zip(loaded.get_weights(), center, strict=True):
+        np.testing.assert_array_equal(mine, right)
+    assert_holds_the_centre(loaded)
+
+
 def test_another_centres_state_is_refused(tmp_path):
     models = [
         compiled(tg.AGN(tg.SGD(0.05), center_optimizer=center)) for center in (tg.SGD(), tg.Adam())
