@@ -1,4 +1,4 @@
-"""The site: `sphinx-build -W -j 2 docs site`, in an environment with the extra `[docs]`, offline."""
+"""The site: `sphinx-build -W -j 2 docs site`, with the extra `[docs]`, without a network."""
 
 import os
 import sys
@@ -26,6 +26,7 @@ extensions = [
 ]
 exclude_patterns = ["ipython"]
 nitpicky = True
+nitpick_ignore_regex = [("py:.*", r"(tf|keras|collections)\..*")]  # their inventories are online
 
 # Every code cell runs in the build, in a kernel of its page's, and an exception fails the build.
 # The profile in `ipython` says in which folder.
@@ -42,6 +43,7 @@ os.environ |= {
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 
+napoleon_custom_sections = ["Reference"]
 autodoc_member_order = "bysource"
 autodoc_inherit_docstrings = False
 autodoc_typehints = "none"  # each docstring says what its arguments are
@@ -49,6 +51,7 @@ default_role = "code"  # a docstring's `x` is code
 
 html_theme = "furo"
 html_title = "tf_graft"
+html_favicon = "static/favicon.svg"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_show_copyright = False

@@ -1,19 +1,22 @@
-"""Prints the matrix: optimizer x execution x option, each held against the float64 oracle.
+"""Computes the matrix: optimizer x execution x option, each held against the float64 oracle.
 
-    python tests/matrix.py [--through model] [--output matrix.md] [--all] [--every 1] [--jobs 2]
-        [--run 2_clients]
+    python tests/matrix.py [--through model] [--output docs/data/matrix.json] [--all] [--every 1]
+        [--jobs 2] [--run 2_clients]
 
 Two parts: through a compiled Keras model, as users meet an optimizer, and through `apply` alone. A
 cell is the largest error of weights and averages after four steps, as a share of what is allowed:
-0.2 is a fifth of it. `no` is a refusal, whose reason is below the tables. With `--every 3` one
-cell in three is computed, and each option of an optimizer in some of the executions; with `--run`
-those of one execution.
+0.2 is a fifth of it. `no` is a refusal, whose reason is below the table. The tables show the worst
+option of each optimizer. The file, which `docs/guarantees.md` shows, has all of them; a part in it
+that is not computed now stays. With `--every 3` one cell in three is computed, which leaves out
+whole options of an optimizer; with `--run` those of one execution.
 """
 
 import argparse
 import concurrent.futures
 import functools
+import json
 import pathlib
+import re
 import sys
 import time
 
@@ -21,6 +24,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
 from support import cells, column_runs, model_rows, samples
+from tf_graft.bench import results
 
 TITLES = {
     "eager": "eager",
@@ -44,11 +48,6 @@ RUNS += ("function", "parameter_server", "eager")
 RUN_OF = dict.fromkeys(("replicated", "rows", "columns", "both"), "mesh")  # of columns
 ONE_PART_HAS = {"tpu": "model", "rows": "apply", "columns": "apply"}  # columns of one part alone
 LIMIT = 3600.0
-HEAD = """# Optimizer x execution x option
-
-Made by `python tests/matrix.py --output .github/matrix.md`. A cell is the largest error of weights
-and averages against the float64 oracle after four steps, as a share of what is allowed.
-"""
 # Of the samples that have the same class, one goes through the model, unless all do.
 THROUGH_APPLY_ALONE = ("sgd", "sgd_nesterov", "rmsprop", "rmsprop_momentum", "adam_amsgrad")
 
@@ -92,69 +91,81 @@ class Part:
     def wanted(self):
         return samples.spread(self.names, list(cells.OPTIONS), self.every)
 
-    def text(self, name, option, column):
-        """A cell: a share of what is allowed, a numbered refusal, or, bold, what is wrong."""
-        if option not in self.wanted[name]:
-            return ""
+    def cell(self, name, option, column):
+        """An error as a share of what is allowed, `traced`, a numbered refusal; None: not run."""
         line = self.cells.get((name, option, column))
         if line is None:
-            return "**did not run**"
+            return None
         if line["refusal"]:
             if line["refusal"] not in self.reasons:
                 self.reasons.append(line["refusal"])
-            known = cells.known_refusal(line["refusal"])
-            mark = f"no [{self.reasons.index(line['refusal']) + 1}]"
-            return mark if known else f"**{mark}**"
-        if column == "tpu":
-            return "traced"
-        error = line["error"]
-        return f"{error:.2f}" if error <= 1 else f"**{error:.3g}**"
+            return f"no {self.reasons.index(line['refusal']) + 1}"
+        return "traced" if column == "tpu" else float(f"{line['error']:.3g}")
+
+    def right(self, cell):
+        """Whether a cell is within what is allowed, or refused for a known reason."""
+        if isinstance(cell, str) and cell.startswith("no"):
+            return cells.known_refusal(self.reasons[int(cell.split()[1]) - 1])
+        return cell == "traced" or (isinstance(cell, float) and cell <= 1)
+
+    def row(self, name, option):
+        return [self.cell(name, option, column) for column in self.columns]
 
     def wrong(self):
-        """How many cells are neither right nor refused for a known reason."""
-        texts = [
-            self.text(n, o, c) for n in self.names for o in cells.OPTIONS for c in self.columns
-        ]
-        return sum(text.startswith("**") for text in texts)
+        """How many cells are not right."""
+        rows = [self.row(name, option) for name, chosen in self.wanted.items() for option in chosen]
+        return sum(not self.right(cell) for row in rows for cell in row)
 
     def count(self):
         return sum(map(len, self.wanted.values())) * len(self.columns)
 
     def worst(self, name, column):
-        """The largest error of an optimizer's options, or what is wrong."""
-        texts = [self.text(name, option, column) for option in self.wanted[name]]
-        bad = [text for text in texts if text.startswith("**")]
-        numbers = [text for text in texts if not text.startswith("no")]
-        if bad or not numbers or column == "tpu":
-            return [*bad, *numbers, *texts][0]
-        return max(numbers, key=float)
+        """What is wrong of an optimizer's options, or the largest error; a refusal if all are."""
+        found = [self.cell(name, option, column) for option in self.wanted[name]]
+        bad = [cell for cell in found if not self.right(cell)]
+        numbers = [cell for cell in found if isinstance(cell, float)]
+        if bad:
+            return f"**{bad[0]}**"
+        return f"{max(numbers):.2f}" if numbers else found[0]
 
-    def table(self, first, rows):
-        yield "".join([f"| {first} |", *(f" {TITLES[column]} |" for column in self.columns)])
-        yield "| --- |" + " ---: |" * len(self.columns)
-        for name, texts in rows:
-            yield f"| {name} | " + " | ".join(texts) + " |"
+    def content(self):
+        """All there is to show of it."""
+        return {
+            "measured": results.machine(),
+            "every": self.every,
+            "cells": self.count(),
+            "wrong": self.wrong(),
+            "columns": [TITLES[column] for column in self.columns],
+            "options": cells.OPTIONS,
+            "optimizers": {
+                name: {
+                    "allowed": model_rows.ROWS[name].rtol,
+                    "options": {option: self.row(name, option) for option in chosen},
+                }
+                for name, chosen in self.wanted.items()
+            },
+            "refusals": self.reasons,
+        }
 
     def markdown(self):
-        """A section of the page."""
-        title = "a compiled model" if self.through == "model" else "`apply`"
-        yield f"## Through {title}\n"
-        yield from self.table(
-            "optimizer", [(n, [self.worst(n, c) for c in self.columns]) for n in self.names]
-        )
+        """The worst option of each optimizer, and the refusals."""
+        yield f"Through {self.through}:\n"
+        yield "".join(["| optimizer |", *(f" {TITLES[column]} |" for column in self.columns)])
+        yield "| --- |" + " ---: |" * len(self.columns)
         for name in self.names:
-            row = model_rows.ROWS[name]
-            more = ", and what float32 makes of the gradient" if self.through == "model" else ""
-            yield f"\n### {name}\n"
-            yield f"Allowed for each step: one rounding and {row.rtol:.0e} of the largest{more}.\n"
-            yield from self.table(
-                "option",
-                [(o, [self.text(name, o, c) for c in self.columns]) for o in self.wanted[name]],
-            )
-        yield "\n### Refusals\n"
+            yield f"| {name} | {' | '.join(self.worst(name, c) for c in self.columns)} |"
+        yield ""
         for number, reason in enumerate(self.reasons, 1):
             yield f"{number}. {reason}"
         yield ""
+
+
+def save(path, parts):
+    """Writes parts into a file, beside those that it has; a row of cells is a line."""
+    content = json.loads(path.read_text()) if path.exists() else {}
+    content |= {part.through: part.content() for part in parts}
+    text = json.dumps(dict(sorted(content.items())), indent=1)
+    path.write_text(re.sub(r"\[[^\[\]{}]*\]", lambda row: " ".join(row[0].split()), text) + "\n")
 
 
 def parts_of(given):
@@ -188,11 +199,9 @@ def main():
         waiting = [pool.submit(part.fill, run) for part in parts for run in part.runs]
         for done in concurrent.futures.as_completed(waiting):
             print(done.result(), file=sys.stderr)
-    page = "\n".join([HEAD, *(line for part in parts for line in part.markdown())])
+    print("\n".join(line for part in parts for line in part.markdown()))
     if given.output:
-        given.output.write_text(page)
-    else:
-        print(page)
+        save(given.output, parts)
     wrong, seconds = sum(part.wrong() for part in parts), time.monotonic() - began
     count = sum(part.count() for part in parts)
     print(f"{count} cells in {seconds:.0f} s, {wrong} wrong.", file=sys.stderr)

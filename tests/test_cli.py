@@ -43,6 +43,28 @@ def test_schedule_draws_and_prints_the_rate(command, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("config", "change"),
+    [
+        (CONFIG, "optimizer.gradient_accumulation_steps=2"),
+        (
+            CONFIG,
+            "optimizer={name: larc, optimizer: {name: sgd, gradient_accumulation_steps: 2, RATE}}",
+        ),
+        (CONFIG.replace("sgd_poly", "openseq2seq"), "openseq2seq.iter_size=2"),
+    ],
+)
+def test_schedule_goes_through_a_wrapper_and_counts_updates(config, change, command):
+    rate = "learning_rate: {name: poly_decay, learning_rate: 0.05, decay_steps: total}"
+    result = command("schedule", config, change.replace("RATE", rate))
+    assert result.exit_code == 0, result.output
+    rows = [line.split() for line in result.stdout.splitlines()[1:-1]]
+    (middle, rate), (last, end) = rows[4], rows[-1]
+    assert last == "329"  # 15 epochs of 44 steps, two to an update
+    assert int(middle) == 188
+    assert 0 < float(end) < 0.001 < float(rate) < 0.03
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["nowhere.yaml"], "nowhere.yaml: no such file or directory."),

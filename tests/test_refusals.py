@@ -128,6 +128,12 @@ COMMON_REFUSALS = [
         TypeError,
         "(lr=...): there is no such argument; did you mean learning_rate?",
     ),
+    Refusal(
+        {"decay": 0.5},  # of Keras 2, TensorFlow Addons and the Model Garden
+        TypeError,
+        "(decay=...): there is no such argument; a rate that decays is a schedule: "
+        "keras.optimizers.schedules.InverseTimeDecay(learning_rate, 1, decay).",
+    ),
     Refusal({"qqq": 2}, TypeError, "(qqq=...): there is no such argument."),
 ]
 

@@ -1,7 +1,6 @@
 """`tf_graft.testing` passes what is right, and each of its guarantees finds a breach of it."""
 
 import contextlib
-import copy
 import io
 import pathlib
 import re
@@ -13,10 +12,8 @@ import tensorflow as tf
 import tf_graft as tg
 from support import samples
 from tf_graft.algorithm import length
-from tf_graft.core import registry
 from tf_graft.testing import algorithm, check, checking, pipeline, places, saving
 
-CONTRIBUTING = pathlib.Path(__file__).parents[1] / "CONTRIBUTING.md"
 GUARANTEES = {
     guarantee.__name__: guarantee
     for module in (algorithm, pipeline, saving, places)
@@ -244,36 +241,10 @@ def test_ours_keep_all(name):
     assert {result.result for result in results} <= {"kept", "skipped"}
 
 
-# CONTRIBUTING.md.
-
-
-@pytest.fixture
-def names(monkeypatch):
-    monkeypatch.setattr(registry, "OURS", copy.deepcopy(registry.OURS))
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("names")
-def test_what_contributing_writes_passes():
-    """Its AdaBelief, and its call of `check`, as they stand."""
-    written, checked = re.findall(r"```python\n(.*?)```", CONTRIBUTING.read_text("utf-8"), re.S)
-    space = {"__name__": "contributed"}
-    exec(written, space)
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
-        exec(checked, space)
-    assert said.getvalue().count(" kept ") >= 21
-    adabelief = tg.get({"name": "ada_belief", "learning_rate": 0.5})
-    assert type(adabelief) is space["AdaBelief"]
-    w = tf.Variable([1.0, 1.0])
-    g = np.float32([3.0, -2.0])
-    adabelief.apply([tf.constant(g)], [w])
-    s = 0.001 * (0.9 * g) ** 2 + 1e-7  # by hand: m = 0.1 g
-    np.testing.assert_allclose(w, 1 - 0.5 * g / np.sqrt(s / 0.001), rtol=1e-5)
-
-
-def test_what_contributing_names_is_there():
-    root, text = CONTRIBUTING.parent, CONTRIBUTING.read_text("utf-8")
+def test_what_the_pages_for_builders_name_is_there():
+    root = pathlib.Path(__file__).parents[1]
+    pages = ("CONTRIBUTING.md", "docs/architecture.md", "docs/write_an_optimizer.md")
+    text = "".join((root / page).read_text("utf-8") for page in pages)
     named = set(re.findall(r"[\w/]+\.py\b|\btests/\w+/", text)) - {"__init__.py"}
     assert len(named) > 20
     for name in named:

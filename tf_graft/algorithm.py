@@ -1,6 +1,7 @@
 """What an optimizer is written with: whatever those of this package use of its engine.
 
-`CONTRIBUTING.md` makes one in six steps, and `tf_graft.testing.check` runs the guarantees on it.
+`docs/write_an_optimizer.md` makes one in six steps, and `tf_graft.testing.check` runs the
+guarantees on it.
 
 - `Optimizer`, `Slot`, `Step`, `register`: the class, what it remembers, what `step` returns, a name
 - `Common`: the arguments that every constructor takes as `**common: Unpack[Common]`

@@ -1,23 +1,27 @@
-"""Docstrings as this package writes them: Google's sections, and code between fences."""
+"""Docstrings as this package writes them: Google's sections, and code set off as in Markdown."""
 
 import re
 
-
-def fences_as_blocks(app, what, name, obj, options, lines):
-    """Makes literal blocks of what stands between ``` in a docstring."""
-    text = re.sub(
-        r"^( *)```\w*\n(.*?)^ *```$",
-        lambda match: f"{match[1]}.. code-block:: text\n\n{indented(match[2])}\n",
-        "\n".join(lines),
-        flags=re.M | re.S,
-    )
-    lines[:] = text.split("\n")
+FENCED = re.compile(r"^( *)```\w*\n(.*?)^ *```$", re.M | re.S)
+# Lines further in than the paragraph before them: no section, whose lines follow its title at once.
+SET_OFF = re.compile(
+    r"(?<=\n)(?P<text>(?P<in> *)(?![*-]|\.\. )\S.*\n)\n(?P<code>(?:(?P=in)    .*\n|\n)+)"
+)
 
 
-def indented(block):
-    return re.sub(r"^(?=.)", "    ", block, flags=re.M)
+def code_as_blocks(app, what, name, obj, options, lines):
+    """Makes literal blocks of what stands between ``` or is set off by four spaces."""
+    text = "\n" + "\n".join(lines) + "\n"
+    text = FENCED.sub(lambda match: block(match[1], match[2]), text)
+    text = SET_OFF.sub(lambda match: match["text"] + "\n" + block(match["in"], match["code"]), text)
+    lines[:] = text[1:-1].split("\n")
+
+
+def block(indent, code):
+    inside = re.sub(r"^(?=.*\S)", "    ", code, flags=re.M)
+    return f"{indent}.. code-block:: text\n\n{inside}\n"
 
 
 def setup(app):
-    app.connect("autodoc-process-docstring", fences_as_blocks, priority=400)  # before napoleon
+    app.connect("autodoc-process-docstring", code_as_blocks, priority=400)  # before napoleon's
     return {"parallel_read_safe": True}

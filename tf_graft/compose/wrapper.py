@@ -143,7 +143,7 @@ class Around(Wrapper):
 
     @property
     def learning_rate(self) -> Any:
-        """The optimizer's present rate: settable with a number, unless it is a schedule."""
+        """The optimizer's present rate, settable with a number unless it is a schedule."""
         return self.optimizer.learning_rate
 
     @learning_rate.setter

@@ -20,6 +20,7 @@ OPTIONAL: dict[str, Any] = {"optional": True}
 UPDATE: dict[str, Any] = {"scope": "update"}
 DETAIL: dict[str, Any] = {"scope": "detail"}
 CLIPS = ("clipvalue", "clipnorm", "global_clipnorm")
+DECAYING = "keras.optimizers.schedules.InverseTimeDecay(learning_rate, 1, decay)"
 
 
 class Option(Checked):
@@ -199,6 +200,8 @@ def _refuse_unknown(owner: str, own: Iterable[str], given: Iterable[str]) -> Non
             near = difflib.get_close_matches(name, [*own, *OPTIONS], 1)
             near = ["learning_rate"] if name == "lr" else near
             hint = f"; did you mean {near[0]}?" if near else "."
+            if name == "decay":  # which older optimizers had
+                hint = f"; a rate that decays is a schedule: {DECAYING}."
             raise TypeError(f"{owner}({name}=...): there is no such argument{hint}")
 
 

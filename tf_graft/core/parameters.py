@@ -71,7 +71,7 @@ class Parameter:
 
     @property
     def precise(self) -> tf.Variable:
-        """The calling replica's variable that steps are added to: the master, if there is one."""
+        """The calling replica's variable that steps are added to, the master if there is one."""
         return replicas.local(self.state.get("master", self.variable))
 
     def moved(self) -> Any:

@@ -81,7 +81,7 @@ def traffic(model: keras.Model, batch: Structure) -> Traffic:
         batch: what `fit` gives to a step: `(x, y)` or `(x, y, sample_weight)`.
 
     Returns:
-        The collective operations: a tuple, with their sums as `sent` and `by_kind()`.
+        A tuple of the collective operations, with their sums as `sent` and `by_kind()`.
 
     Raises:
         ValueError: the model is not on a mesh, or is on TPUs, whose programs cannot be read; it is

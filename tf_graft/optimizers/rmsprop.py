@@ -110,7 +110,7 @@ class RMSprop(Optimizer):
 
     @property
     def kernel(self) -> Callable[..., None] | None:  # type: ignore[override]
-        """None with decay and no momentum: `step` and decay are added together."""
+        """None with decay and no momentum, for `step` and decay are added together."""
         return self._kernel if self.momentum or not self.weight_decay else None
 
     def _kernel(

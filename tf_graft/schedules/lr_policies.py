@@ -19,6 +19,16 @@ import tensorflow as tf
 from tf_graft.core.types import Scalar, TensorLike
 from tf_graft.schedules.schedule import as_step
 
+__all__ = [
+    "cosine_decay",
+    "exp_decay",
+    "fixed_lr",
+    "inv_poly_decay",
+    "piecewise_constant",
+    "poly_decay",
+    "transformer_policy",
+]
+
 
 def fixed_lr(global_step: TensorLike, learning_rate: Scalar) -> Scalar:
     """Returns `learning_rate` itself at every step.

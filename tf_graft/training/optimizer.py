@@ -33,9 +33,7 @@ def build(config: RunConfig, steps_per_epoch: int, source: Source) -> keras.opti
         ConfigError: the optimizer or a schedule refuses an argument; the message says where.
     """
     section = config.optimizer
-    every = (section.model_extra or {}).get("gradient_accumulation_steps") or 1
-    counts = isinstance(every, int) and every > 0
-    updates = steps_per_epoch // every if counts else steps_per_epoch
+    updates = steps_per_epoch // _accumulated(section.given())
     total = config.run.epochs * updates
     try:
         values = _changed(section.given(), ("optimizer",), _loaded(source))
@@ -44,6 +42,16 @@ def build(config: RunConfig, steps_per_epoch: int, source: Source) -> keras.opti
         return get(_changed(values, ("optimizer",), _made(total, source)))
     except REFUSALS as error:
         raise located(error, config, source) from None
+
+
+def _accumulated(section: Config) -> int:
+    """The steps to an update, of an optimizer or of the one that it is around."""
+    while "gradient_accumulation_steps" not in section and isinstance(
+        section.get("optimizer"), dict
+    ):
+        section = section["optimizer"]
+    every = section.get("gradient_accumulation_steps")
+    return every if isinstance(every, int) and every > 0 else 1
 
 
 def _changed(section: Config, key: Key, change: Change) -> Config:

@@ -7,7 +7,7 @@ import tempfile
 
 folder = tempfile.mkdtemp(prefix="tf_graft_page_")
 atexit.register(shutil.rmtree, folder, ignore_errors=True)
-for name in ("configs", "tests"):
+for name in ("configs", "docs", "tests"):
     os.symlink(os.path.join(os.environ["CHECKOUT"], name), os.path.join(folder, name))
 os.chdir(folder)
 del atexit, folder, name, os, shutil, tempfile
