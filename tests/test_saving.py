@@ -469,6 +469,20 @@ def test_truncated_checkpoint_is_a_clear_error(tmp_path):
         tf.train.Checkpoint(optimizer=model.optimizer).read(path).assert_consumed()
 
 
+def test_a_flipped_bit_in_a_checkpoint_is_named(tmp_path):
+    model = trained(make("adamw"))
+    path = tf.train.Checkpoint(optimizer=model.optimizer).write(str(tmp_path / "checkpoint"))
+    shard = tmp_path / "checkpoint.data-00000-of-00001"
+    held = bytearray(shard.read_bytes())
+    slot = model.optimizer.named_variables()["net/hidden/kernel/momentum"]
+    held[held.index(np.asarray(slot).tobytes())] ^= 1
+    shard.write_bytes(held)
+    before = everything(model)
+    with pytest.raises(tf_graft.CheckpointError, match="read .*Checksum does not match.*Nothing"):
+        tf.train.Checkpoint(optimizer=model.optimizer).read(path)
+    samples.assert_same_state(everything(model), before)
+
+
 # SavedModel.
 
 

@@ -151,7 +151,9 @@ def readable(owner: str) -> Iterator[None]:
     except CheckpointError:
         raise
     except UNREADABLE as error:
-        raise damaged(owner, f"it cannot be read ({error!r})") from None
+        said = error.message if isinstance(error, tf.errors.OpError) else repr(error)
+        reason = said.partition("\n")[0]
+        raise damaged(owner, f"it cannot be read ({reason})") from None
 
 
 def _in_key(name: str) -> str:
