@@ -15,6 +15,7 @@ from support.samples import (
     each_in_turn,
     each_option,
     gradients,
+    of_each_class,
     slices,
     state_of,
     variables,
@@ -105,12 +106,12 @@ def test_skips_compiled_by_xla():
     assert int(optimizer.iterations.numpy()) == 1
 
 
-@each_in_turn("sparse", [False, True])
+@each_in_turn("sparse", [False, True], of_each_class())
 def test_raises_and_changes_nothing(sample, sparse):
     assert_raises(sample, sparse, function=False)
 
 
-@each_in_turn("sparse", [True, False], quick=("adagrad", "adam"))
+@each_in_turn("sparse", [True, False], of_each_class(), quick=("adagrad", "adam"))
 def test_raises_and_changes_nothing_in_a_function(sample, sparse):
     assert_raises(sample, sparse, function=True)
 
@@ -230,7 +231,7 @@ def test_half_precision_overflow_is_seen():
 # G18
 
 
-@each_in_turn("option", ["plain", "together"])
+@each_in_turn("option", ["plain", "together"], of_each_class())
 def test_without_a_gradient_variable_and_slots_are_left_alone(sample, option):
     optimizer = sample.make(**OPTIONS[option])
     model = started(optimizer)
