@@ -605,6 +605,11 @@ def test_what_is_saved_in_centered_goes_on_from_the_centre(tmp_path, name):
     assert_holds_the_centre(loaded)
 
 
+def test_autograph_leaves_apply_alone():
+    """Its own `apply` too: AutoGraph warned of each method without a body that it came to."""
+    assert all(hasattr(cls.apply, "autograph_info__") for cls in (tg.SGD, tg.AGN))
+
+
 def test_another_centres_state_is_refused(tmp_path):
     models = [
         compiled(tg.AGN(tg.SGD(0.05), center_optimizer=center)) for center in (tg.SGD(), tg.Adam())

@@ -34,6 +34,7 @@ class OnServers(Centered):
             with tf.device(keras_contract.storage(parameters[0].variable).device):
                 self._mutex = tf.CriticalSection(name=f"{self._own_name}_push")
 
+    @tf.autograph.experimental.do_not_convert
     def apply(
         self,
         grads: Iterable[Gradient | None],
