@@ -36,6 +36,7 @@ REPRODUCED = [
     "sparse_duplicates_momentum",
     "zero_gradients",
 ]
+EAGERLY = ["single_sgd_period3", "sparse_duplicates_momentum"]
 TREATED = ["nan_gradient", "single_adam_period4"]
 
 
@@ -83,8 +84,15 @@ def test_every_recording_has_its_place():
     assert sorted(CASES) == sorted(REPRODUCED + TREATED)
 
 
-@pytest.mark.parametrize("name", REPRODUCED)
-@pytest.mark.parametrize("function", [False, True], ids=["eager", "function"])
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        (name, function)
+        for name in REPRODUCED
+        for function in (True, False)
+        if function or name in EAGERLY
+    ],
+)
 def test_reproduces_contrib(name, function):
     """Bit for bit but for what the recording rounds to nine digits."""
     case = CASES[name]
@@ -175,7 +183,12 @@ def assert_follows(optimizer, truth, steps=10, function=False):
 
 @pytest.mark.parametrize(
     ("child", "mode", "reset"),
-    [(c, m, i % 2 == j) for i, c in enumerate(CHILDREN) for j, m in enumerate(MODES)],
+    [
+        (child, mode, i % 2 == j)
+        for i, child in enumerate(CHILDREN)
+        for j, mode in enumerate(MODES)
+        if child in ("momentum", "adam") or i // 2 % 2 == j
+    ],
 )
 def test_follows_the_model(child, mode, reset):
     make, local = CHILDREN[child]
@@ -321,7 +334,11 @@ def test_exact_equals_dense():
 
 @pytest.mark.parametrize(
     ("form", "graph", "period"),
-    [("dense", False, 1), ("rows", True, 1), ("dense", True, 3), ("rows", False, 3)],
+    [
+        ("dense", True, 3),
+        pytest.param("rows", True, 1, marks=pytest.mark.slow),
+        ("rows", False, 3),
+    ],
 )
 def test_two_replicas_equal_the_model(form, graph, period):
     assert_replicas_follow(mirrored(), form, graph, period)
@@ -330,13 +347,13 @@ def test_two_replicas_equal_the_model(form, graph, period):
 @pytest.mark.slow
 def test_four_replicas_equal_the_model():
     said = column_runs.run_alone(column_runs.program("programs.agn_cases"), 300)
-    assert said.count("right") == 4, said
+    assert said.count("right") == 2, said
 
 
 @pytest.mark.slow
 def test_on_a_mesh_as_on_one_device():
     said = column_runs.run_alone(column_runs.program("programs.agn_cases", "mesh"), 300)
-    assert said.count("right") == 4, said
+    assert said.count("right") == 2, said
 
 
 @pytest.mark.slow
@@ -422,9 +439,10 @@ def executed_collectives(optimizer, steps):
     return names.count("BaseCollectiveExecutor::ExecuteAsync")
 
 
-@pytest.mark.parametrize("period", [2, 5])
-def test_traffic_is_that_of_synchronous_training_divided_by_the_period(period):
+@pytest.mark.slow
+def test_traffic_is_that_of_synchronous_training_divided_by_the_period():
     """Either sends every entry of every gradient once in one all-reduce, AGN once a period."""
+    period = 5
     plain = executed_collectives(tg.SGD(0.1), 20)
     assert plain == 20 * 2
     rarely = executed_collectives(tg.AGN(tg.SGD(0.1), communication_period=period), 20)
@@ -470,18 +488,18 @@ def test_fit_ends_with_the_centre(steps):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("run_eagerly", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_fit_on_replicas_with_a_period_of_one_is_synchronous_training(run_eagerly):
+def test_fit_on_replicas_with_a_period_of_one_is_synchronous_training():
     found = []
     for make in (lambda: tg.SGD(0.1), lambda: tg.AGN(tg.SGD(0.1), communication_period=1)):
         with mirrored().scope():
-            model = compiled(make(), run_eagerly=run_eagerly)
+            model = compiled(make())
         model.fit(*data(), epochs=2, batch_size=16, verbose=0, shuffle=False)
         found.append(model.get_weights())
     for ours, plain in zip(*reversed(found), strict=True):
         np.testing.assert_allclose(ours, plain, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_fit_on_replicas_ends_with_the_centre_on_all():
     with mirrored().scope():
         model = compiled(tg.AGN(tg.Adam(0.05), communication_period=4))
@@ -536,7 +554,8 @@ def test_the_state_is_saved_and_goes_on(tmp_path):
             model.train_on_batch(x[number * 16 :][:16], y[number * 16 :][:16])
         return model
 
-    whole = state_of(fitted((0, 6)).optimizer, *fitted((0, 6)).trainable_variables)
+    undisturbed = fitted((0, 6))
+    whole = state_of(undisturbed.optimizer, *undisturbed.trainable_variables)
     half = fitted((0, 3))
     half.save(tmp_path / "m.keras")
     half.save_weights(tmp_path / "m.weights.h5")
@@ -560,6 +579,30 @@ def test_the_state_is_saved_and_goes_on(tmp_path):
         found = state_of(model.optimizer, *model.trainable_variables)
         for mine, right in zip(found.values(), whole.values(), strict=True):
             np.testing.assert_allclose(mine, right, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["m.keras", "m.weights.h5"])
+def test_what_is_saved_in_centered_goes_on_from_the_centre(tmp_path, name):
+    """The file's centre is the centre, and not the local copy that is put aside meanwhile."""
+    model = compiled(tg.AGN(tg.Adam(0.05), communication_period=4))
+    x, y = data()
+    for _ in range(6):
+        model.train_on_batch(x, y)
+    local, center = model.get_weights(), list(model.optimizer.center_values().values())
+    with model.optimizer.centered():
+        (model.save if name == "m.keras" else model.save_weights)(tmp_path / name)
+    for mine, right in zip(model.get_weights(), local, strict=True):
+        np.testing.assert_array_equal(mine, right)
+    if name == "m.keras":
+        loaded = keras.saving.load_model(tmp_path / name)
+    else:
+        keras.backend.clear_session(free_memory=False)  # layers are named alike
+        loaded = compiled(tg.AGN(tg.Adam(0.05), communication_period=4))
+        loaded.load_weights(tmp_path / name)
+        loaded.optimizer.build(loaded.trainable_variables)
+    for mine, right in zip(loaded.get_weights(), center, strict=True):
+        np.testing.assert_array_equal(mine, right)
+    assert_holds_the_centre(loaded)
 
 
 def test_another_centres_state_is_refused(tmp_path):
@@ -770,8 +813,11 @@ def after_scaled_steps(optimizer, function):
     return without_scaler(state_of(optimizer)) | values_of(model)
 
 
-@pytest.mark.parametrize("function", [False, True], ids=["eager", "function"])
-@pytest.mark.parametrize("options", [{}, {"mode": "updates"}, {"reset_local_state": True}], ids=str)
+@pytest.mark.parametrize(
+    ("options", "function"),
+    [({}, True), ({"mode": "updates"}, False), ({"reset_local_state": True}, True)],
+    ids=str,
+)
 def test_around_mixed_precision_as_without(options, function):
     """A power of two changes no bit, of the local copy, the centre or the state of either."""
     child = lambda: tg.SGD(RATE, momentum=0.9, clipvalue=1.0)  # noqa: E731
@@ -786,8 +832,7 @@ def test_around_mixed_precision_as_without(options, function):
             np.testing.assert_array_equal(found[name], value, err_msg=f"{scale}: {name}")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("bad", [np.inf, np.nan])
+@pytest.mark.parametrize(("bad", "dtype"), [(np.inf, "float32"), (np.nan, "float16")])
 def test_an_overflow_skips_one_local_step_and_halves_the_scale(bad, dtype):
     w = tf.Variable(tf.cast([1.0, 2.0], dtype), name="w")
     optimizer = scaled(tg.SGD(0.25, momentum=0.5), "backoff")
@@ -814,10 +859,9 @@ def test_an_overflow_skips_one_local_step_and_halves_the_scale(bad, dtype):
     assert optimizer.centers()[0].dtype == "float32"
 
 
-@pytest.mark.parametrize("bad", [0, 1])
-def test_each_replica_has_a_loss_scale_of_its_own(bad):
+def test_each_replica_has_a_loss_scale_of_its_own():
     """That of the replica which overflows is halved; both equal the model of their local steps."""
-    strategy = mirrored()
+    strategy, bad = mirrored(), 1
     with strategy.scope():
         model = variables({"w": np.float32([1.0, 2.0])})
         optimizer = tg.AGN(tg.MixedPrecision(tg.SGD(0.25), "backoff"), communication_period=2)
@@ -856,7 +900,6 @@ def test_each_replica_has_a_loss_scale_of_its_own(bad):
     ("policy", "options"),
     [
         ("mixed_float16", {}),
-        pytest.param("float16", {"run_eagerly": True}, marks=pytest.mark.slow),
         pytest.param("float16", {"steps_per_execution": 3}, marks=pytest.mark.slow),
     ],
     ids=str,
@@ -884,13 +927,10 @@ def test_fit_in_half_precision(policy, options):
         np.testing.assert_array_equal(variable.numpy(), center.numpy().astype(kind))
 
 
-@pytest.mark.parametrize(
-    "policy",
-    [pytest.param(policy, marks=pytest.mark.slow) for policy in ("mixed_float16", "float16")],
-)
-def test_fit_in_half_precision_on_replicas(policy):
+@pytest.mark.slow
+def test_fit_in_half_precision_on_replicas():
     scaler = tg.scaling.BackoffScaler(scale_max=2.0**24)
-    with mirrored().scope(), under(policy):
+    with mirrored().scope(), under("float16"):
         optimizer = tg.AGN(tg.MixedPrecision(tg.Adam(0.02), scaler), communication_period=4)
         model = compiled(optimizer)
     history = model.fit(*data(), epochs=12, batch_size=16, verbose=0).history
@@ -909,7 +949,8 @@ def test_keras_scales_for_what_is_around_no_mixed_precision():
     assert type(model.optimizer) is keras.optimizers.LossScaleOptimizer
 
 
-@pytest.mark.parametrize("scale", ["backoff", pytest.param("logmax", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", ["backoff", "logmax"])
 def test_the_scalers_state_is_saved_and_goes_on(scale, tmp_path):
     """In the middle of a round and after an overflow, bit for bit, in all three forms."""
     x, y = data()

@@ -15,6 +15,7 @@ from support.samples import (
     each_in_turn,
     each_option,
     gradients,
+    of_each_class,
     slices,
     state_of,
     variables,
@@ -105,12 +106,12 @@ def test_skips_compiled_by_xla():
     assert int(optimizer.iterations.numpy()) == 1
 
 
-@each_in_turn("sparse", [False, True])
+@each_in_turn("sparse", [False, True], of_each_class())
 def test_raises_and_changes_nothing(sample, sparse):
     assert_raises(sample, sparse, function=False)
 
 
-@each_in_turn("sparse", [True, False], quick=("adagrad", "adam"))
+@each_in_turn("sparse", [True, False], of_each_class(), quick=("adagrad", "adam"))
 def test_raises_and_changes_nothing_in_a_function(sample, sparse):
     assert_raises(sample, sparse, function=True)
 
@@ -213,7 +214,7 @@ def test_a_rate_that_makes_no_sense_is_skipped_and_counted(rate, function):
 
 def test_a_rate_that_makes_no_sense_is_raised():
     optimizer, w = tf_graft.SGD(lambda: tf.constant(np.nan), nonfinite="raise"), tf.Variable([0.0])
-    with pytest.raises(tf.errors.InvalidArgumentError, match="a learning rate is negative or not"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"^SGD\.apply: a learning rate is"):
         optimizer.apply([tf.constant([1.0])], [w])
     np.testing.assert_array_equal(w.numpy(), 0.0)
 
@@ -230,7 +231,7 @@ def test_half_precision_overflow_is_seen():
 # G18
 
 
-@each_in_turn("option", ["plain", "together"])
+@each_in_turn("option", ["plain", "together"], of_each_class())
 def test_without_a_gradient_variable_and_slots_are_left_alone(sample, option):
     optimizer = sample.make(**OPTIONS[option])
     model = started(optimizer)

@@ -23,6 +23,7 @@ from support.samples import (
     gradients,
     having,
     needed_by,
+    of_each_class,
     slices,
     state_of,
     variables,
@@ -357,7 +358,9 @@ def test_refuses_misuse(case):
 
 
 @each_in_turn(
-    "case", ["wrong shape of the last", "unknown variable", "a variable twice", "fewer gradients"]
+    "case",
+    ["wrong shape of the last", "unknown variable", "a variable twice", "fewer gradients"],
+    of_each_class(),
 )
 def test_refuses_misuse_of_any_optimizer(sample, case):
     assert_refuses_call(sample.make(), *CALLS[case])
@@ -390,7 +393,7 @@ def test_a_variable_twice_is_refused_at_build():
 # G28
 
 
-@each_in_turn("option", ["plain", "ema"])
+@each_in_turn("option", ["plain", "ema"], [s for s in SAMPLES if not s.slow])
 def test_order_does_not_matter(sample, option):
     """Built in one order, applied in another; and in two parts, where counting allows it."""
     finals = []

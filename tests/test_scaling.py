@@ -263,7 +263,6 @@ def test_scales_follow_the_oracle(name, jit_compile):
     np.testing.assert_allclose(scales[1:], expected(scaler, amax), rtol=1e-5)
 
 
-@pytest.mark.parametrize("jit_compile", [False, True], ids=["function", "xla"])
 @pytest.mark.parametrize(
     ("scaler", "end"),
     [
@@ -277,9 +276,9 @@ def test_scales_follow_the_oracle(name, jit_compile):
     ],
     ids=lambda value: f"{type(value).__name__}-{getattr(value, 'scale_max', value)}",
 )
-def test_ten_thousand_steps_stay_finite_and_in_bounds_and_recover(scaler, end, jit_compile):
-    quiet = np.full(5_000, 2.0**-100, np.float32)
-    scales, s = walk(scaler, np.concatenate([wild(10_000), quiet]), jit_compile)
+def test_ten_thousand_steps_stay_finite_and_in_bounds_and_recover(scaler, end):
+    quiet, compiled = np.full(5_000, 2.0**-100, np.float32), isinstance(scaler, LogMaxScaler)
+    scales, s = walk(scaler, np.concatenate([wild(10_000), quiet]), compiled)
     assert scales.min() >= np.float32(scaler.scale_min)
     assert scales.max() <= np.float32(scaler.scale_max)  # NaN fails both
     assert all(np.isfinite(value.numpy()) for value in s.values())

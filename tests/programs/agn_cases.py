@@ -23,15 +23,14 @@ REPLICAS = 4
 
 
 def on_mesh():
-    """Dense and row-sparse, eager and traced: bit for bit as on one device."""
+    """Dense eagerly and row-sparse traced: bit for bit as on one device."""
     meshes.logical_cpus(REPLICAS)
     mesh = meshes.create_mesh({"x": 2, "y": 2})
-    for graph in (False, True):
-        for sparse in (False, True):
-            (w, count), (right, counted) = (moved(m, graph, sparse) for m in (mesh, None))
-            np.testing.assert_array_equal(w, right)
-            assert count == counted == 2
-            print(f"mesh {graph} {sparse} right")
+    for graph, sparse in ((False, False), (True, True)):
+        (w, count), (right, counted) = (moved(m, graph, sparse) for m in (mesh, None))
+        np.testing.assert_array_equal(w, right)
+        assert count == counted == 2
+        print(f"mesh {graph} {sparse} right")
 
 
 def moved(mesh, graph, sparse):
@@ -76,10 +75,10 @@ def main():
         strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(REPLICAS)])
     from support.agn_replicas import assert_replicas_follow
 
-    for graph in (False, True):
-        for form in ("dense", "rows"):
-            assert_replicas_follow(strategy, form, graph, period=3, first=first)
-            print(f"{form} {'graph' if graph else 'eager'} right", flush=True)
+    together = "TF_CONFIG" in os.environ
+    for form, graph in (("dense", together), ("rows", not together)):
+        assert_replicas_follow(strategy, form, graph, period=3, first=first)
+        print(f"{form} {'graph' if graph else 'eager'} right", flush=True)
 
 
 if __name__ == "__main__":

@@ -732,30 +732,26 @@ def test_checkpoints_from_one_layout_into_another(tmp_path):
 
 # Whole models: slow, because TensorFlow divides every operation of every function anew.
 
-SIX = {
-    "SGD": lambda: tg.SGD(0.1, momentum=0.9, nesterov=True, name="optimizer"),
-    "Adagrad": lambda: tg.Adagrad(0.1, name="optimizer"),
-    "Adadelta": lambda: tg.Adadelta(1.0, name="optimizer"),
+# Their steps, and those of all others, are held against one device in `mesh_cases.py`.
+SOME = {
     "RMSprop": lambda: tg.RMSprop(0.01, centered=True, momentum=0.5, name="optimizer"),
-    "Adam": lambda: tg.Adam(0.01, amsgrad=True, global_clipnorm=0.5, name="optimizer"),
     "AdamW": lambda: tg.AdamW(0.01, use_ema=True, ema_momentum=0.9, name="optimizer"),
     "accumulating": lambda: tg.Adam(0.01, gradient_accumulation_steps=3, name="optimizer"),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SIX)
-def test_every_optimizer_in_fit(name):
-    one, _, expected = train(mlp, MLP, (X, Y), optimizer=SIX[name])
-    many, _, actual = train(mlp, MLP, (X, Y), mesh(), optimizer=SIX[name])
+@pytest.mark.parametrize("name", SOME)
+def test_optimizers_in_fit(name):
+    one, _, expected = train(mlp, MLP, (X, Y), optimizer=SOME[name])
+    many, _, actual = train(mlp, MLP, (X, Y), mesh(), optimizer=SOME[name])
     np.testing.assert_allclose(many["loss"], one["loss"], rtol=1e-5)
     assert_close(actual, expected)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("rows", "layouts"), [(2, CNN), (DEVICES, {})])
-def test_a_cnn(rows, layouts):
-    assert_trains_alike(cnn, layouts, (IMAGES, Y), mesh(rows), shuffle=False)
+def test_a_cnn():
+    assert_trains_alike(cnn, CNN, (IMAGES, Y), mesh(), shuffle=False)
 
 
 @pytest.mark.slow
@@ -776,8 +772,8 @@ def test_a_transformer(layouts, trainable):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch_dim", ["batch", "model", None])
-def test_examples_divided_over_any_dimension(batch_dim):
+@pytest.mark.parametrize("batch_dim", ["model", None])
+def test_examples_divided_over_another_dimension_or_none(batch_dim):
     layouts = {} if batch_dim == "model" else MLP
     assert_trains_alike(mlp, layouts, (X, Y), mesh(), batch_dim=batch_dim)
 

@@ -48,9 +48,7 @@ def assert_no_trace(after, before):
     samples.assert_same_state(after, before)
 
 
-@pytest.mark.parametrize(
-    ("device", "graph"), [(device, i % 2 == 0) for i, device in enumerate(CORNERS)]
-)
+@pytest.mark.parametrize(("device", "graph"), [(each, each == "device 3") for each in CORNERS])
 def test_an_infinity_on_each_device_leaves_no_trace(device, graph):
     variables = list(on_mesh().values())
     optimizer = make(use_ema=True)
@@ -63,8 +61,7 @@ def test_an_infinity_on_each_device_leaves_no_trace(device, graph):
     assert_no_trace(state_on_mesh(optimizer, variables), before)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize(("option", "dtype"), [("plain", "float16"), ("together", "float32")])
 def test_steps_equal_one_device(option, dtype):
     values, steps = samples.weights(SHAPES, dtype), samples.gradients(4, SHAPES, dtype)
     variables = list(on_mesh(dtype).values())
@@ -88,9 +85,10 @@ def slices_on_mesh(ids, values):
 @pytest.mark.parametrize(
     ("spec", "option", "bad"),
     [
-        (spec, option, np.inf if (i + j) % 2 else None)
-        for i, spec in enumerate(["rows", "both", "replicated"])
-        for j, option in enumerate(OPTIONS)
+        ("rows", "together", np.inf),
+        ("both", "plain", np.inf),
+        ("both", "together", None),
+        ("replicated", "plain", None),
     ],
 )
 def test_rows_equal_one_device(spec, option, bad):

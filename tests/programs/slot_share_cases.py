@@ -87,12 +87,12 @@ def assert_same(actual, expected, exact: bool) -> None:
         np.testing.assert_allclose(actual[path], value, rtol=rtol, atol=atol, err_msg=path)
 
 
+# Of each kind of slots, and of what a step is made of: entries, norms, factors, matrices.
 CELLS = [
-    *(("adam_amsgrad", "ema"), ("adagrad", "weight_decay"), ("adadelta", "accumulation")),
-    *(("rmsprop_centered_momentum", "clipvalue"), ("momentum_nesterov", "loss_scale")),
-    *(("novograd", "plain"), ("lars", "plain"), ("lamb", "clipnorm"), ("larc_clip", "plain")),
-    *(("graft_schedules_global", "plain"), ("wrapped_nadam", "plain"), ("factored", "plain")),
-    *(("wrapped_adafactor", "plain"), ("wrapped_muon", "plain"), ("sgd_momentum", "together")),
+    *(("adam_amsgrad", "ema"), ("adadelta", "accumulation"), ("momentum_nesterov", "loss_scale")),
+    *(("novograd", "plain"), ("lamb", "clipnorm"), ("graft_schedules_global", "weight_decay")),
+    *(("wrapped_nadam", "clipvalue"), ("factored", "plain"), ("wrapped_muon", "plain")),
+    ("sgd_momentum", "together"),
 ]
 
 
@@ -236,8 +236,7 @@ def around(n: int, entries: int, rounds: int = 2, size: int = 4) -> float:
     return rounds * size * entries * (n - 1) / n
 
 
-@pytest.mark.parametrize("batch", [N, 2, 1], ids=["data", "both", "tensor"])
-@pytest.mark.parametrize("shard_slots", [False, True], ids=["whole", "divided"])
+@pytest.mark.parametrize(("batch", "shard_slots"), [(N, True), (2, False), (2, True), (1, False)])
 def test_bytes_are_as_computed(batch, shard_slots):
     model, parts, examples = model_on(mesh(batch), DIVIDED, shard_slots), N // batch, B // batch
     before = kept(model)

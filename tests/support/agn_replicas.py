@@ -38,7 +38,7 @@ def whole(rows, g):
     return g | {"table": table}
 
 
-def assert_replicas_follow(strategy, form, graph, period, steps=8, first=0):
+def assert_replicas_follow(strategy, form, graph, period, steps=7, first=0):
     """Each replica's local copy and the centre follow the model at every step.
 
     `first` is the number of this process's first replica.

@@ -799,6 +799,11 @@ def _marks(sample: Sample, quick: Sequence[str] | None) -> list[Any]:
     return [pytest.mark.slow] if slow else []
 
 
+def of_each_class() -> list[Sample]:
+    """The first sample of each class: for what the engine does, whatever the algorithm."""
+    return [*{sample.cls: sample for sample in reversed(SAMPLES)}.values()][::-1]
+
+
 def having(attribute: str) -> list[Sample]:
     """The samples of which that attribute says something."""
     return [sample for sample in SAMPLES if getattr(sample, attribute)]

@@ -39,11 +39,18 @@ def judged(update: Update, options: Options, where: str) -> tuple[Update, list[t
         "a gradient is not finite, or too large to be squared": gradients_serve,
         "a learning rate is negative or not finite": rates_serve,
     }
-    checks = [
-        tf.debugging.Assert(serves, [f"{where}: {what}; nothing was changed."])
-        for what, serves in messages.items()
-    ]
-    return update, [check for check in checks if check is not None]  # eagerly it has been raised
+    said = {f"{where}: {what}; nothing was changed.": ok for what, ok in messages.items()}
+    return update, _assertions(said)
+
+
+def _assertions(messages: dict[str, tf.Tensor]) -> list[tf.Operation]:
+    """What raises a message unless its condition holds; eagerly it is raised at once."""
+    if not tf.executing_eagerly():
+        return [tf.debugging.Assert(holds, [message]) for message, holds in messages.items()]
+    for message, holds in messages.items():
+        if not holds:
+            raise tf.errors.InvalidArgumentError(None, None, message)
+    return []
 
 
 def skips(nonfinite: str) -> bool:

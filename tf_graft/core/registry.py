@@ -143,8 +143,9 @@ def find(name: str) -> type[keras.optimizers.Optimizer]:
         usable = [cls for cls in KERAS.classes() if not keras_contract.own_way(cls)]
         raise OURS.unknown("get", name, [snake_case(cls.__name__) for cls in usable])
     if way := keras_contract.own_way(stock):
+        scales = issubclass(stock, keras.optimizers.LossScaleOptimizer)
+        hint = "to scale the loss there is mixed_precision" if scales else "wrap what is in it"
         raise ValueError(
-            f"get('{name}'): it has a method '{way}' of its own, so it cannot be wrapped; to scale "
-            "the loss there is mixed_precision."
+            f"get('{name}'): it has a method '{way}' of its own, so it cannot be wrapped; {hint}."
         )
     return stock

@@ -16,7 +16,7 @@ from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.registry import resolve, serialize
 from tf_graft.core.slots import Slot
-from tf_graft.core.types import Config, OptimizerLike, VariableLike
+from tf_graft.core.types import Config, OptimizerLike, Store, VariableLike
 from tf_graft.core.write import Whole
 
 
@@ -135,7 +135,11 @@ class Centered(Around):
 
     @contextlib.contextmanager
     def centered(self) -> Iterator[None]:
-        """The context in which the model's variables hold the center, to evaluate or save it."""
+        """The context in which the model's variables hold the center, to evaluate or save it.
+
+        What `save` or `save_weights` writes there goes on from the center. Take a
+        `tf.train.Checkpoint` outside: it reads variables, and the two copies are exchanged here.
+        """
         self.show_center(True)
         try:
             yield
@@ -147,6 +151,15 @@ class Centered(Around):
         if shown != self._shown and self.built and not self.on_servers:
             self.everywhere(_swap, list(self.parameters), traced=True)
             self._shown = shown
+
+    def save_own_variables(self, store: Store) -> None:
+        """As every optimizer's: of the center as it is, while the model's variables show it too."""
+        shown = self._shown
+        self.show_center(False)
+        try:
+            super().save_own_variables(store)
+        finally:
+            self.show_center(shown)
 
     def finalize_variable_values(self, var_list: Iterable[VariableLike]) -> None:
         """Gives the variables the center; `fit` calls it when it ends."""

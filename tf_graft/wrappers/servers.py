@@ -57,8 +57,9 @@ class OnServers(Centered):
 
     @property
     def round_length(self) -> int:
-        """How many batches a round is of: `communication_period` steps, each of as many batches as
-        gradients are accumulated.
+        """How many batches a round takes.
+
+        It has `communication_period` steps, each of as many batches as gradients are accumulated.
         """
         return self.communication_period * (self.gradient_accumulation_steps or 1)
 
