@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from support import forked
 from tf_graft.core import whole_files
 from tf_graft.training.lock import InUse, locked
 
@@ -28,8 +29,8 @@ def start(monkeypatch):
     given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with contextlib.ExitStack() as stack:
 
-        def begin(*arguments, **more):
-            process = subprocess.Popen([*COMMAND, *arguments], **given, **more)
+        def begin(*arguments, command=COMMAND, **more):
+            process = subprocess.Popen([*command, *arguments], **given, **more)
             stack.enter_context(process)
             stack.callback(process.kill)
             return process
@@ -115,7 +116,8 @@ def test_another_process_is_named_and_a_killed_one_leaves_no_lock(start, tmp_pat
     first.kill()
     first.communicate()
     assert (tmp_path / "a" / "run.lock").exists()
-    third = start(*arguments, "run.epochs=1", "run.fresh=true")
+    other = (forked.python(), "-m", "tf_graft")
+    third = start(*arguments, "run.epochs=1", "run.fresh=true", command=other)
     _, said = third.communicate(timeout=WAIT)
     assert third.returncode == 0, said
     assert not (tmp_path / "a" / "run.lock").exists()

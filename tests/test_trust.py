@@ -5,7 +5,7 @@ import pytest
 import trust
 
 # Of an area, one attack in so many.
-EVERY = {"gradients": 61, "arguments": 8, "configs": 25, "files": 25, "kills": 100, "state": 16}
+EVERY = {"gradients": 121, "arguments": 12, "configs": 50, "files": 60, "kills": 200, "state": 32}
 
 
 @pytest.mark.slow
