@@ -68,6 +68,14 @@ def _hypothesis_begins_early():
 
 
 @pytest.fixture
+def undrawn(monkeypatch):
+    """Runs leave an empty picture: drawing one takes longer than a small run."""
+    from tf_graft.training import plots
+
+    monkeypatch.setattr(plots.Figure, "savefig", lambda _, to, **__: to.write_bytes(b""))
+
+
+@pytest.fixture
 def names_forgotten(monkeypatch):
     """The optimizers that a test registers are unknown to the next."""
     from tf_graft.core import registry

@@ -64,12 +64,14 @@ def test_a_model_on_two_clients_equals_one_device(tmp_path):
     for what, pattern in REFUSALS.items():
         assert re.search(pattern, refusals[what]), refusals[what]
     assert shapes == [[8, 8]] * 3
+    assert len(across) == 4
+    assert len(words) == 3
     whole = clients_cases.whole_batches(None, tmp_path)
     for found, expected in (
         (both, whole),
-        (across, whole),
+        (across, {name: whole[name] for name in across}),
         (own, clients_cases.own_share(None, 22)),
-        (words, own),
+        (words, {name: own[name] for name in words}),
         (gathered, clients_cases.own_share(None, 21)),
     ):
         column_runs.assert_equal(found, expected, rtol=2e-5)

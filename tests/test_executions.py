@@ -114,15 +114,12 @@ def assert_graph_equals_eager(sample, options):
         assert_same_state(graph, eager)
 
 
-@pytest.mark.parametrize("name", ["sgd", "novograd"])  # with and without a kernel
 @pytest.mark.parametrize(
-    "option",
-    [
-        "weight_decay",
-        "clipnorm",
-        "global_clipnorm",
-        "loss_scale",
-        *(pytest.param(o, marks=pytest.mark.slow) for o in ("clipvalue", "accumulation", "ema")),
+    ("name", "option"),
+    [  # with and without a kernel
+        *(("sgd", "weight_decay"), ("novograd", "clipnorm"), ("sgd", "global_clipnorm")),
+        *(("novograd", "loss_scale"), ("sgd", "clipvalue"), ("novograd", "accumulation")),
+        *(("sgd", "ema"), ("novograd", "weight_decay")),
     ],
 )
 def test_graph_equals_eager_bit_for_bit_with(name, option):
@@ -186,7 +183,7 @@ def test_kernels_equal_the_pure_step(sample):
     )
 
 
-@each()
+@each([sample for sample in SAMPLES if not sample.slow])
 def test_a_rate_set_between_calls_is_used(sample):
     """In a traced function; steps are mostly in proportion to the rate."""
 

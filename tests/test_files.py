@@ -416,7 +416,8 @@ def test_a_copy_of_what_is_not_built_is_not_built():
 def test_every_file_in_a_fresh_process(tmp_path):
     """Also without tf_graft: a model to predict with needs none, a compiled one says what to do."""
     expected = {}
-    for name, make in OPTIMIZERS.items():
+    for name in ("adam", "graft", "agn", "mixed", "wrapped", "stock"):
+        make = OPTIMIZERS[name]
         keras.utils.clear_session(free_memory=False)
         model = fit(compiled(make()))
         model.save(tmp_path / f"{name}.keras")

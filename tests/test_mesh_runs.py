@@ -127,7 +127,6 @@ def half(runs):
 @pytest.mark.parametrize(
     ("command", "more"),
     [
-        ("train", ()),
         ("train", ("mesh.batch=4", "mesh.model=1", "mesh.shard_slots=false")),
         ("train", ("mesh=null",)),
         ("launch", ("--workers", "4")),

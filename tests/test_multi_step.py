@@ -85,16 +85,18 @@ def scaled():
 
 CASES = {
     "no multiple of an execution": (4, adam, {}),
-    "a multiple, of unknown size": (3, keras.optimizers.Adam, {"data": of_unknown_size}),
     "shorter than an execution, eager": (50, scaled, {"run_eagerly": True}),
-    "a step of one's own": (4, adam, {"cls": OwnStep}),
+    "a multiple, of unknown size, a step of one's own": (
+        3,
+        keras.optimizers.Adam,
+        {"data": of_unknown_size, "cls": OwnStep},
+    ),
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")  # Keras says so of each such epoch
-@pytest.mark.parametrize(
-    "case", [c if c.startswith("no ") else pytest.param(c, marks=pytest.mark.slow) for c in CASES]
-)
+@pytest.mark.parametrize("case", CASES)
 def test_several_steps_are_single_ones(case):
     count, make, options = CASES[case]
     several, by_execution = trained(count, make, **options)

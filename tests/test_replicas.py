@@ -76,7 +76,7 @@ def cases(quick, turn):
     Of the others each option and form are there with some of the optimizers.
     """
     every = list(itertools.product(OPTIONS, FORMS))
-    chosen = samples.spread(NAMES, every[turn:] + every[:turn], every=6)
+    chosen = samples.spread(NAMES, every[turn:] + every[:turn], every=10)
     some = [(name, *case) for name, found in chosen.items() for case in found]
     slow = [pytest.param(*case, marks=pytest.mark.slow) for case in some if case not in quick]
     return pytest.mark.parametrize(("name", "option", "form"), [*sorted(quick), *slow])
@@ -92,9 +92,13 @@ def test_two_replicas_equal_one_eagerly(name, option, form):
     check(name, option, form, graph=False)
 
 
-@pytest.mark.parametrize("graph", [False, IN_A_FUNCTION])
 @pytest.mark.parametrize(
-    ("name", "form"), [("lars", "dense"), ("lamb", "rows"), ("larc_clip", "rows")]
+    ("name", "form", "graph"),
+    [
+        ("lars", "dense", False),
+        ("lamb", "rows", False),
+        pytest.param("larc_clip", "rows", True, marks=pytest.mark.slow),
+    ],
 )
 def test_norms_on_two_replicas_are_of_the_sum(name, form, graph):
     check(name, "plain", form, graph)
@@ -187,9 +191,15 @@ def test_optimizer_built_outside_any_scope_for_mirrored_variables():
     assert_equals_one(optimizer, model, one_device("adam", "together", "rows"))
 
 
-@pytest.mark.parametrize("graph", [False, IN_A_FUNCTION])
-@pytest.mark.parametrize("inside_scope", [True, False])
-@pytest.mark.parametrize("option", ["plain", "together"])
+@pytest.mark.parametrize(
+    ("option", "inside_scope", "graph"),
+    [
+        ("plain", True, False),
+        ("together", False, False),
+        pytest.param("plain", False, True, marks=pytest.mark.slow),
+        pytest.param("together", True, True, marks=pytest.mark.slow),
+    ],
+)
 def test_apply_in_cross_replica_context_takes_plain_tensors_as_sums(option, inside_scope, graph):
     optimizer, model = problem("adam", option, "rows", mirrored().scope(), mirrored().scope())
 
@@ -301,8 +311,14 @@ def test_half_precision_masters_on_replicas(dtype):
 # Other strategies.
 
 
-@pytest.mark.parametrize("graph", [False, IN_A_FUNCTION])
-@pytest.mark.parametrize("option", ["plain", "together", "not_finite_on_0"])
+@pytest.mark.parametrize(
+    ("option", "graph"),
+    [
+        ("together", False),
+        ("not_finite_on_0", False),
+        pytest.param("together", True, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize(
     "strategy",
     [
@@ -400,10 +416,13 @@ def fitted(strategy, embedding: bool, make) -> keras.Model:
 FITS = {name: samples.OPTIONS[name] for name in ("plain", "accumulation", "together")}
 
 
-@pytest.mark.parametrize("embedding", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize(
-    "fit",
-    [f if f == "together" else pytest.param(f, marks=pytest.mark.slow) for f in FITS],
+    ("fit", "embedding"),
+    [
+        ("together", True),
+        pytest.param("plain", False, marks=pytest.mark.slow),
+        pytest.param("accumulation", True, marks=pytest.mark.slow),
+    ],
 )
 def test_fit_on_two_replicas_equals_fit_on_one(fit, embedding):
     options = FITS[fit]
@@ -420,8 +439,9 @@ def test_fit_on_two_replicas_equals_fit_on_one(fit, embedding):
     assert_equals_one(two.optimizer, two.trainable_variables, expected)
 
 
-@pytest.mark.parametrize("graph", [pytest.param(False, marks=pytest.mark.slow), True])
-@pytest.mark.parametrize("bad", [0, 1])
+@pytest.mark.parametrize(
+    ("bad", "graph"), [(0, True), pytest.param(1, False, marks=pytest.mark.slow)]
+)
 def test_inside_keras_loss_scale_optimizer(bad, graph):
     """Keras looks at its own replica only; whichever was not finite, nothing of ours moves."""
     with mirrored().scope():

@@ -21,6 +21,7 @@ from support.replicas import mirrored
 from support.stopping import stopping_at
 from tf_graft import cli, report
 from tf_graft.report import figures, findings, fits, rates, recorder, records, variance
+from tf_graft.training import plots
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 PATHS = ["a/kernel", "a/bias", "b/kernel"]
@@ -743,6 +744,8 @@ def workshop(tmp_path_factory):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("TFDS_DATA_DIR", str(folder / "data"))
             patch.chdir(folder)
+            if arguments[0] == "train":  # drawing takes longer than these runs
+                patch.setattr(plots, "draw_run", lambda *_: None)
             return CliRunner(env={"COLUMNS": "200"}).invoke(
                 cli.app, [str(argument) for argument in arguments]
             )

@@ -96,7 +96,7 @@ def test_in_any_other_process_all_names_are_there_from_the_start():
 @pytest.mark.parametrize(
     "command",
     [
-        ["train", "digits_agn_mirrored", "run.epochs=2"],
+        ["train", "digits_agn_mirrored", "run.epochs=1"],
         ["launch", "--ps", "1", "digits_agn_parameter_server", "run.epochs=1"],
     ],
     ids=lambda command: command[0],

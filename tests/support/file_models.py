@@ -74,6 +74,8 @@ def in_a_fresh_process(folder: Path) -> dict:
     import tf_graft as tg
 
     for name, make in optimizers().items():
+        if not (folder / f"{name}.keras").exists():
+            continue
         twin = tg.Adam(0.01) if name == "stock" else make()
         unbuilt, read = compiled(twin), {}
         unbuilt.load_weights(folder / f"{name}.weights.h5")
