@@ -484,7 +484,7 @@ def test_a_flipped_bit_in_a_checkpoint_is_named(tmp_path):
     held[held.index(np.asarray(slot).tobytes())] ^= 1
     shard.write_bytes(held)
     before = everything(model)
-    with pytest.raises(tf_graft.CheckpointError, match="read .*Checksum does not match.*Nothing"):
+    with pytest.raises(tf_graft.CheckpointError, match=r"read .*Checksum does not match.*Nothing"):
         tf.train.Checkpoint(optimizer=model.optimizer).read(path)
     samples.assert_same_state(everything(model), before)
 
