@@ -29,7 +29,7 @@ nitpicky = True
 nitpick_ignore_regex = [("py:.*", r"(tf|keras|collections)\..*")]  # their inventories are online
 
 # Every code cell runs in the build, in a kernel of its page's, and an exception fails the build.
-# The profile in `ipython` says in which folder.
+# The profile in `ipython` says in which folder, and how commands print.
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 180

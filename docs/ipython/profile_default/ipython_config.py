@@ -1,6 +1,12 @@
-"""How a page's cells draw: vectors, on white in the dark theme too."""
+"""How a page's cells run and draw: vectors, on white in the dark theme too."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 c = get_config()  # noqa: F821
+c.InteractiveShellApp.extensions = ["page"]
 c.InlineBackend.figure_formats = ["svg"]
 c.InlineBackend.rc = {
     "axes.spines.right": False,

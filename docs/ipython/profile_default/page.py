@@ -1,0 +1,33 @@
+"""What each page's kernel starts with: a folder of its own, and commands that print plain text."""
+
+import atexit
+import os
+import shutil
+import subprocess
+import tempfile
+
+
+def load_ipython_extension(ipython):
+    enter_folder()
+    ipython.register_magic_function(bash, "cell")
+
+
+def enter_folder():
+    """Enters a folder of the page's own, which has what the root of a checkout has."""
+    folder = tempfile.mkdtemp(prefix="tf_graft_page_")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for name in ("configs", "docs", "tests"):
+        os.symlink(os.path.join(os.environ["CHECKOUT"], name), os.path.join(folder, name))
+    os.chdir(folder)
+
+
+def bash(line, cell):
+    """Runs a cell's commands; unlike IPython's, prints all at once, and raises where one fails.
+
+    MyST-NB would print the pieces on lines of their own, and Jupyter asks commands for colors.
+    """
+    plain = {k: v for k, v in os.environ.items() if k not in ("FORCE_COLOR", "CLICOLOR_FORCE")}
+    said = subprocess.run(["bash", "-ec", cell], capture_output=True, text=True, env=plain)
+    print(said.stdout, end="")
+    if said.returncode:
+        raise RuntimeError(said.stderr)
