@@ -64,6 +64,15 @@ def test_schedule_goes_through_a_wrapper_and_counts_updates(config, change, comm
     assert 0 < float(end) < 0.001 < float(rate) < 0.03
 
 
+def test_total_begins_after_a_warmup_of_an_epoch(command):
+    said = [
+        command("schedule", CONFIG, f"optimizer.learning_rate.warmup_steps={steps}")
+        for steps in ("44", "epoch")  # which has 44
+    ]
+    assert said[0].exit_code == 0, said[0].output
+    assert said[0].stdout == said[1].stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -109,7 +109,7 @@ class Common(TypedDict, total=False):
             `skipped_steps`. `"raise"`: an `InvalidArgumentError`, and nothing changes. `"apply"`:
             it is made, unchecked, as Keras would.
         exclude_from_weight_decay: regular expressions; a variable whose path contains one does not
-            decay.
+            decay. One that matches no variable is not an error.
     """
 
     weight_decay: Annotated[float | None, Option(checks.number, 0, **OPTIONAL)]

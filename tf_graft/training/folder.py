@@ -30,6 +30,7 @@ FREE = (
     "run.progress",
     "run.tensorboard",
 )
+SHOWN = 3  # of the keys that differ from those of the run that a folder holds
 
 
 class State(enum.Enum):
@@ -121,9 +122,10 @@ class RunFolder:
             return
         changes = configs.differences(configs.load(self.config, own=True)[0], config, FREE)
         if changes:
-            more = f" (and {len(changes) - 1} more)" if len(changes) > 1 else ""
+            more = f" (and {len(changes) - SHOWN} more)" if len(changes) > SHOWN else ""
+            said = ", ".join(changes[:SHOWN]) + more
             raise ConfigError(
-                f"{self.path} holds a run of another config: {changes[0]}{more}; choose another "
+                f"{self.path} holds a run of another config: {said}; choose another "
                 "run.dir, or start afresh with run.fresh=true."
             )
 

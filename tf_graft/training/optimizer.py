@@ -120,7 +120,8 @@ def _check_rates(schedule: ScheduleLike, section: Config, total: int) -> None:
 
 def _resolve(schedule: Config, total: int, epoch: int) -> Config:
     delays = [schedule.get(key) for key in ("begin_decay_at", "warmup_steps", "steps")]
-    delay = max((d for d in delays if isinstance(d, int)), default=0)
+    numbers = [epoch if delay == "epoch" else delay for delay in delays]
+    delay = max((n for n in numbers if isinstance(n, int)), default=0)
     words = {"total": max(total - delay, 1), "epoch": epoch}
     resolved: Config = {}
     for key, value in schedule.items():

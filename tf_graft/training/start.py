@@ -21,13 +21,12 @@ def tensorflow() -> None:
     """Imports TensorFlow and Keras and looks for devices, unless TensorFlow is imported already.
 
     From then on TensorFlow's runtime logs errors, but no information and no warnings. A
-    `TF_CPP_MIN_LOG_LEVEL` in the environment takes precedence: 0 shows everything.
+    `TF_CPP_MIN_LOG_LEVEL` in the environment takes precedence; 0 shows everything.
     """
     if "tensorflow" in sys.modules:
         return
-    own = LEVEL not in os.environ
-    os.environ.setdefault(LEVEL, QUIET)
-    quiet = own and hasattr(os, "fork") and sys.stderr is not None
+    level = os.environ.setdefault(LEVEL, QUIET)
+    quiet = level != "0" and hasattr(os, "fork") and sys.stderr is not None
     with _without_noise() if quiet else contextlib.nullcontext():
         importlib.import_module("keras")
         importlib.import_module("tensorflow").config.list_physical_devices()
