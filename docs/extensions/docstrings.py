@@ -5,7 +5,8 @@ import re
 FENCED = re.compile(r"^( *)```\w*\n(.*?)^ *```$", re.M | re.S)
 # Lines further in than the paragraph before them: no section, whose lines follow its title at once.
 SET_OFF = re.compile(
-    r"(?<=\n)(?P<text>(?P<in> *)(?![*-]|\.\. )\S.*\n)\n(?P<code>(?P=in)    (?!\.\. ).*\n(?:(?P=in)    .*\n|\n)*)"
+    r"(?<=\n)(?P<text>(?P<in> *)(?![*-]|\.\. )\S.*\n)\n"
+    r"(?P<code>(?P=in)    (?!\.\. ).*\n(?:(?P=in)    .*\n|\n)*)"
 )
 
 
