@@ -349,6 +349,12 @@ def test_batches_depend_on_seed_and_position_alone():
     assert len({x.tobytes() for x, _ in examples}) > 0.99 * per_epoch * 64
 
 
+def test_an_iterator_ends_without_waiting_for_its_autotuning():
+    batches = data_sets.load(Data(), 1, Source("x"))
+    for dataset in (batches.test, batches.stream(0, 0)):
+        assert dataset.options().autotune.enabled is False
+
+
 def test_the_text_is_cut_into_inputs_and_their_next_characters():
     config = Data(name="text", batch_size=4, sequence_length=50)
     batches = data_sets.load(config, 1, Source("x"))

@@ -109,6 +109,9 @@ def _for_all_workers(batches: tf.data.Dataset) -> tf.data.Dataset:
     """Lets every worker of a strategy read all batches and take its part of each."""
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    # Whoever deletes an iterator waits for its autotuning thread, which sleeps up to a minute and
+    # may miss the wake-up (TensorFlow 2.21): a second run in a process would stand still.
+    options.autotune.enabled = False
     return batches.with_options(options).prefetch(tf.data.AUTOTUNE)
 
 
