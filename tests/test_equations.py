@@ -78,7 +78,7 @@ def test_follows_the_papers_equations(sample, option):
     assert_follows_equations(sample, option)
 
 
-SOME = spread([s.name for s in having("oracle")], [*OPTIONS], every=3)
+SOME = spread([s.name for s in having("oracle")], [*OPTIONS], every=5)
 
 
 @pytest.mark.parametrize(

@@ -350,22 +350,26 @@ def load_and_build(load, model):
 
 @some(MISFITS, "a graft")
 def test_stock_state_that_does_not_fit_is_left_with_a_warning(name, tmp_path):
-    """The model's weights load; the optimizer starts fresh, its counters and its rate too."""
+    """The model's weights load; the optimizer starts fresh, its counters and its rate too.
+
+    From one kind of file each, in turn.
+    """
     theirs, ours = MISFITS[name]
     stock = fit(compiled(theirs()))
-    for way, load in stock_ways(stock, tmp_path).items():
-        fresh, same = compiled(ours()), compiled(ours())
-        with pytest.warns(UserWarning, match="the optimizer starts fresh"):
-            load_and_build(load, fresh)
-        assert weights(fresh).tobytes() == weights(stock).tobytes(), way
-        same.set_weights(stock.get_weights())
-        assert weights(fit(fresh)).tobytes() == weights(fit(same)).tobytes(), way
+    ways = [*stock_ways(stock, tmp_path).values()]
+    load = ways[[*MISFITS].index(name) % len(ways)]
+    fresh, same = compiled(ours()), compiled(ours())
+    with pytest.warns(UserWarning, match="the optimizer starts fresh"):
+        load_and_build(load, fresh)
+    assert weights(fresh).tobytes() == weights(stock).tobytes()
+    same.set_weights(stock.get_weights())
+    assert weights(fit(fresh)).tobytes() == weights(fit(same)).tobytes()
 
-        trained = fit(compiled(ours()), 1)
-        before = samples.state_of(trained.optimizer)
-        with pytest.warns(UserWarning, match="goes on with the state it has"):
-            load(trained)
-        samples.assert_same_state(samples.state_of(trained.optimizer), before)
+    trained = fit(compiled(ours()), 1)
+    before = samples.state_of(trained.optimizer)
+    with pytest.warns(UserWarning, match="goes on with the state it has"):
+        load(trained)
+    samples.assert_same_state(samples.state_of(trained.optimizer), before)
 
 
 def test_stock_loads_the_weights_of_our_files(tmp_path):

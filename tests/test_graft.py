@@ -153,15 +153,16 @@ def test_all_ordered_pairs_of_our_own():
     ("name", "option"),
     [
         pytest.param(
-            *(name, {"use_global_norm": number % 2 == 1}),
+            *(name, {"use_global_norm": number % 6 == 3}),
             marks=[pytest.mark.slow] * (name not in ("adamw", "keras_nadam")),
         )
         for number, name in enumerate(EVERY)
+        if number % 3 == 0 or name in ("adamw", "keras_nadam")
     ],
     ids=str,
 )
 def test_grafted_on_itself_it_is_itself(name, option):
-    """G03, through `apply` in a function."""
+    """G03, through `apply` in a function; the steps of each pair: `test_all_ordered_pairs`."""
     graft = tf_graft.AdaGraft(EVERY[name](RATE), EVERY[name](RATE), **option)
     assert_same_steps(graft, EVERY[name](RATE))
 

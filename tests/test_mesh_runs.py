@@ -104,14 +104,13 @@ def test_two_processes_learn_what_one_learns(runs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", [0, 1])
-def test_a_killed_process_costs_no_bit(runs, task):
-    name = f"killed_{task}"
-    said = finished(runs, "launch", name, kill=killing(runs / name, task))
+def test_a_killed_process_costs_no_bit(runs):
+    """It is the first, which the others find one another by; the second: below."""
+    said = finished(runs, "launch", "killed", kill=killing(runs / "killed", 0))
     assert said == (
-        f"The worker {task} was killed by SIGKILL; all are restarted, from the last saved state."
+        "The worker 0 was killed by SIGKILL; all are restarted, from the last saved state."
     )
-    mine, its = state(runs / name), state(runs / "two")
+    mine, its = state(runs / "killed"), state(runs / "two")
     for variable, value in its.items():
         np.testing.assert_array_equal(mine[variable], value, err_msg=variable)
 
@@ -127,9 +126,8 @@ def half(runs):
 @pytest.mark.parametrize(
     ("command", "more"),
     [
-        ("train", ("mesh.batch=4", "mesh.model=1", "mesh.shard_slots=false")),
         ("train", ("mesh=null",)),
-        ("launch", ("--workers", "4")),
+        ("launch", ("--workers", "4", "mesh.batch=4", "mesh.model=1", "mesh.shard_slots=false")),
     ],
 )
 def test_what_two_processes_saved_goes_on_elsewhere(command, more, half, runs, tmp_path):

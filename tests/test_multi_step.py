@@ -67,7 +67,6 @@ def trained(steps, make, data=lambda: (X, Y, BATCH), **compiled):
     model.fit(*data(), epochs=EPOCHS, shuffle=False, validation_batch_size=BATCH, **told)
     numbers = {
         "history": model.history.history,
-        "evaluated": model.evaluate(X, Y, BATCH, verbose=0, return_dict=True),
         "predicted": model.predict(X, BATCH, verbose=0).tolist(),
         "one batch": model.train_on_batch(X[:8], Y[:8], return_dict=True),
         "weights": [v.numpy().tolist() for v in (*model.variables, *model.optimizer.variables)],

@@ -84,7 +84,7 @@ def test_skips_with(option, sparse):
         assert_skips(BY_NAME["adam"].make(**OPTIONS[option]), np.nan, where, sparse)
 
 
-@each(quick=("sgd", "adagrad", "adam"))
+@each(of_each_class(), quick=("sgd", "adagrad", "adam"))
 def test_skips_in_a_function(sample):
     assert_skips(sample.make(), np.inf, "table", sparse=True, function=True)
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import tf_graft
-from support.samples import BY_NAME, OPTIONS, each, slices, state_of
+from support.samples import BY_NAME, OPTIONS, each, of_each_class, slices, state_of
 
 HALF = ["float16", "bfloat16"]
 # Half an ulp relative to the number, at most: they have 11 and 8 bits.
@@ -51,7 +51,7 @@ def assert_follows(actual, expected, dtype):
     assert (error <= bound).all(), f"{(error / bound).max():.2f} roundings off"
 
 
-@each(quick=("sgd_momentum", "adagrad", "adadelta", "adamw", "lars", "wrapped_nadam"))
+@each(of_each_class(), quick=("adagrad", "adadelta", "adamw", "lars", "wrapped_nadam"))
 def test_follows_float32(sample):
     once, after = drifted(sample.make(sample.tiny))
     for (form, dtype), weights in after.items():

@@ -70,24 +70,24 @@ QUICK_IN_A_FUNCTION = {
 }
 
 
-def cases(quick, turn):
+def cases(quick, turn, in_turn):
     """Parametrizes by optimizer, option and form: the quick ones, and some others with each turn.
 
     Of the others each option and form are there with some of the optimizers.
     """
     every = list(itertools.product(OPTIONS, FORMS))
-    chosen = samples.spread(NAMES, every[turn:] + every[:turn], every=10)
+    chosen = samples.spread(NAMES, every[turn:] + every[:turn], every=in_turn)
     some = [(name, *case) for name, found in chosen.items() for case in found]
     slow = [pytest.param(*case, marks=pytest.mark.slow) for case in some if case not in quick]
     return pytest.mark.parametrize(("name", "option", "form"), [*sorted(quick), *slow])
 
 
-@cases(QUICK_IN_A_FUNCTION, turn=0)
+@cases(QUICK_IN_A_FUNCTION, turn=0, in_turn=20)
 def test_two_replicas_equal_one_in_a_function(name, option, form):
     check(name, option, form, graph=True)
 
 
-@cases(QUICK, turn=3)
+@cases(QUICK, turn=3, in_turn=20)
 def test_two_replicas_equal_one_eagerly(name, option, form):
     check(name, option, form, graph=False)
 

@@ -108,14 +108,9 @@ def test_idle_optimizers_do_not_densify(sample, option):
     assert_same_state(*states)
 
 
-@each()
-def test_all_rows_touched_equal_dense(sample):
-    compare(sample.make(), sample.make(), sparse_steps(ALL_ROWS))
-
-
-@each([sample for sample in SAMPLES if not sample.slow], quick=("adagrad", "sgd_nesterov"))
-def test_all_rows_touched_equal_dense_with_all(sample):
-    options = OPTIONS["together"]
+@each_in_turn("option", ["plain", "together"], quick=("adagrad", "sgd_nesterov", "adam"))
+def test_all_rows_touched_equal_dense(sample, option):
+    options = OPTIONS[option]
     compare(sample.make(**options), sample.make(**options), sparse_steps(ALL_ROWS))
 
 
@@ -125,13 +120,8 @@ def test_all_rows_touched_equal_dense_with(option):
     compare(sample.make(**options), sample.make(**options), sparse_steps(ALL_ROWS))
 
 
-@each()
-def test_exact_equals_dense(sample):
-    compare(sample.make(sparse="exact"), sample.make(), sparse_steps(SOME_ROWS))
-
-
-@each_in_turn("option", ["weight_decay", "together"], quick=("adagrad", "sgd_nesterov"))
-def test_exact_equals_dense_with_decay(sample, option):
+@each_in_turn("option", ["plain", "weight_decay", "together"], quick=("adagrad", "sgd_nesterov"))
+def test_exact_equals_dense(sample, option):
     options = OPTIONS[option]
     compare(sample.make(sparse="exact", **options), sample.make(**options), sparse_steps(SOME_ROWS))
 

@@ -56,7 +56,7 @@ QUICK = {
     [
         case if case in QUICK else pytest.param(*case, marks=pytest.mark.slow)
         for number, case in enumerate(itertools.product(NAMES, OPTIONS, WAYS))
-        if case in QUICK or (number // len(WAYS) + number) % 4 == 1  # a quarter of them
+        if case in QUICK or (number // len(WAYS) + number) % 8 == 1  # an eighth of them
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )

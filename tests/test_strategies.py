@@ -46,13 +46,8 @@ def in_turn(column, names, turn=0, through="apply"):
 in_models = functools.partial(in_turn, through="model")
 
 
-# What each start of processes computes.
+# What each start of processes computes. One device: `test_equations.py`, `test_model_matrix.py`.
 STARTS = {
-    "one": [
-        Part("one_device", KINDS, ["together", "not_finite"], 6),
-        in_models("function", [*MORE[::2], *WRAPPERS[::2]], 0),
-        in_models("xla", [*SOME[1::2], *WRAPPERS[1::2]], 4),
-    ],
     "2_replicas": [in_models("2_replicas", [*MORE[1::2], *WRAPPERS[::2]], 8)],
     "4_replicas": [
         Part("4_replicas", ["adagrad", "lars"], ["together", "not_finite"]),

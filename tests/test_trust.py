@@ -5,7 +5,7 @@ import pytest
 import trust
 
 # Of an area, one attack in so many.
-EVERY = {"gradients": 121, "arguments": 12, "configs": 50, "files": 60, "kills": 200, "state": 32}
+EVERY = {"gradients": 121, "arguments": 12, "configs": 50, "files": 90, "kills": 300, "state": 48}
 
 
 @pytest.mark.slow

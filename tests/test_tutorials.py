@@ -14,9 +14,8 @@ ON_A_MESH = "dtensor_keras"
 PROGRAMS = sorted({path.stem for path in FOLDER.glob("*.py")} - BESIDE - {ON_A_MESH})
 # What the others do is in one of these too; `python -m tutorials.comparison` runs all.
 SOME = [
-    *("averages", "bfloat16", "custom_training_loop", "distributed_keras", "distributed_loop"),
-    *("gan", "gradient_accumulation", "learning_rate_callbacks", "mixed_precision", "retrieval"),
-    *("save_and_load", "transfer_learning", "xla"),
+    *("averages", "custom_training_loop", "distributed_keras", "gan", "learning_rate_callbacks"),
+    *("mixed_precision", "retrieval", "save_and_load", "transfer_learning"),
 ]
 
 

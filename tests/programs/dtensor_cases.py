@@ -734,8 +734,7 @@ def test_checkpoints_from_one_layout_into_another(tmp_path):
 
 # Their steps, and those of all others, are held against one device in `mesh_cases.py`.
 SOME = {
-    "RMSprop": lambda: tg.RMSprop(0.01, centered=True, momentum=0.5, name="optimizer"),
-    "AdamW": lambda: tg.AdamW(0.01, use_ema=True, ema_momentum=0.9, name="optimizer"),
+    "averaging": lambda: tg.RMSprop(0.01, centered=True, use_ema=True, name="optimizer"),
     "accumulating": lambda: tg.Adam(0.01, gradient_accumulation_steps=3, name="optimizer"),
 }
 
