@@ -351,6 +351,7 @@ def test_batches_depend_on_seed_and_position_alone():
 
 def test_an_iterator_ends_without_waiting_for_its_autotuning():
     batches = data_sets.load(Data(), 1, Source("x"))
+    keras.utils.set_random_seed(1)
     for dataset in (batches.test, batches.stream(0, 0)):
         assert dataset.options().autotune.enabled is False
 
