@@ -12,6 +12,8 @@ from support.samples import (
     SAMPLES,
     assert_same_state,
     each,
+    each_in_turn,
+    of_each_class,
     state_of,
     variables,
     weights,
@@ -92,11 +94,9 @@ def zeros():
     return {path: 0 * w for path, w in weights(SHAPES).items()}
 
 
-@each()
-def test_graph_equals_eager_bit_for_bit(sample):
-    """Every other of those that are fast with all options."""
-    together = not sample.slow and SAMPLES.index(sample) % 2
-    options = OPTIONS["together" if together else "plain"]
+@each_in_turn("option", ["together", "plain"], of_each_class())
+def test_graph_equals_eager_bit_for_bit(sample, option):
+    options = OPTIONS[option]
     start = zeros() if sample.graph_ulps else None
     graph, eager = (run(sample.make(**options), how, start=start) for how in (tf.function, _as_is))
     if sample.graph_ulps:

@@ -2,7 +2,7 @@
 
 G16, G29, G30, G32. `matrix.py` fills every cell; here are those that a change is likely to break.
 Columns run in processes of their own, several in one start. Two replicas in one process:
-`test_replicas.py`.
+`test_replicas.py`; a mesh of one process: `test_mesh.py`.
 """
 
 import functools
@@ -51,8 +51,7 @@ STARTS = {
     "2_replicas": [in_models("2_replicas", [*MORE[1::2], *WRAPPERS[::2]], 8)],
     "4_replicas": [
         Part("4_replicas", ["adagrad", "lars"], ["together", "not_finite"]),
-        in_turn("4_replicas", KINDS[::4]),
-        in_turn("4_replicas_function", KINDS[2::4], 9),
+        in_turn("4_replicas_function", KINDS[::4], 9),
         in_models("4_replicas", ["adamw", *WRAPPERS[1::2]], 2),
     ],
     "2_workers": [
@@ -66,10 +65,6 @@ STARTS = {
         Part("shards", KINDS, ["together", "clipnorm", "not_finite"], 6),
         Part("shards", ["adamw", "lars"], ["weight_decay_excluded"]),
         in_models("shards", [*SOME[1::2], "layerwise_rates", "agn_adam"], 1),
-    ],
-    "mesh": [
-        Part("mesh", ["adagrad", "lars"], ["together"]),
-        in_models("mesh", ["lamb", "agn_updates"], 5),
     ],
     "2_clients": [
         Part("2_clients", ["adam"], ["together", "not_finite"]),

@@ -150,7 +150,6 @@ def test_the_saved_model_is_the_trained_one(tiny, tmp_path):
 
 
 RESUMED = {
-    "in the first epoch": (3, []),
     "at the last step of an epoch": (14, []),
     "momentum, decay, averages, accumulation": (
         12,

@@ -23,7 +23,7 @@ from support import oracles, rounds
 from tf_graft.processes.cluster import end_with_launcher
 
 PERIOD = 5
-ROUNDS = 600
+ROUNDS = 500
 
 
 def digits():
