@@ -142,7 +142,9 @@ def test_a_full_disk_is_a_sentence(start, tmp_path):
 @pytest.mark.parametrize("loaded", ["_pydantic_core", "libtensorflow_framework"])
 def test_an_interrupt_while_a_command_starts_is_a_sentence(loaded, start, tmp_path):
     """Within the imports of others, a KeyboardInterrupt would be lost or another error."""
-    process = start("train", CONFIG, f"run.dir={tmp_path / 'a'}", "run.epochs=100")
+    arguments = ["train", CONFIG, f"run.dir={tmp_path / 'a'}", "run.epochs=100"]
+    # Where pytest is a background job of a shell, it would be ignored.
+    process = start(*arguments, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     maps = Path(f"/proc/{process.pid}/maps")
     wait_for(process, lambda: loaded in maps.read_text())
     process.send_signal(signal.SIGINT)
