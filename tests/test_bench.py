@@ -292,7 +292,7 @@ def tiny():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("area", ["fit", "half", "wrappers"])
+@pytest.mark.parametrize("area", ["fit", "fit-xla", "half", "wrappers"])
 def test_every_case_of_fit_trains(area, monkeypatch):
     monkeypatch.setattr(fit, "MODELS", {"Transformer": tiny})
     every = areas.AREAS[area].of(Choice())

@@ -13,6 +13,7 @@ from support.samples import (
     assert_same_state,
     each,
     each_in_turn,
+    having,
     of_each_class,
     state_of,
     variables,
@@ -94,7 +95,11 @@ def zeros():
     return {path: 0 * w for path, w in weights(SHAPES).items()}
 
 
-@each_in_turn("option", ["together", "plain"], of_each_class())
+# One of each class, and all whose graph has a bound of its own.
+OF_GRAPHS = {s.name: s for s in (*of_each_class(), *having("graph_ulps"))}
+
+
+@each_in_turn("option", ["together", "plain"], OF_GRAPHS.values())
 def test_graph_equals_eager_bit_for_bit(sample, option):
     options = OPTIONS[option]
     start = zeros() if sample.graph_ulps else None
