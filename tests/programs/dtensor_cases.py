@@ -66,10 +66,10 @@ def cnn() -> keras.Model:
 CNN = {"out/kernel": [None, "model"], "out/bias": ["model"]}
 
 
-def transformer() -> keras.Model:
+def transformer(tokens_trainable: bool = True) -> keras.Model:
     layers = keras.layers
     inputs = keras.Input((6,), dtype="int32")
-    hidden = layers.Embedding(16, 8, name="tokens")(inputs)
+    hidden = layers.Embedding(16, 8, name="tokens", trainable=tokens_trainable)(inputs)
     attention = layers.MultiHeadAttention(4, 2, dropout=0.1, seed=1, name="attention")
     hidden = layers.LayerNormalization()(hidden + attention(hidden, hidden, use_causal_mask=True))
     wide = layers.Dense(16, activation="gelu", name="up")(hidden)
@@ -754,15 +754,20 @@ def test_a_cnn():
 
 
 @pytest.mark.slow
-def test_a_transformer():
+@pytest.mark.parametrize(
+    ("layouts", "trainable"), [({}, False), (TRANSFORMER, True)], ids=["replicated", "divided"]
+)
+def test_a_transformer(layouts, trainable):
+    make = functools.partial(transformer, trainable)
     # The keys' bias has no gradient but rounding, which Adam would blow up without an epsilon.
     options = {"epochs": 4, "optimizer": lambda: adam(epsilon=1e-4)}
-    model = assert_trains_alike(transformer, TRANSFORMER, (IDS, IDS), mesh(), **options)
-    divided = [v for v in model.weights if set(v.value.layout.sharding_specs) != {U}]
-    assert len(divided) == 11
-    assert math.prod(dtensor.unpack(divided[0].value.read_value())[0].shape) * (
-        DEVICES // 2
-    ) == math.prod(divided[0].shape)
+    model = assert_trains_alike(make, layouts, (IDS, IDS), mesh(), **options)
+    if layouts:
+        divided = [v for v in model.weights if set(v.value.layout.sharding_specs) != {U}]
+        assert len(divided) == 11
+        assert math.prod(dtensor.unpack(divided[0].value.read_value())[0].shape) * (
+            DEVICES // 2
+        ) == math.prod(divided[0].shape)
 
 
 @pytest.mark.slow
