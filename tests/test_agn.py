@@ -1059,9 +1059,9 @@ def test_workers_in_turn_have_loss_scales_of_their_own():
             r"^AGN\(loss_scale_factor=2\): the loss would be scaled twice",
         ),
         (
-            lambda: tg.AGN(tg.MixedPrecision("sgd", weight_decay=0.1)),
+            lambda: tg.AGN(tg.MixedPrecision("sgd", use_ema=True)),
             ValueError,
-            "give it to optimizer",
+            r"^AGN\(optimizer=MixedPrecision\(use_ema=True\)\): .* give it to center_optimizer",
         ),
         (lambda: tg.AGN("sgd", loss_scale=8), TypeError, "there is no such argument"),
         (lambda: scaled("sgd").round(None, None), ValueError, "keeps no loss scale"),

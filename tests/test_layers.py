@@ -104,7 +104,6 @@ WRITERS = {
 }
 
 
-LINES_OF_A_FILE = 250
 LINES_OF_A_FUNCTION = 30
 
 
@@ -249,12 +248,6 @@ def written(place, text):
             yield node.lineno, ast.unparse(node)
 
 
-def long_files(place, text):
-    count = len(text.splitlines())
-    if count > LINES_OF_A_FILE:
-        yield f"{place} has {count} lines, {LINES_OF_A_FILE} are allowed"
-
-
 def long_functions(place, text):
     for node in ast.walk(classes.parsed(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -332,34 +325,25 @@ RULES = {
         ("training/a.py", "def f(v):\n    change = v.assign\n    change(0)"),
         ("report/a.py", "from keras import ops\nops.assign"),
     ],
-    long_files: [("core/a.py", "x = 1\n" * 251)],
     long_functions: [
         ("core/a.py", "def f():\n" + "    x = 1\n" * 31),
         ("core/a.py", "class A:\n    def f(self):\n" + "        x = 1\n" * 31),
     ],
 }
-# What a rule forgives a file, with the reason.
-EXCEPTIONS = {
-    (long_files, "schedules/lr_policies.py"): "seven functions of one interface, mostly docstrings",
-}
 
 
 def found(rule):
-    """What is wrong by a rule in the package: place and message."""
+    """What is wrong by a rule in the package."""
     for file in FILES:
         place = file.relative_to(PACKAGE).as_posix()
-        yield from ((place, message) for message in rule(place, file.read_text("utf-8")))
+        yield from rule(place, file.read_text("utf-8"))
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_rule_is_kept(rule):
     assert len(FILES) > 20
-    wrong = [(place, message) for place, message in found(rule)]
-    unforgiven = [message for place, message in wrong if (rule, place) not in EXCEPTIONS]
-    assert not unforgiven, "\n".join(unforgiven)
-    needed = {(rule, place) for place, _ in wrong}
-    idle = [place for at, place in EXCEPTIONS if at is rule and (at, place) not in needed]
-    assert not idle, f"exceptions that are no longer needed: {idle}"
+    wrong = list(found(rule))
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize(
@@ -446,7 +430,6 @@ def test_parts_are_in_one_order():
 
 
 def test_exceptions_are_still_needed():
-    assert all(EXCEPTIONS.values())
     for place, reason in WRITERS.items():
         assert reason
         assert list(written(place, (PACKAGE / place).read_text("utf-8"))), place

@@ -666,5 +666,5 @@ def test_grafts_of_layerwise_optimizers():
     np.testing.assert_allclose(np.linalg.norm(w.numpy() - start), 0.5, rtol=1e-5)
     outer = tf_graft.LARC(tf_graft.AdaGraft(tf_graft.SGD(0.5), tf_graft.Adam()), eta=0.1)
     w = tf.Variable(start)
-    outer.apply([tf.constant([0.0, 100.0])], [w])  # the graft's own rate is 1: clipped to 0.5
-    np.testing.assert_allclose(np.linalg.norm(w.numpy() - start), 0.25, rtol=1e-5)
+    outer.apply([tf.constant([0.0, 100.0])], [w])  # the rate of SGD: a step of `eta * ||w||`
+    np.testing.assert_allclose(np.linalg.norm(w.numpy() - start), 0.5, rtol=1e-5)

@@ -527,7 +527,7 @@ def test_options_are_lifted():
     )
     assert (inner.clipnorm, inner.use_ema, inner.sparse) == (None, False, "lazy")
     kept = MixedPrecision(tf_graft.Adam(0.1, clipnorm=2.0, weight_decay=0.1), 8, clipnorm=1.0)
-    assert (kept.clipnorm, kept.weight_decay, kept.optimizer.weight_decay) == (1.0, None, 0.1)
+    assert (kept.clipnorm, kept.weight_decay, kept.optimizer.weight_decay) == (1.0, 0.1, 0.1)
 
 
 def test_the_rate_is_the_optimizers():

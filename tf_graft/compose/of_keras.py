@@ -9,8 +9,9 @@ import keras
 import tensorflow as tf
 
 from tf_graft.compose.keras_step import KerasStep
+from tf_graft.compose.option_table import Pair, divided
 from tf_graft.compose.stand_in import StandIn
-from tf_graft.core import checks, keras_arguments, keras_contract, options
+from tf_graft.core import keras_arguments, keras_contract, options
 from tf_graft.core.description import Written, described
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.options import Common
@@ -21,6 +22,7 @@ from tf_graft.core.types import Rates, Slots
 
 # What the Keras optimizer was given that this package's pipeline does instead.
 TAKEN_OVER = [name for name in options.OF_KERAS if name != "weight_decay"]
+DECAY = options.OPTIONS["weight_decay"]
 
 
 @register
@@ -35,8 +37,8 @@ class Wrapped(Optimizer):
     Repeated rows are summed first; clipping, accumulation, averaging and loss scaling act on
     gradients that are summed over replicas; non-finite gradients are skipped; half precision is
     updated in float32. The Keras optimizer's own arguments for these are taken over. Its weight
-    decay stays where it is in Keras: before its update, but for the variables that either of the
-    two excludes.
+    decay stays where it is in Keras, before its update; a variable that either of the two excludes
+    does not decay.
 
     Args:
         optimizer: a Keras optimizer that has not been built, its name, or its config.
@@ -61,14 +63,33 @@ class Wrapped(Optimizer):
     """
 
     def __init__(self, optimizer: Any, learning_rate: Any = None, **common: Unpack[Common]):
-        optimizer = _checked(resolve(optimizer), **common)
-        lifted: dict[str, Any] = {name: getattr(optimizer, name) for name in TAKEN_OVER}
-        lifted["exclude_from_weight_decay"], undecayed = keras_contract.decay_exclusions(optimizer)
+        optimizer = _checked(resolve(optimizer))
+        name = type(optimizer).__name__
+        inside = {option: getattr(optimizer, option) for option in TAKEN_OVER}
+        everything, _ = divided(Pair("keras", "wrap", "optimizer", name), common, inside)
         rate = keras_contract.rate_of(optimizer) if learning_rate is None else learning_rate
-        super().__init__(rate, **{**lifted, **common})
+        super().__init__(rate, **everything)
+        excluded, self._undecayed = keras_contract.decay_exclusions(optimizer)
+        self.exclude_from_weight_decay(var_names=excluded)
+        _refuse_two_decays(optimizer, self.weight_decay)
         self.optimizer = optimizer
-        self._undecayed = undecayed
         self._keras_step: Any = None
+
+    @property
+    def called(self) -> str:
+        return type(self.optimizer).__name__
+
+    @property
+    def weight_decay(self) -> float | None:
+        """The decay beside that of the Keras optimizer, of which there is at most one."""
+        decay: float | None = DECAY.__get__(self)
+        return decay
+
+    @weight_decay.setter
+    def weight_decay(self, value: float | None) -> None:
+        if "optimizer" in vars(self):
+            _refuse_two_decays(self.optimizer, value)
+        DECAY.__set__(self, value)
 
     def prepare(self, variables: Mapping[str, Any]) -> None:
         if self._keras_step is not None:  # by another replica
@@ -83,7 +104,7 @@ class Wrapped(Optimizer):
             raise TypeError(f"wrap({name}): the optimizer cannot be wrapped: {error}.") from error
 
     def _keeps_decay(self, path: str) -> bool:
-        return not checks.matches(path, self.decay_exclusions)
+        return not self.undecayed(path)
 
     def slots_for(self, path: str) -> dict[str, Slot]:
         return _slots(self._keras_step, self._keras_step.slots[path])
@@ -112,9 +133,16 @@ class Wrapped(Optimizer):
     def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"optimizer": serialize(self.optimizer)}
 
+    def __repr__(self) -> str:
+        """The call of `wrap` that makes it."""
+        return super().__repr__().replace(type(self).__name__, wrap.__name__, 1)
+
     def arguments(self) -> dict[str, Any]:
-        inner = described(self.optimizer, without=(*TAKEN_OVER, "learning_rate"))
-        arguments = super().arguments() | {"optimizer": Written(inner)}
+        arguments = super().arguments()
+        rate = {"learning_rate": arguments.pop("learning_rate")}
+        inner = described(self.optimizer, without=TAKEN_OVER, instead=rate)
+        module = "keras.optimizers." if is_of_keras(type(self.optimizer)) else ""
+        arguments |= {"optimizer": Written(f"{module}{inner}")}
         automatic = re.sub(r"_\d+$", "", self.name).replace("_", "")
         if automatic == type(self.optimizer).__name__.lower():
             del arguments["name"]
@@ -140,7 +168,7 @@ def get(identifier: Any) -> keras.optimizers.Optimizer:
         >>> get({"name": "sgd", "momentum": 0.9})
         SGD(learning_rate=0.01, momentum=0.9)
         >>> get("lion")
-        Wrapped(optimizer=Lion(), learning_rate=0.001)
+        wrap(optimizer=keras.optimizers.Lion(learning_rate=0.001))
     """
     if isinstance(identifier, keras.optimizers.Optimizer):
         return identifier
@@ -180,9 +208,7 @@ def _slots(recorder: KerasStep, stand_ins: dict[str, StandIn]) -> dict[str, Slot
     return {role: slot(stand_in) for role, stand_in in stand_ins.items()}
 
 
-def _checked(
-    optimizer: keras.optimizers.Optimizer, weight_decay: float | None = None, **_: Any
-) -> keras.optimizers.Optimizer:
+def _checked(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
     name = type(optimizer).__name__
     if isinstance(optimizer, Optimizer):
         raise TypeError(f"Wrapped({name}): it is an optimizer of tf_graft already.")
@@ -190,9 +216,12 @@ def _checked(
         keras_arguments.check(name, vars(optimizer))
     if optimizer.built:
         raise ValueError(f"wrap({name}): it has been built; give one without state.")
-    if weight_decay and optimizer.weight_decay:
+    return optimizer
+
+
+def _refuse_two_decays(optimizer: keras.optimizers.Optimizer, decay: float | None) -> None:
+    if decay and optimizer.weight_decay:
         raise ValueError(
-            f"wrap({name}, weight_decay={weight_decay}): it decays weights itself, by "
+            f"wrap({type(optimizer).__name__}, weight_decay={decay}): it decays weights itself, by "
             f"{optimizer.weight_decay}; give weight_decay to it."
         )
-    return optimizer

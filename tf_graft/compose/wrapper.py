@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from tf_graft.compose.of_keras import wrap
+from tf_graft.compose.option_table import Pair, divided
 from tf_graft.core import keras_contract, rates
 from tf_graft.core.algorithm import Delegate
 from tf_graft.core.exchange import Exchange
@@ -25,13 +26,16 @@ class Wrapper(Optimizer):
     """An optimizer that asks others for their steps, and reshapes them in `propose`.
 
     The children keep their rates, schedules and weight decay. Their slots stand among the
-    wrapper's, under their roles, and they count by its `iterations`.
+    wrapper's, under their roles, and they count by its `iterations`. What the wrapper excludes from
+    weight decay, no child decays.
 
     Attributes:
         roles: the names of the arguments that are children, by role.
+        column: the column of `option_table.TABLE` that says who acts on a common argument.
     """
 
     roles: ClassVar[dict[str, str]] = {}
+    column: ClassVar[str] = "composed"
 
     def children(self) -> dict[str, Optimizer]:
         """The optimizers that this one is made of, by role."""
@@ -55,7 +59,7 @@ class Wrapper(Optimizer):
                 )
         for role, argument in self.roles.items():
             child = child_of(owner, argument, given[argument])
-            refuse_options(f"{owner}({argument}={type(child).__name__}(...))", owner, child)
+            divide(self.column, owner, argument, child, held_by(self))
             setattr(self, argument, child)
             for name, variable in under(role, child.rate_variables()).items():
                 keras_contract.rename(keras_contract.keep(self, variable), f"{self.name}/{name}")
@@ -72,7 +76,7 @@ class Wrapper(Optimizer):
             with tf.init_scope():
                 child.settle(self.mesh, moved=True)
             keras_contract.set_storage(child.iterations, self.iterations)
-            child.prepare(variables)
+            child.introduce(variables, self.undecayed_paths)
 
     def complete(self, parameters: Sequence[Parameter]) -> None:
         for role, child in self.children().items():
@@ -87,6 +91,10 @@ class Wrapper(Optimizer):
 
     def whole(self, path: str) -> bool:
         return any(child.whole(path) for child in self.children().values())
+
+    def exact_on_rows(self, path: str) -> bool:
+        exact = (child.exact_on_rows(path) for child in self.children().values())
+        return super().exact_on_rows(path) and all(exact)
 
     def rates(self) -> dict[str, Any]:
         return super().rates() | self._of_children(lambda child: child.rates())
@@ -114,8 +122,9 @@ class Wrapper(Optimizer):
 class Around(Wrapper):
     """A wrapper of one optimizer, which in all else acts for it.
 
-    Its learning rate is the optimizer's, and what the optimizer was given for the pipeline
-    (clipping, averaging, accumulation ...) the wrapper does, on the gradients as it sees them.
+    Its learning rate and its weight decay are the optimizer's, and what the optimizer was given for
+    the pipeline (clipping, averaging, accumulation ...) the wrapper does, on the gradients as it
+    sees them.
 
     Attributes:
         reshapes: whether the optimizer's steps, or the points they are taken at, are changed.
@@ -127,17 +136,19 @@ class Around(Wrapper):
     """
 
     roles: ClassVar[dict[str, str]] = {"optimizer": "optimizer"}
+    column: ClassVar[str] = "around"
     reshapes = True
 
     def __init__(self, optimizer: Any, learning_rate: Any = None, **common: Unpack[Common]):
-        child = child_of(type(self).__name__, "optimizer", optimizer)
+        owner = type(self).__name__
+        child = child_of(owner, "optimizer", optimizer)
         if learning_rate is not None:
-            child.learning_rate = rates.rate(type(self).__name__, learning_rate)
+            child.learning_rate = rates.rate(owner, learning_rate)
 
         def rate() -> Any:
             return child.learning_rate
 
-        super().__init__(rate, **{**lifted(child), **common})
+        super().__init__(rate, **divide(self.column, owner, "optimizer", child, common))
         self.adopt(optimizer=child)
         self.idle, self.rowwise = child.idle, child.rowwise
 
@@ -150,9 +161,23 @@ class Around(Wrapper):
     def learning_rate(self, value: Any) -> None:
         self.optimizer.learning_rate = rates.new_rate(type(self).__name__, value)
 
+    @property
+    def weight_decay(self) -> Any:
+        """The optimizer's weight decay, which can be set until the wrapper is built."""
+        return self.optimizer.weight_decay if "optimizer" in vars(self) else None
+
+    @weight_decay.setter
+    def weight_decay(self, value: Any) -> None:
+        if "optimizer" in vars(self):  # Keras' constructor sets it before
+            self.optimizer.weight_decay = value
+
+    def decays(self, path: str) -> bool:
+        """False: the optimizer decays the weights."""
+        return False
+
     def arguments(self) -> Config:
         arguments = super().arguments()
-        del arguments["learning_rate"]  # the optimizer's
+        del arguments["learning_rate"], arguments["weight_decay"]  # the optimizer's
         return arguments
 
     def inner(self, p: Point) -> Point:
@@ -162,11 +187,14 @@ class Around(Wrapper):
 
     def delegate(self, parameter: Parameter, rates: Rates) -> Delegate | None:
         """The optimizer, where its step is not reshaped."""
-        if self.reshapes or self.decays(parameter.path):
+        if self.reshapes:
             return None
         own = dataclasses.replace(parameter, slots=within("optimizer", parameter.slots))
         inner = within("optimizer", rates) | {"learning_rate": rates["learning_rate"]}
         return Delegate(self.optimizer, own, inner)
+
+    def step_rate(self, p: Point) -> tf.Tensor:
+        return self.optimizer.step_rate(Around.inner(self, p))
 
     def propose(self, points: Iterable[Point]) -> Iterator[Step]:
         for d, slots in self.optimizer.proposals(map(self.inner, points)):
@@ -205,27 +233,28 @@ def refuse_built(owner: str, argument: str, child: Optimizer) -> None:
         )
 
 
-def shared_options(optimizer: Optimizer) -> Config:
-    """What an optimizer was given that acts on all variables at once, or says how."""
-    given = vars(optimizer.common)
-    return {name: given[name] for name, option in OPTIONS.items() if option.scope != "variable"}
+def divide(
+    column: str, owner: str, argument: str, child: Optimizer, given: Mapping[str, Any]
+) -> Config:
+    """The common arguments of an optimizer, after those of a child of it were divided with it.
+
+    Args:
+        column: of `option_table.TABLE`.
+        owner: the outer class.
+        argument: the argument of it that is the child.
+        child: the child, of which what the outer one does is taken away.
+        given: the common arguments that the outer one was given.
+
+    Raises:
+        TypeError, ValueError: one that is out of range, or that either must not be given.
+    """
+    pair = Pair(column, owner, argument, child.called)
+    outcome = divided(pair, given, held_by(child))
+    for name, value in outcome.inner.items():
+        setattr(child, OPTIONS[name].kept_as, value)
+    return outcome.outer
 
 
-def lifted(child: Optimizer) -> Config:
-    """`shared_options`, which the child then has no more."""
-    taken = shared_options(child)
-    for name, option in OPTIONS.items():
-        if option.scope == "update":
-            setattr(child, name, option.default)
-    return taken
-
-
-def refuse_options(where: str, owner: str, child: Optimizer) -> None:
-    """Refuses a child with an option that acts on all variables at once."""
-    for name, option in OPTIONS.items():
-        given = getattr(child, option.kept_as)
-        if option.scope == "update" and given != option.default:
-            raise ValueError(
-                f"{where}: its {name}={given!r} would have to act on all variables at once; give "
-                f"{name} to {owner}."
-            )
+def held_by(optimizer: Optimizer) -> Config:
+    """The common arguments of an optimizer as they are now."""
+    return dict(vars(optimizer.common))

@@ -38,12 +38,14 @@ class Algorithm:
         kernel_reads: `kernel` reads the weights, which then may not decay before it.
         weight_decay: decoupled weight decay; None for none.
         decay_exclusions: patterns of paths that do not decay.
+        outer_exclusions: those of the optimizers that this one is in.
     """
 
     rowwise = True
     idle = False
     weight_decay: Any = None
     decay_exclusions: Any = ()
+    outer_exclusions: Sequence[str] = ()
 
     # `step` as one in-place TensorFlow kernel, where there is one: a function of (g, w, s, lr, t)
     # like it and of the same traits, but of variables; it adds to `w` and makes no other use of it
@@ -137,7 +139,24 @@ class Algorithm:
 
     def decays(self, path: str) -> bool:
         """Whether decoupled weight decay applies to the variable of that path."""
-        return bool(self.weight_decay) and not checks.matches(path, self.decay_exclusions)
+        return bool(self.weight_decay) and not self.undecayed(path)
+
+    @property
+    def undecayed_paths(self) -> list[str]:
+        """The patterns of paths that do not decay, here or in an optimizer that this one is in."""
+        return [*self.outer_exclusions, *self.decay_exclusions]
+
+    def undecayed(self, path: str) -> bool:
+        """Whether the variable of that path is excluded from weight decay."""
+        return checks.matches(path, self.undecayed_paths)
+
+    def step_rate(self, p: Point) -> tf.Tensor:
+        """The rate that the step at a point is proportional to: the learning rate."""
+        return p.lr
+
+    def exact_on_rows(self, path: str) -> bool:
+        """Whether the steps of the touched rows are all that the equal dense gradient would do."""
+        return self.idle and self.rowwise and not self.decays(path)
 
     def acts_dense(self, path: str, sparse: str) -> bool:
         """Whether a row-sparse gradient of the variable of that path acts as a dense one.
@@ -146,8 +165,7 @@ class Algorithm:
             path: of the variable.
             sparse: see `tf_graft.core.options.Common`.
         """
-        exact_on_rows = self.idle and self.rowwise and not self.decays(path)
-        return self.whole(path) or (sparse == "exact" and not exact_on_rows)
+        return self.whole(path) or (sparse == "exact" and not self.exact_on_rows(path))
 
     def delegate(self, parameter: Parameter, rates: Rates) -> Delegate | None:
         """Who updates the variable, if this algorithm leaves the update as it is."""

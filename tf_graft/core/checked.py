@@ -1,8 +1,11 @@
 """Attributes that are checked whenever they are set: by the constructor, and later by anyone."""
 
-from collections.abc import Callable
+import difflib
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from tf_graft.core import checks
 from tf_graft.core.checks import shown
 
 
@@ -46,15 +49,24 @@ class Checked:
         before = kept.setdefault(self.kept_as, value)
         if value is before or (type(value) is type(before) and value == before):
             return
-        remembered, kept[self.kept_as] = _remembered(optimizer), value
-        now = _remembered(optimizer)
-        fits = now == remembered if optimizer.built else now.keys() <= remembered.keys()
-        if not fits or optimizer.lacks_state():
+        where = f"{owner}.{self.name} = {shown(value)}"
+        if optimizer.fixed:
+            raise ValueError(
+                f"{where}: the optimizer was built with {shown(before)}, and a compiled step would "
+                "not see the change; set it before the first step, or make a new optimizer."
+            )
+        remembered, kept[self.kept_as] = optimizer.slots().keys(), value
+        if not optimizer.slots().keys() <= remembered or optimizer.lacks_state():
             kept[self.kept_as] = before
             raise ValueError(
-                f"{owner}.{self.name} = {shown(value)}: {self.name} decides what is remembered, "
-                f"which was made for {shown(before)}; make a new optimizer."
+                f"{where}: {self.name} decides what is remembered, which was made for "
+                f"{shown(before)}; make a new optimizer."
             )
+
+    @property
+    def holds_patterns(self) -> bool:
+        """Whether the argument is a list of regular expressions for paths of variables."""
+        return self._check is checks.patterns
 
     def checked(self, owner: str, value: Any) -> Any:
         """The value, as it is kept.
@@ -66,10 +78,29 @@ class Checked:
         return self._check(owner, self.name, value, *self._bounds, **self._details)
 
 
-def _remembered(optimizer: Any) -> dict[str, Any]:
-    """The roles of the slots, and what the slots that have been made began with."""
+def warn_of_idle_patterns(optimizer: Any, paths: Sequence[str]) -> None:
+    """Warns of each pattern among an optimizer's arguments that matches no variable.
 
-    def fill(slot: Any) -> Any:
-        return slot.fill if optimizer.built and not callable(slot.fill) else None
+    Args:
+        optimizer: has the arguments.
+        paths: of all variables.
+    """
+    options = [option for cls in type(optimizer).__mro__ for option in vars(cls).values()]
+    for option in options:
+        if isinstance(option, Checked) and option.holds_patterns:
+            for pattern in getattr(optimizer, option.kept_as) or ():
+                if not any(checks.matches(path, [pattern]) for path in paths):
+                    _warn(f"{type(optimizer).__name__}({option.name}=...)", pattern, paths)
 
-    return {role: fill(slot) for role, slot in optimizer.slots().items()}
+
+def _warn(where: str, pattern: str, paths: Sequence[str]) -> None:
+    def likeness(path: str) -> float:
+        names = [path, *path.split("/")]
+        return max(difflib.SequenceMatcher(None, pattern, name).ratio() for name in names)
+
+    nearest = max(paths, key=likeness, default="")
+    warnings.warn(
+        f"{where}: the pattern {shown(pattern)} matches none of the {len(paths)} variables; the "
+        f"nearest path is {shown(nearest)}.",
+        stacklevel=2,
+    )

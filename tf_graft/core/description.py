@@ -8,33 +8,17 @@ from tensorflow.experimental import dtensor
 
 # What the engine's parts ask of an optimizer: `dir`, and with it tab completion, leaves it out.
 INTERNAL = {
-    *("acts_dense", "add_scalar", "apply_summed", "arguments", "builder", "compiled_proposals"),
-    *("complete", "counted_by", "decay_exclusions", "decays", "delegate", "early_variables"),
-    *(
-        "common",
-        "engine",
-        "everywhere",
-        "examine",
-        "exchange",
-        "hold",
-        "keras_slots",
-        "lacks_state",
-    ),
-    *("named_variables", "namesake", "own_arguments", "parameters", "parameters_for"),
-    *("prepare", "proposals", "rate_variables", "rates", "scaling", "settle", "signature"),
-    *(
-        "slot_from_keras",
-        "slots_in_keras",
-        "snapshot",
-        "spoiled_micro_steps",
-        "state",
-        "strategy",
-        "watch",
-    ),
-    # of wrappers
-    *("accumulated_steps", "adapts", "adopt", "centers", "children", "follow"),
-    *("leads", "local_step", "on_servers", "ratio", "reshapes", "round_length", "show_center"),
-    *("start_center",),
+    *("accumulated_steps", "acts_dense", "adapts", "add_scalar", "adopt", "apply_summed"),
+    *("arguments", "builder", "called", "centers", "children", "column", "common"),
+    *("compiled_proposals", "complete", "counted_by", "decay_exclusions", "decays"),
+    *("delegate", "early_variables", "engine", "everywhere", "exact_on_rows", "examine"),
+    *("exchange", "fixed", "follow", "hold", "introduce", "keras_slots"),
+    *("lacks_state", "leads", "local_step", "named_variables", "namesake", "on_servers"),
+    *("outer_exclusions", "own_arguments", "parameters", "parameters_for", "prepare"),
+    *("proposals", "rate_variables", "rates", "ratio", "reshapes", "round_length", "scaling"),
+    *("settle", "show_center", "signature", "slot_from_keras", "slots_in_keras", "snapshot"),
+    *("spoiled_micro_steps", "start_center", "state", "step_rate", "strategy", "undecayed"),
+    *("undecayed_paths", "watch"),
 }
 
 
@@ -44,13 +28,16 @@ class Written(str):
     __repr__ = str.__str__
 
 
-def described(thing: object, without: Container[str] = ()) -> str:
+def described(
+    thing: object, without: Container[str] = (), instead: Mapping[str, object] | None = None
+) -> str:
     """A value as code: `ExpDecay(learning_rate=0.1, decay_steps=10)`.
 
     Args:
         thing: a value; a function, which is shown by its name; or an object that keeps each
             argument of its constructor in an attribute of the same name.
         without: names of such arguments to leave out.
+        instead: values to show in place of those in its attributes.
     """
     if inspect.isroutine(thing):
         return thing.__qualname__
@@ -60,7 +47,7 @@ def described(thing: object, without: Container[str] = ()) -> str:
         return repr(thing)
     names = [name for name in inspect.signature(cls).parameters if name not in without]
     held = {name: getattr(thing, name) for name in names if hasattr(thing, name)}
-    return call(cls, held, {})
+    return call(cls, held | dict(instead or {}), {})
 
 
 def call(cls: type, arguments: Mapping[str, object], defaults: Mapping[str, object]) -> str:

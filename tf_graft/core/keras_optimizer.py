@@ -1,6 +1,7 @@
 """What Keras and TensorFlow want of an optimizer but its updates: arguments, rates, files."""
 
 import re
+import threading
 import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self, Unpack
@@ -40,10 +41,12 @@ class KerasOptimizer(keras.optimizers.Optimizer):
     Attributes:
         parameters: the model's variables with their state; empty before `build`.
         skipped_steps: how many updates were left out by `nonfinite="skip"`.
+        fixed: whether its arguments are: steps that are compiled from now on would not see others.
         strategy: the strategy that the model's variables were made under.
     """
 
     decay_exclusions: Any
+    fixed = False
     _shared: Mapping[str, keras.Variable] = types.MappingProxyType({})
 
     def __init__(self, learning_rate: RateLike = 0.001, **common: Unpack[Common]):
@@ -57,6 +60,7 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         self.parameters = Parameters({})
         self.strategy = tf.distribute.get_strategy()
         self._everywhere = replicas.Everywhere()
+        self._one_at_a_time = threading.RLock()
         self._scalars = {self.iterations.name: self.iterations}
         keras_contract.bound(self, building.COUNTER.within, rates.WITHIN)
         for role in building.counters(self.common):
@@ -166,7 +170,7 @@ class KerasOptimizer(keras.optimizers.Optimizer):
             ValueError: the optimizer has been built.
         """
         owner = f"{type(self).__name__}.exclude_from_weight_decay"
-        if self.built:
+        if self.fixed:
             raise ValueError(f"{owner}: call it before the optimizer is built.")
         given = [] if var_list is None else matching.variables(owner, var_list)
         exact = [f"^{re.escape(path)}$" for path in paths(given)]

@@ -82,14 +82,25 @@ def parameters_for(
     for variable, key in zip(variables, keys, strict=True):
         parameter = known.get(key)
         if parameter is None:
-            raise ValueError(
-                f"{owner}: '{paths([variable])[0]}' is not one of the {len(known)} variables that "
-                "the optimizer was built for."
-            )
+            raise _unknown(owner, paths([variable])[0], known)
         if key in found:
             raise ValueError(f"{owner}: '{parameter.path}' is given twice.")
         found[key] = parameter
     return list(found.values())
+
+
+def _unknown(owner: str, path: str, known: Parameters) -> ValueError:
+    """The error for a variable that is not one of an optimizer's."""
+    if any(path == parameter.path for parameter in known):
+        return ValueError(
+            f"{owner}: '{path}' is another variable than the one of that name that the optimizer "
+            "was built for, such as that of a clone or of a model that was made again; give each "
+            "model an optimizer of its own, or this optimizer the variables that it was built for."
+        )
+    return ValueError(
+        f"{owner}: '{path}' is not one of the {len(known)} variables that the optimizer was built "
+        "for."
+    )
 
 
 def pairs(
@@ -114,7 +125,7 @@ def pairs(
         warnings.warn(
             f"{owner}: no gradient for {', '.join(missing)}; left alone. (Does the loss depend on "
             "it? Was `loss` given to `compile`?)",
-            stacklevel=4,
+            stacklevel=5,
         )
     return [_checked(owner, g, p) for g, p in present], [p for _, p in present]
 

@@ -1,6 +1,6 @@
 """What users subclass and call: an algorithm, and the engine that writes it into variables."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tf_graft.core import (
     building,
+    checked,
     checks,
     contract,
     description,
@@ -108,7 +109,18 @@ class Optimizer(KerasOptimizer, Algorithm):
             tf.errors.InvalidArgumentError: a row out of range; with `nonfinite="raise"` a gradient
                 that is not finite or too large, or such a learning rate. Whatever is raised,
                 nothing has changed.
+
+        Threads that call it eagerly wait for each other. Steps of a `tf.function` do not: call such
+        a function from one thread at a time.
         """
+        with replicas.one_at_a_time(self._one_at_a_time):
+            self._apply(grads, trainable_variables)
+
+    def _apply(
+        self,
+        grads: Iterable[Gradient | None],
+        trainable_variables: Iterable[VariableLike] | None,
+    ) -> None:
         owner = f"{type(self).__name__}.apply"
         given = checks.listed(f"{owner}: the gradients are {{}}; they must be in a list.", grads)
         variables = trainable_variables
@@ -203,11 +215,23 @@ class Optimizer(KerasOptimizer, Algorithm):
             self.settle(self.mesh or slots.mesh_of(variables), made_under is not self.strategy)
         with replicas.ahead_of(variables), replicas.creating_under(self.strategy):
             by_path = dict(zip(paths(variables), variables, strict=True))
-            self.prepare(by_path)
+            self.introduce(by_path, self.outer_exclusions)
             contract.check(self, by_path)
             built, shared = self.builder.state(self, self.common, by_path, self.early_variables())
             self.complete(built)
             self.hold(dict(zip(keys, built, strict=True)), shared)
+
+    def introduce(self, variables: Mapping[str, VariableLike], excluded: Sequence[str]) -> None:
+        """Shows the variables to the optimizer, whose arguments then are fixed.
+
+        Args:
+            variables: by path; there is no state for them yet.
+            excluded: the patterns of paths that an optimizer around this one excludes from decay.
+        """
+        self.outer_exclusions = excluded
+        checked.warn_of_idle_patterns(self, list(variables))
+        self.prepare(variables)
+        self.fixed = True
 
     def lacks_state(self) -> bool:
         """Whether the engine keeps less than the arguments ask for by now."""
@@ -219,6 +243,11 @@ class Optimizer(KerasOptimizer, Algorithm):
 
     def __dir__(self) -> list[str]:
         return [name for name in super().__dir__() if name not in description.INTERNAL]
+
+    @property
+    def called(self) -> str:
+        """Its class, as messages show it."""
+        return type(self).__name__
 
     def namesake(self) -> str | None:
         """The class of the Keras optimizer that keeps the same state."""

@@ -18,6 +18,7 @@ from tf_graft.core import checks, keras_contract, tpus
 from tf_graft.core.keras_contract import storage
 from tf_graft.core.types import Gradient, VariableLike
 
+Lock = contextlib.AbstractContextManager[object]
 ShardedVariable = tf.__internal__.distribute.ShardedVariable
 CENTRAL = tf.distribute.experimental.CentralStorageStrategy
 VARIABLES = (tf.Variable, keras.Variable, ShardedVariable)
@@ -126,6 +127,14 @@ def _parts(x: tf.Tensor | tf.IndexedSlices) -> tuple[tf.Tensor, ...]:
 
 def _whole(parts: tuple[tf.Tensor, ...]) -> tf.Tensor | tf.IndexedSlices:
     return parts[0] if len(parts) == 1 else tf.IndexedSlices(*parts)
+
+
+def one_at_a_time(lock: Lock) -> contextlib.AbstractContextManager[object]:
+    """The context in which a thread is alone with what the lock is of.
+
+    Threads that are replicas of one strategy wait for each other anyway, at each sum.
+    """
+    return contextlib.nullcontext() if _in_replica() and count() > 1 else lock
 
 
 def outside(strategy: tf.distribute.Strategy) -> bool:

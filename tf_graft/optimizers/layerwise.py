@@ -54,10 +54,10 @@ class Layerwise(Optimizer):
         self.exclude_from_layer_adaptation = exclude_from_layer_adaptation
 
     def traits(self, path: str) -> dict[str, Any]:
-        undecayed, layers = self.decay_exclusions, self.exclude_from_layer_adaptation
+        undecayed, layers = self.undecayed(path), self.exclude_from_layer_adaptation
         return {
-            "decay": 0.0 if matches(path, undecayed) else self.weight_decay_rate,
-            "adapts": not matches(path, undecayed if layers is None else layers),
+            "decay": 0.0 if undecayed else self.weight_decay_rate,
+            "adapts": not (undecayed if layers is None else matches(path, layers)),
         }
 
 

@@ -10,7 +10,7 @@ from tf_graft.core.options import Common
 from tf_graft.core.registry import register
 from tf_graft.core.types import Config, OptimizerLike, RateLike
 from tf_graft.scaling import registry
-from tf_graft.scaling.loss_scaling import LossScaling, ScaledOnce, refuse_factor, variables_of
+from tf_graft.scaling.loss_scaling import LossScaling, ScaledOnce, variables_of
 
 
 @register
@@ -61,6 +61,7 @@ class MixedPrecision(Around, keras_contract.ScalesLoss):
         (arXiv 1805.10387).
     """
 
+    column = "mixed"
     reshapes = False
     loss_scale_factor: Any = ScaledOnce()
 
@@ -72,7 +73,6 @@ class MixedPrecision(Around, keras_contract.ScalesLoss):
         **common: Unpack[Common],
     ):
         super().__init__(optimizer, learning_rate, **common)
-        refuse_factor(type(self).__name__, self.loss_scale_factor)
         self.scaler = registry.get(loss_scale)
         self._scaler_state = variables_of(self.scaler, self.add_scalar)
 

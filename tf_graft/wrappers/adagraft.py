@@ -126,6 +126,9 @@ class AdaGraft(Wrapper):
             raise ValueError(f"AdaGraft.norms: the optimizer must be {what}.")
         return {p.path: Norms(p.variable, *(p.slots[norm] for norm in NORMS)) for p in self._seen}
 
+    def step_rate(self, p: Point) -> tf.Tensor:
+        return p.lr * self.magnitude_optimizer.step_rate(p.within("magnitude"))
+
     def propose(self, points: Iterable[Point]) -> Iterator[Step]:
         points, of_magnitude, of_direction = itertools.tee(points, 3)
         magnitudes = self.magnitude_optimizer.proposals(p.within("magnitude") for p in of_magnitude)

@@ -7,14 +7,16 @@ from typing import Any, Unpack
 import keras
 import tensorflow as tf
 
-from tf_graft.compose.wrapper import Around, refuse_built, shared_options
+from tf_graft.compose.copies import copied
+from tf_graft.compose.option_table import Pair, divided, taken_over
+from tf_graft.compose.wrapper import Around, held_by, refuse_built
 from tf_graft.core import checks, replicas
 from tf_graft.core.checked import Checked
 from tf_graft.core.exchange import Exchange
 from tf_graft.core.options import Common
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.point import Point, Step
-from tf_graft.core.registry import register, resolve, serialize
+from tf_graft.core.registry import register, resolve
 from tf_graft.core.scale import Scaling
 from tf_graft.core.slots import Slot
 from tf_graft.core.types import Config, OptimizerLike, RateLike
@@ -28,8 +30,6 @@ from tf_graft.wrappers.worker_round import SUMS
 
 MODES = ("gradients", "updates")
 PAPER = {"name": "sgd", "learning_rate": 1.0}  # adds the mean of the updates to the center
-# What belongs to one of the two optimizers, and to which.
-BELONGS = {"use_ema": "center_optimizer", "weight_decay": "optimizer"}
 
 
 @register
@@ -106,6 +106,8 @@ class AGN(OnServers):
         1710.02368); tf.contrib.opt.AGNOptimizer.
     """
 
+    column = "local"
+
     num_worker = Checked(checks.integer, 1, optional=True)
     communication_period = Checked(checks.integer, 1)
     use_locking = Checked(checks.boolean)
@@ -126,11 +128,9 @@ class AGN(OnServers):
         **common: Unpack[Common],
     ):
         given, scaler, lifted = _unpacked(resolve(optimizer))
-        super().__init__(given, learning_rate=learning_rate, **{**lifted, **common})
-        for option, receiver in BELONGS.items():
-            if getattr(self, option):
-                where = f"AGN({option}={getattr(self, option)!r})"
-                raise ValueError(f"{where}: it is for one of the two; give it to {receiver}.")
+        pair = Pair("local", "AGN", "optimizer", "MixedPrecision")
+        everything, _ = divided(pair, common, lifted)
+        super().__init__(given, learning_rate=learning_rate, **everything)
         if scaler is not None:
             refuse_factor("AGN", self.loss_scale_factor)
         self.scaler = scaler
@@ -140,7 +140,7 @@ class AGN(OnServers):
         self.mode = mode
         self.reset_local_state = reset_local_state
         self._copies = center_optimizer is None and mode == "gradients"
-        usual = serialize(self.optimizer) if self._copies else PAPER
+        usual = copied(self.optimizer) if self._copies else PAPER
         of_center = usual if center_optimizer is None else center_optimizer
         self.center_optimizer = taken("AGN", of_center, like=self)
         self.idle = False
@@ -163,6 +163,17 @@ class AGN(OnServers):
         Around.learning_rate.fset(self, value)  # type: ignore[attr-defined]
         if self._copies:
             self.center_optimizer.learning_rate = value
+
+    @property
+    def weight_decay(self) -> Any:
+        """The weight decay of `optimizer`; setting it sets a copy's on the centre as well."""
+        return Around.weight_decay.fget(self)  # type: ignore[attr-defined]
+
+    @weight_decay.setter
+    def weight_decay(self, value: Any) -> None:
+        Around.weight_decay.fset(self, value)  # type: ignore[attr-defined]
+        if vars(self).get("_copies"):
+            self.center_optimizer.weight_decay = value
 
     def slots(self) -> dict[str, Slot]:
         return super().slots() | SUMS
@@ -190,7 +201,7 @@ class AGN(OnServers):
         return super().arguments() | {"loss_scale_factor": None, "loss_scale": self.scaler}
 
     def get_config(self) -> Config:
-        config = super().get_config()
+        config = super().get_config() | {"weight_decay": None}  # of optimizer
         config |= {"center_optimizer": None} if self._copies else {}
         if self.scaler is None:
             return config
@@ -209,7 +220,7 @@ class AGN(OnServers):
 
 
 def _unpacked(given: OptimizerLike) -> tuple[OptimizerLike, LossScaler | None, Config]:
-    """The optimizer of the local steps, what scales its loss, and its options.
+    """The optimizer of the local steps, what scales its loss, and what that does for it.
 
     Raises:
         TypeError: it is of Keras and scales the loss.
@@ -219,9 +230,9 @@ def _unpacked(given: OptimizerLike) -> tuple[OptimizerLike, LossScaler | None, C
         refuse_scaling("AGN", "optimizer", given)
         return given, None, {}
     refuse_built("AGN", "optimizer", given)
-    lifted = shared_options(given) | {"weight_decay": given.weight_decay}
-    del lifted["loss_scale_factor"]
-    return given.optimizer, given.scaler, lifted
+    given.optimizer.exclude_from_weight_decay(var_names=given.decay_exclusions)
+    held = held_by(given)
+    return given.optimizer, given.scaler, {name: held[name] for name in taken_over("mixed")}
 
 
 @keras.saving.register_keras_serializable(package="tf_graft", name="ScaledAGN")

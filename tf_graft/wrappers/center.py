@@ -8,7 +8,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_graft.compose.wrapper import Around, child_of
+from tf_graft.compose.copies import copied
+from tf_graft.compose.wrapper import Around, child_of, divide, held_by
 from tf_graft.core import keras_contract, replicas, write
 from tf_graft.core.identity import Named
 from tf_graft.core.mesh_tensors import from_mesh
@@ -76,6 +77,7 @@ class Centered(Around):
             center_of(p).constraint = p.variable.constraint
         centers = {p.path: center_of(p) for p in parameters}
         self.center_optimizer.settle(self.mesh)
+        self.center_optimizer.outer_exclusions = self.undecayed_paths
         with keras_contract.named(centers):  # patterns are for the model's paths
             self.center_optimizer.build(centers.values())
         for name, variable in self._center_state().items():
@@ -115,7 +117,7 @@ class Centered(Around):
         if self.num_worker is None or self.built:
             what = "after it was built" if self.built else "without num_worker"
             raise ValueError(f"{type(self).__name__}.workers: called {what}.")
-        others = [type(self).from_config(self.get_config()) for _ in range(self.num_worker - 1)]
+        others = [copied(self) for _ in range(self.num_worker - 1)]
         for other in others:
             other.follow(self)
         return [self, *others]
@@ -216,13 +218,7 @@ def taken(owner: str, given: OptimizerLike | str | Config, like: Optimizer) -> O
     found = resolve(given)
     refuse_scaling(owner, "center_optimizer", found)
     center = child_of(owner, "center_optimizer", found)
-    for option in ("gradient_accumulation_steps", "loss_scale_factor"):
-        if getattr(center, option) is not None:
-            raise ValueError(
-                f"{owner}(center_optimizer={type(center).__name__}(...)): its "
-                f"{option}={getattr(center, option)!r} is for gradients of the loss; give it "
-                "to optimizer."
-            )
+    divide("center", owner, "center_optimizer", center, held_by(like))
     center.sparse, center.jit_compile = like.sparse, like.jit_compile
     center.settle(like.mesh)
     return center

@@ -29,7 +29,9 @@ class LARC(Around):
     that does not care how long gradients are, such as Adam, hardly notices.
 
     The rate is the optimizer's: `learning_rate` reads and sets that one, for callbacks too, and
-    there is no other.
+    there is no other. Around an `AdaGraft` or `LayerwiseRates`, the rate in `r` is the product of
+    its own rate and of the rate inside it: of the magnitude optimizer, or of the optimizer times
+    the variable's factor.
 
     From OpenSeq2Seq's: where `||w||` is zero, `r` is 1, so that a bias that starts at zero is not
     frozen (there `min_update`); a rate of zero gives no NaN; a NaN gradient, where it is applied,
@@ -95,7 +97,8 @@ class LARC(Around):
         inner = super().inner(p)
         if not self.adapts(p.path):
             return inner
-        return inner._replace(g=numerics.product(p.g, self.ratio(p.g, p.w, p.lr)))
+        rate = self.optimizer.step_rate(inner)
+        return inner._replace(g=numerics.product(p.g, self.ratio(p.g, p.w, rate)))
 
     def arguments(self) -> dict[str, Any]:
         patterns = self.exclude_from_layer_adaptation or None

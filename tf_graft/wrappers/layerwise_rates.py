@@ -75,9 +75,14 @@ class LayerwiseRates(Wrapper):
         for p, (d, slots) in zip(points, steps, strict=True):
             if p.t.dtype not in courses:
                 courses[p.t.dtype] = self._rates.course(p.t, self._constant)
-            course = courses[p.t.dtype]
-            factor = self._rates.factor(p.path) * (p.lr if course is None else p.lr * course)
-            yield factor * d, under("direction", slots)
+            yield self._factor(p, courses[p.t.dtype]) * d, under("direction", slots)
+
+    def step_rate(self, p: Point) -> tf.Tensor:
+        factor = self._factor(p, self._rates.course(p.t, self._constant))
+        return factor * self.optimizer.step_rate(p.within("direction"))
+
+    def _factor(self, p: Point, course: Any) -> tf.Tensor:
+        return self._rates.factor(p.path) * (p.lr if course is None else p.lr * course)
 
     def _constant(self, numbers: Any, dtype: tf.DType) -> tf.Tensor:
         tensor = tf.constant(numbers, dtype)

@@ -36,7 +36,9 @@ from tf_graft.core.keras_contract.optimizers import (
     key_of,
     rate_of,
     rate_variable,
+    share_schedule,
     with_private_methods,
+    without_schedules,
 )
 from tf_graft.core.keras_contract.variables import (
     OwnVariable,
@@ -80,7 +82,9 @@ __all__ = [
     "rename",
     "set_ordinary_storage",
     "set_storage",
+    "share_schedule",
     "storage",
     "take_for_restored",
     "with_private_methods",
+    "without_schedules",
 ]

@@ -1,6 +1,7 @@
 """Optimizers: what Keras and TensorFlow read of one, and what they call."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -106,6 +107,27 @@ def rate_of(optimizer: keras.optimizers.Optimizer) -> RateLike:
         return given
     with tf.init_scope():  # a function may be traced
         return float(str(np.asarray(given.numpy())[()]))  # 0.1, where a float32 is a little more
+
+
+@contextlib.contextmanager
+def without_schedules(optimizers: Iterable[keras.optimizers.Optimizer]) -> Iterator[None]:
+    """The context in which one plain schedule is in the place of every schedule and callable."""
+    computed = {o: o._learning_rate for o in optimizers if callable(o._learning_rate)}
+    try:
+        for optimizer in computed:
+            optimizer._learning_rate = keras.optimizers.schedules.PolynomialDecay(0.0, 1)
+        yield
+    finally:
+        for optimizer, given in computed.items():
+            optimizer._learning_rate = given
+
+
+def share_schedule(
+    optimizer: keras.optimizers.Optimizer, other: keras.optimizers.Optimizer
+) -> None:
+    """Gives another optimizer the schedule or callable of one, if it has one."""
+    if callable(optimizer._learning_rate):
+        other._learning_rate = optimizer._learning_rate
 
 
 def key_of(optimizer: keras.optimizers.Optimizer, variable: VariableLike) -> Key:

@@ -1,0 +1,150 @@
+"""Which of two optimizers acts on a common argument: the outer one, or the one inside it.
+
+`TABLE` is the rule, `divided` enforces it, and `docs/guides/wrappers.md` shows it.
+"""
+
+import enum
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from tf_graft.core.checks import shown
+from tf_graft.core.options import CLIPS, OPTIONS
+from tf_graft.core.types import Config
+
+
+class Acts(enum.Enum):
+    """Which of two optimizers acts, and what happens where the argument is given to the other."""
+
+    OUTER = "the outer one; takes over what the inner one was given, if it is given none itself"
+    INNER = "the inner one; the outer argument sets the inner one's, if it is not None"
+    BOTH = "both"
+    OWN = "each on its own gradients"
+    OUTSIDE = "the outer one; refused inside"
+    INSIDE = "the inner one; refused outside"
+    SHARED = "the outer one; refused inside, unless it is the same there"
+    EITHER = "the one that it is given to; refused if both are given one"
+    NEITHER = "refused on either"
+
+
+class Outcome(NamedTuple):
+    """What the two optimizers have after an argument was given to either.
+
+    Args:
+        outer: the common arguments of the outer one.
+        inner: what is set on the inner one.
+    """
+
+    outer: Config
+    inner: Config
+
+
+# The columns: an optimizer, and what is in it.
+#
+# around      LARC(optimizer)
+# mixed       MixedPrecision(optimizer)
+# local       AGN(optimizer)
+# center      AGN(center_optimizer)
+# composed    AdaGraft(magnitude_optimizer, direction_optimizer), LayerwiseRates(optimizer)
+# keras       wrap(optimizer)
+COLUMNS = ("around", "mixed", "local", "center", "composed", "keras")
+_O, _I, _B = Acts.OUTER, Acts.INNER, Acts.BOTH
+_OWN, _OUTSIDE, _INSIDE, _SHARED = Acts.OWN, Acts.OUTSIDE, Acts.INSIDE, Acts.SHARED
+_EITHER, _NEITHER = Acts.EITHER, Acts.NEITHER
+TABLE: dict[str, tuple[Acts, ...]] = {
+    "weight_decay": (_I, _I, _INSIDE, _OWN, _B, _EITHER),
+    "exclude_from_weight_decay": (_B, _B, _B, _B, _B, _B),
+    "clipnorm": (_O, _O, _O, _OWN, _OUTSIDE, _O),
+    "clipvalue": (_O, _O, _O, _OWN, _OUTSIDE, _O),
+    "global_clipnorm": (_O, _O, _O, _OWN, _OUTSIDE, _O),
+    "use_ema": (_O, _O, _NEITHER, _OWN, _OUTSIDE, _O),
+    "ema_momentum": (_O, _O, _NEITHER, _OWN, _OUTSIDE, _O),
+    "ema_overwrite_frequency": (_O, _O, _NEITHER, _OWN, _OUTSIDE, _O),
+    "loss_scale_factor": (_O, _NEITHER, _O, _OUTSIDE, _OUTSIDE, _O),
+    "gradient_accumulation_steps": (_O, _O, _O, _OUTSIDE, _OUTSIDE, _O),
+    "name": (_OWN, _OWN, _OWN, _OWN, _OWN, _O),
+    "mesh": (_O, _O, _O, _SHARED, _SHARED, _O),
+    "jit_compile": (_O, _O, _O, _SHARED, _SHARED, _O),
+    "sparse": (_O, _O, _O, _SHARED, _SHARED, _O),
+    "nonfinite": (_O, _O, _O, _OWN, _OUTSIDE, _O),
+}
+# Why an argument is refused, and what to do instead; elsewhere it is for the outer optimizer.
+_OF_LOSS = "only optimizer sees gradients of the loss; give it to optimizer"
+_OF_CENTER = "the centre is averaged, not the local copies; give it to center_optimizer"
+REASONS = {
+    ("weight_decay", "local"): "each of the two optimizers has its own; give it to optimizer",
+    ("use_ema", "local"): _OF_CENTER,
+    ("ema_momentum", "local"): _OF_CENTER,
+    ("ema_overwrite_frequency", "local"): _OF_CENTER,
+    ("loss_scale_factor", "mixed"): "the loss would be scaled twice; give loss_scale only",
+    ("loss_scale_factor", "center"): _OF_LOSS,
+    ("gradient_accumulation_steps", "center"): _OF_LOSS,
+}
+
+
+class Pair(NamedTuple):
+    """An optimizer and what is in it, as messages show them.
+
+    Args:
+        column: of the table.
+        outer: the outer class.
+        argument: the argument of it that is the inner optimizer.
+        inner: the inner class.
+    """
+
+    column: str
+    outer: str
+    argument: str
+    inner: str
+
+    def acts(self, name: str) -> Acts:
+        """Which of the two acts on a common argument."""
+        return TABLE[name][COLUMNS.index(self.column)]
+
+    def refusal(self, name: str, value: object, inside: bool) -> ValueError:
+        """The error for an argument that was given to the wrong one of the two."""
+        given = f"{name}={shown(value)}"
+        where = f"{self.argument}={self.inner}({given})" if inside else given
+        for_all = f"{name} acts on all variables at once; give it to {self.outer}"
+        return ValueError(f"{self.outer}({where}): {REASONS.get((name, self.column), for_all)}.")
+
+
+def divided(pair: Pair, given: Mapping[str, Any], inside: Mapping[str, Any]) -> Outcome:
+    """Divides the common arguments between an optimizer and what is in it.
+
+    Args:
+        pair: the two.
+        given: those that the outer one is given.
+        inside: the values that the inner one has.
+
+    Raises:
+        TypeError, ValueError: one that is out of range, or that this optimizer must not be given.
+    """
+    outer, inner = dict(given), {}
+    for name, held in inside.items():
+        option, acts = OPTIONS[name], pair.acts(name)
+        value = outer.get(name, option.default)
+        if held != option.default and _refused_inside(acts, held, value):
+            raise pair.refusal(name, held, inside=True)
+        if value != option.default and acts in (Acts.INSIDE, Acts.NEITHER):
+            raise pair.refusal(name, value, inside=False)
+        if acts is Acts.OUTER:
+            inner[name] = option.default
+            if not _replaced(name, given):
+                outer[name] = held
+        if acts is Acts.INNER and outer.pop(name, None) is not None:
+            inner[name] = option.checked(pair.outer, value)
+    return Outcome(outer, inner)
+
+
+def taken_over(column: str) -> list[str]:
+    """The arguments that the outer optimizer takes over from the inner one."""
+    return [name for name in TABLE if Pair(column, "", "", "").acts(name) is Acts.OUTER]
+
+
+def _refused_inside(acts: Acts, held: object, outer: object) -> bool:
+    return acts in (Acts.OUTSIDE, Acts.NEITHER) or (acts is Acts.SHARED and held != outer)
+
+
+def _replaced(name: str, given: Mapping[str, Any]) -> bool:
+    """Whether the outer optimizer is given the argument, or another way of clipping for it."""
+    return name in given or (name in CLIPS and any(given.get(clip) is not None for clip in CLIPS))
