@@ -121,7 +121,7 @@ def test_repr_of_ones_own_that_keeps_its_arguments_elsewhere():
 @samples.each()
 def test_repr_of_every_optimizer(sample):
     said = repr(sample.make(learning_rate=0.375))
-    called = "wrap" if sample.stock and sample.oracle is None else sample.cls.__name__
+    called = "wrap" if sample.cls is Wrapped else sample.cls.__name__
     assert re.match(rf"{called}\(.*learning_rate=0\.375.*\)$", said)
     assert "object at" not in said
 

@@ -123,9 +123,9 @@ def divided(pair: Pair, given: Mapping[str, Any], inside: Mapping[str, Any]) -> 
     for name, held in inside.items():
         option, acts = OPTIONS[name], pair.acts(name)
         value = outer.get(name, option.default)
-        if held != option.default and _refused_inside(acts, held, value):
+        if not _same(held, option.default) and _refused_inside(acts, held, value):
             raise pair.refusal(name, held, inside=True)
-        if value != option.default and acts in (Acts.INSIDE, Acts.NEITHER):
+        if not _same(value, option.default) and acts in (Acts.INSIDE, Acts.NEITHER):
             raise pair.refusal(name, value, inside=False)
         if acts is Acts.OUTER:
             inner[name] = option.default
@@ -142,7 +142,12 @@ def taken_over(column: str) -> list[str]:
 
 
 def _refused_inside(acts: Acts, held: object, outer: object) -> bool:
-    return acts in (Acts.OUTSIDE, Acts.NEITHER) or (acts is Acts.SHARED and held != outer)
+    return acts in (Acts.OUTSIDE, Acts.NEITHER) or (acts is Acts.SHARED and not _same(held, outer))
+
+
+def _same(one: object, other: object) -> bool:
+    """Whether two values are equal; a mesh cannot be compared with None."""
+    return one is other or (one is not None and other is not None and one == other)
 
 
 def _replaced(name: str, given: Mapping[str, Any]) -> bool:

@@ -8,7 +8,8 @@ from tensorflow.experimental import dtensor
 
 # What the engine's parts ask of an optimizer: `dir`, and with it tab completion, leaves it out.
 INTERNAL = {
-    *("accumulated_steps", "acts_dense", "adapts", "add_scalar", "adopt", "apply_summed"),
+    *("accumulated_steps", "acts_dense", "adapts", "add_scalar", "adopt", "alone"),
+    *("apply_summed",),
     *("arguments", "builder", "called", "centers", "children", "column", "common"),
     *("compiled_proposals", "complete", "counted_by", "decay_exclusions", "decays"),
     *("delegate", "early_variables", "engine", "everywhere", "exact_on_rows", "examine"),

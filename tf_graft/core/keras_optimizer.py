@@ -1,5 +1,6 @@
 """What Keras and TensorFlow want of an optimizer but its updates: arguments, rates, files."""
 
+import contextlib
 import re
 import threading
 import types
@@ -76,6 +77,10 @@ class KerasOptimizer(keras.optimizers.Optimizer):
     def everywhere(self, method: Callable[..., None], *args: Any, traced: bool = False) -> None:
         """Runs a method in each replica's context; see `replicas.Everywhere`."""
         self._everywhere(self.strategy, method, *args, traced=traced)
+
+    def alone(self) -> contextlib.AbstractContextManager[object]:
+        """The context in which no other thread takes a step eagerly."""
+        return replicas.one_at_a_time(self._one_at_a_time)
 
     learning_rate = rates.LearningRate()
 

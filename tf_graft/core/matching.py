@@ -93,9 +93,8 @@ def _unknown(owner: str, path: str, known: Parameters) -> ValueError:
     """The error for a variable that is not one of an optimizer's."""
     if any(path == parameter.path for parameter in known):
         return ValueError(
-            f"{owner}: '{path}' is another variable than the one of that name that the optimizer "
-            "was built for, such as that of a clone or of a model that was made again; give each "
-            "model an optimizer of its own, or this optimizer the variables that it was built for."
+            f"{owner}: the optimizer was built for other variables of the same names: '{path}' is "
+            "that of a clone, or of a model that was made again; make a new optimizer for it."
         )
     return ValueError(
         f"{owner}: '{path}' is not one of the {len(known)} variables that the optimizer was built "

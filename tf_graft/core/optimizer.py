@@ -113,7 +113,7 @@ class Optimizer(KerasOptimizer, Algorithm):
         Threads that call it eagerly wait for each other. Steps of a `tf.function` do not: call such
         a function from one thread at a time.
         """
-        with replicas.one_at_a_time(self._one_at_a_time):
+        with self.alone():
             self._apply(grads, trainable_variables)
 
     def _apply(
