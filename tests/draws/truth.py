@@ -99,6 +99,7 @@ class Leaf:
     @staticmethod
     def _with(full, rows, value):
         full = np.array(full, np.float64)
+        rows = rows if full.shape else ALL  # one number for the whole variable
         full[rows] = value
         return full
 
