@@ -10,7 +10,7 @@ import tf_graft as tg
 from draws import truth
 from support import oracles
 
-PATTERNS = ("bias$", "kernel", "^table", "scale|bias", "^k")
+PATTERNS = ("bias$", "kernel", "table", "scale|bias", "^(products/)?k")
 FACTORS = {"table": 0.5, "kernel": 0.75, "bias": 1.5, "scale": 0.125}
 CLIPS = ("clipnorm", "clipvalue", "global_clipnorm")
 AVERAGES = ("use_ema", "ema_momentum", "ema_overwrite_frequency")

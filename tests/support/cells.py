@@ -4,7 +4,9 @@ A cell makes its variables where the execution has them, applies a few gradients
 the weights back. The gradients of a step come in four parts, which N replicas share among
 themselves, so what is right is the same for every execution. Each part is a multiple of 1/64: sums
 are exact in any order. The table's are row-sparse, with rows that repeat within a part and between
-parts; every row is touched in every step, so that `sparse="lazy"` has to equal the dense gradient.
+parts; the same four of its six rows are touched in every step. With `sparse="lazy"` they have to
+equal what a dense gradient makes of a table of them alone, and the others must not change by a bit;
+with `sparse="exact"` all of it has to equal the dense gradient.
 """
 
 import functools
@@ -18,21 +20,31 @@ import tensorflow as tf
 
 from support import oracles, samples
 
-SHAPES = {"table": (4, 4), "kernel": (4, 4), "bias": (4,), "scale": ()}
+SHAPES = {"table": (6, 4), "kernel": (4, 4), "bias": (4,), "scale": ()}
 # On a mesh: a model with variables in four layouts. TensorFlow does not gather from rows.
 ON_MESH = {
-    "replicated/table": (4, 4),
-    "columns/table": (4, 4),
+    "replicated/table": (6, 4),
+    "columns/table": (6, 4),
     **{f"{layout}/kernel": (4, 4) for layout in ("replicated", "rows", "columns", "both")},
     **{f"{layout}/bias": (4,) for layout in ("replicated", "rows")},
     "replicated/scale": (),
 }
 STEPS = 4
 PARTS = 4
-IDS = ([0, 3], [1, 1], [2, 3], [0, 2])  # of each part's slices
+TOUCHED = np.array([0, 1, 3, 4])  # of the table's rows
+IDS = ([0, 4], [1, 1], [3, 4], [0, 3])  # of each part's slices
 RATE = float(np.float32(samples.RATE))
 # A non-finite number in one part: only the last replica sees it.
-OPTIONS = samples.OPTIONS | {"not_finite": {}}
+# What is `inside` is given to the optimizers in a wrapper.
+DECAY, EXCLUDED = {"weight_decay": 0.2}, {"exclude_from_weight_decay": ["bias$"]}
+OPTIONS = samples.OPTIONS | {
+    "not_finite": {},
+    "decay_inside": {"inside": DECAY},
+    "exact": {"sparse": "exact", **DECAY, **EXCLUDED},
+    "exact_decay_inside": {"sparse": "exact", "inside": DECAY},
+    "exact_excluded_outside": {"sparse": "exact", **EXCLUDED, "inside": DECAY},
+    "exact_excluded_inside": {"sparse": "exact", **DECAY, "inside": EXCLUDED},
+}
 # What is allowed beside the rounding of the weights, relative to the largest step, where it is not
 # the sample's `rtol`: for Keras' optimizers in float32 against the same in float64.
 RTOL = {
@@ -57,6 +69,11 @@ class Cell(NamedTuple):
 def row_sparse(path: str) -> bool:
     """Whether the gradient of that variable is given as slices."""
     return path.endswith("table")
+
+
+def exact(option) -> bool:
+    """Whether a row-sparse gradient is to act as the equal dense one."""
+    return OPTIONS[option].get("sparse") == "exact"
 
 
 def rtol(sample) -> float:
@@ -201,10 +218,11 @@ ALGORITHMS = {"wrapped_muon": muon, "wrapped_nadam": nadam}
 # Why an option may be refused: what every refusal in the matrix has to match.
 REFUSALS = (
     r"it decays weights itself, by [\d.]+; give weight_decay to it\.",
-    r"^MixedPrecision\(loss_scale_factor=10\): the loss would be scaled twice; give loss_scale",
+    r"^MixedPrecision\(optimizer=\w+\(loss_scale_factor=10\.0\)\): the loss would be scaled twice;",
     r"^AGN\.round: a round on a worker of parameter servers keeps no loss scale",
     # Of shards on parameter servers: rates are for whole variables, and a worker's round, too.
     r"^LayerwiseRates\(rates=\.\.\.\): the rates are for the variables of another model: .*/part_0",
+    r"^AGN\(weight_decay=0\.2\): each of the two optimizers has its own; give it to optimizer",
     r"^AGN\.build: '.*/part_0' is no keras\.Variable, which it must be on parameter servers",
 )
 
@@ -236,7 +254,8 @@ def oracle_of(sample, options, start):
     algorithm = ALGORITHMS.get(sample.name) or KerasAlgorithm(
         lambda rate: sample.stock(rate, **sample.own())
     )
-    return oracles.Oracle(algorithm, start, RATE, {}, **options)
+    given = {name: value for name, value in options.items() if name != "inside"}
+    return oracles.Oracle(algorithm, start, RATE, {}, **given | options.get("inside", {}))
 
 
 class Problem(NamedTuple):
@@ -266,11 +285,13 @@ def expected(sample, option, problem: Problem) -> Expected:
     """What the oracle says, and what is allowed: for each step one rounding of the weights and
     `rtol` of the largest step.
     """
-    oracle = oracle_of(sample, OPTIONS[option], split(weights(problem.shapes), problem.shards))
+    whole = sample.whole or exact(option)
+    start = seen(weights(problem.shapes), whole)
+    oracle = oracle_of(sample, OPTIONS[option], split(start, problem.shards))
     largest = dict.fromkeys(oracle.w, 0.0)
     for gradient in sums(option, problem.shapes):
         before = dict(oracle.w)
-        oracle.apply(split(gradient, problem.shards))
+        oracle.apply(split(seen(gradient, whole), problem.shards))
         for path, w in oracle.w.items():
             largest[path] = max(largest[path], np.abs(w - before[path]).max(initial=0.0))
     allowed = {
@@ -279,6 +300,14 @@ def expected(sample, option, problem: Problem) -> Expected:
     }
     averages = dict(oracle.averages) if oracle.options.get("use_ema") else None
     return Expected(oracle.w, averages, allowed, oracle.count, oracle.skipped)
+
+
+def seen(values: dict[str, np.ndarray], whole: bool) -> dict[str, np.ndarray]:
+    """Values by path, of tables the touched rows, if not all are to be right."""
+    return {
+        path: value if whole or not row_sparse(path) else value[TOUCHED]
+        for path, value in values.items()
+    }
 
 
 class Found(NamedTuple):
@@ -293,6 +322,23 @@ class Found(NamedTuple):
 
 def judged(sample, option, found: Found, problem: Problem = USUAL, only: str = "") -> Cell:
     """The cell of what was found; of the variables whose path begins with `only`."""
+    whole, first = sample.whole or exact(option), weights(problem.shapes)
+    # on a mesh averages are taken of whole tables
+    on_mesh = problem.shapes is ON_MESH and found.averages is not None
+    roundings = STEPS * np.finfo("float32").eps if on_mesh else 0.0
+
+    def ready(values):
+        values = joined(values, problem.shapes)
+        for path in filter(row_sparse, [] if whole else values):
+            idle = np.setdiff1d(np.arange(len(first[path])), TOUCHED)
+            np.testing.assert_allclose(
+                *(values[path][idle], first[path][idle], roundings, 0),
+                err_msg=f"{sample.name}, {option}: a row that no id touches",
+            )
+        return split(seen(values, whole), problem.shards)
+
+    averages = None if found.averages is None else ready(found.averages)
+    found = found._replace(weights=ready(found.weights), averages=averages)
     return compared(sample.name, option, found, expected(sample, option, problem), only)
 
 

@@ -97,14 +97,16 @@ def model(dtype="float32") -> keras.Model:
     return keras.Model(*layers(dtype))
 
 
-def start(row, shards: int) -> dict[str, np.ndarray]:
+def start(row, option: str, shards: int) -> dict[str, np.ndarray]:
     """What an oracle begins with: of the table the rows that are touched, or all of them."""
     values = weights()
-    return cells.split(values | {TABLE: values[TABLE][rows_of(row)]}, shards)
+    return cells.split(values | {TABLE: values[TABLE][rows_of(row, option)]}, shards)
 
 
-def rows_of(row) -> np.ndarray:
-    return np.arange(len(weights()[TABLE])) if row.whole else TOUCHED
+def rows_of(row, option: str) -> np.ndarray:
+    """The rows of the table that have to be right."""
+    whole = row.whole or cells.exact(option)
+    return np.arange(len(weights()[TABLE])) if whole else TOUCHED
 
 
 LOSS = keras.losses.MeanSquaredError  # times the examples' weights, divided by their number
@@ -162,7 +164,7 @@ def shares(row, oracle, number: int, option: str, problem: Problem, noise) -> li
     each = EXAMPLES // problem.replicas
     for replica, w in enumerate(oracle.weights_of(problem.replicas)):
         with np.errstate(invalid="ignore", over="ignore"):
-            found = each_examples(cells.joined(w, SHAPES), batch, rows_of(row))
+            found = each_examples(cells.joined(w, SHAPES), batch, rows_of(row, option))
         mine = slice(replica * each, (replica + 1) * each)
         found = {path: noise(values[mine]) for path, values in found.items()}
         result.append(cells.split(found, problem.shards))
@@ -187,7 +189,7 @@ def noisy(random) -> callable:
 
 def followed(row, option, problem: Problem, noise=exact):
     """The oracle after the last step; and the largest step of each variable before."""
-    oracle = row.oracle(start(row, problem.shards), option, problem)
+    oracle = row.oracle(start(row, option, problem.shards), option, problem)
     largest = dict.fromkeys(oracle.w, 0.0)
     for number in range(cells.STEPS):
         before = dict(oracle.w)
@@ -224,7 +226,7 @@ def expected(name: str, option: str, problem: Problem) -> cells.Expected:
 def judged(name: str, option: str, found: cells.Found, problem: Problem) -> cells.Cell:
     """The cell of what was found, by the paths of the model's variables, shards in one piece."""
     row = model_rows.ROWS[name]
-    rows, first = rows_of(row), weights()[TABLE]
+    rows, first = rows_of(row, option), weights()[TABLE]
     idle = np.setdiff1d(np.arange(len(first)), rows)
     averaged = problem.mesh and "use_ema" in cells.OPTIONS[option]
     roundings = cells.STEPS * np.finfo("float32").eps if averaged else 0.0
@@ -242,7 +244,8 @@ def judged(name: str, option: str, found: cells.Found, problem: Problem) -> cell
 
 def sharpness(name: str, option: str, problem: Problem) -> float:
     """What is allowed, as a share of how far the variable moved: the largest of all variables."""
-    right, first = expected(name, option, problem), start(model_rows.ROWS[name], problem.shards)
+    right = expected(name, option, problem)
+    first = start(model_rows.ROWS[name], option, problem.shards)
     return max(
         right.allowed[path] / np.abs(w - first[path]).max() for path, w in right.weights.items()
     )

@@ -5,6 +5,7 @@ propose steps: `AGN`, another algorithm on several replicas, and `MixedPrecision
 """
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ import tf_graft as tg
 from support import cells, oracles, samples
 
 RATE = cells.RATE
+EXCLUDE = "exclude_from_weight_decay"
 
 
 class Row(NamedTuple):
@@ -36,6 +38,19 @@ def options_of(option: str) -> dict[str, Any]:
     """An option as an oracle has it, whose gradient is of the loss that is not scaled."""
     given = cells.OPTIONS[option]
     return {name: value for name, value in given.items() if name != "loss_scale_factor"}
+
+
+def both_sides(option: str) -> dict[str, Any]:
+    """As `options_of`, for a wrapper of which the decay and the exclusions are one's in it."""
+    options = options_of(option)
+    return options | options.pop("inside", {})
+
+
+def sides(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a wrapper is given, and what the optimizer in it is: all, if nothing else is said."""
+    options = dict(options)
+    inside = options.pop("inside", None)
+    return ({}, options) if inside is None else (options, inside)
 
 
 class Together:
@@ -244,7 +259,7 @@ AVERAGING = ("use_ema", "ema_momentum", "ema_overwrite_frequency")
 
 
 def parted(options):
-    """The options of the local optimizer, and those of the centre's."""
+    """The options of the local optimizer's side, and those of the centre's."""
     center = {name: value for name, value in options.items() if name in AVERAGING}
     return {name: value for name, value in options.items() if name not in center}, center
 
@@ -252,13 +267,14 @@ def parted(options):
 def agn_adam(**options):
     """The centre is a copy; where it averages, it has to be given as one."""
     local, averaging = parted(options)
-    decay = {name: local[name] for name in local if "weight_decay" in name}
+    outer, inner = sides(local)
+    decay = {name: inner[name] for name in inner if "weight_decay" in name}
     center = tg.Adam(samples.RATE, **decay, **averaging) if averaging else None
-    return tg.AGN(tg.Adam(samples.RATE, **local), None, 2, center, name="optimizer")
+    return tg.AGN(tg.Adam(samples.RATE, **inner), None, 2, center, name="optimizer", **outer)
 
 
 def agn_adam_oracle(start, option, problem):
-    local, averaging = parted(options_of(option))
+    local, averaging = parted(both_sides(option))
     decay = {name: local[name] for name in local if "weight_decay" in name}
     return Workers(
         start,
@@ -274,18 +290,20 @@ def agn_adam_oracle(start, option, problem):
 def agn_updates(**options):
     """As DiLoCo's: three steps of SGD with momentum, which then starts anew."""
     local, averaging = parted(options)
+    outer, inner = sides(local)
     return tg.AGN(
-        tg.SGD(samples.RATE, momentum=0.9, **local),
+        tg.SGD(samples.RATE, momentum=0.9, **inner),
         communication_period=3,
         center_optimizer=tg.SGD(1.5, momentum=0.5, nesterov=True, **averaging),
         mode="updates",
         reset_local_state=True,
         name="optimizer",
+        **outer,
     )
 
 
 def agn_updates_oracle(start, option, problem):
-    local, averaging = parted(options_of(option))
+    local, averaging = parted(both_sides(option))
     nesterov = {"momentum": 0.5, "nesterov": True}
     return Workers(
         start,
@@ -309,7 +327,7 @@ def agn_mixed(**options):
 
 
 def agn_mixed_oracle(start, option, problem):
-    local, averaging = parted(options_of(option))
+    local, averaging = parted(both_sides(option))
     return Workers(
         start,
         (oracles.sgd, {"momentum": 0.9}),
@@ -323,12 +341,12 @@ def agn_mixed_oracle(start, option, problem):
 
 
 def mixed_backoff_oracle(start, option, problem):
-    truth = oracles.Oracle(oracles.adam, start, RATE, **options_of(option))
+    truth = oracles.Oracle(oracles.adam, start, RATE, **both_sides(option))
     return Scaled(truth, Backoff(64.0, 3))
 
 
 def mixed_fixed_oracle(start, option, problem):
-    truth = oracles.Oracle(oracles.adagrad, start, RATE, **options_of(option))
+    truth = oracles.Oracle(oracles.adagrad, start, RATE, **both_sides(option))
     return Together(truth, lambda: {"loss_scale": 128.0})
 
 
@@ -342,26 +360,37 @@ FACTORS = {  # of the layer-wise rates
 }
 
 
-def layerwise(**options):
+def layerwise(inside=None, **options):
     rates = tg.report.MeasuredRates("constant", FACTORS)
-    child = tg.SGD(0.5, momentum=0.9)
+    child = tg.SGD(0.5, momentum=0.9, **inside or {})
     return tg.LayerwiseRates(child, rates, samples.RATE, name="optimizer", **options)
 
 
-def times_factor(g, w, s, lr, t, factor):
-    return lr * factor * oracles.sgd(g, w, s, 0.5, t, momentum=0.9)
+def times_factor(g, w, s, lr, t, factor, decay):
+    return lr * factor * (oracles.sgd(g, w, s, 0.5, t, momentum=0.9) - 0.5 * decay * w)
 
 
 def layerwise_oracle(start, option, problem):
-    own = {"decays": {path: {"factor": factor} for path, factor in FACTORS.items()}}
-    return Together(oracles.Oracle(times_factor, start, RATE, own, **options_of(option)))
+    options = options_of(option)
+    inside = options.pop("inside", {})
+    excluded = [*options.get(EXCLUDE, ()), *inside.get(EXCLUDE, ())]
+
+    def of(path):
+        undecayed = any(re.search(pattern, path) for pattern in excluded)
+        decay = 0.0 if undecayed else inside.get("weight_decay", 0.0)
+        return {"factor": FACTORS[path], "decay": decay}
+
+    own = {"decays": {path: of(path) for path in FACTORS}}
+    return Together(oracles.Oracle(times_factor, start, RATE, own, **options))
 
 
 def mixed(optimizer, loss_scale, options):
     """Alone among other options the scale of a loss is left to `MixedPrecision`."""
     if len(options) > 1:
         options = {name: value for name, value in options.items() if name != "loss_scale_factor"}
-    return tg.MixedPrecision(optimizer(samples.RATE, **options), loss_scale, name="optimizer")
+    outer, inner = sides(options)
+    child = optimizer(samples.RATE, **inner)
+    return tg.MixedPrecision(child, loss_scale, name="optimizer", **outer)
 
 
 BACKOFF = tg.scaling.BackoffScaler(scale_max=64.0, step_window=3)

@@ -5,6 +5,7 @@ the slots `s` (a dict, empty before the first step, filled in place), the rate `
 `t` of the step, from 1; it returns the signed step.
 """
 
+import copy
 import re
 
 import numpy as np
@@ -187,6 +188,18 @@ class Child:
         self.algorithm, self.hyperparameters = algorithm, hyperparameters
         self.lr = lr if callable(lr) else lambda count: lr
         self.weight_decay, self.exclude = weight_decay, exclude
+
+    def given(self, inside, excluded=()):
+        """The same with other weight decay; `excluded` are patterns of what it is in."""
+        other = copy.copy(self)
+        other.weight_decay = inside.get("weight_decay", self.weight_decay)
+        excluded = [*inside.get("exclude_from_weight_decay", ()), *excluded]
+        other.exclude = "|".join([self.exclude, *excluded])
+        other.hyperparameters = {
+            name: value.given({}, excluded) if isinstance(value, Child) else value
+            for name, value in self.hyperparameters.items()
+        }
+        return other
 
     def steps(self, g, w, s, t):
         lr = self.lr(t - 1)

@@ -90,17 +90,45 @@ class Sample:
     xla_ulps: int = 4
     refuses: tuple[Refusal, ...] = field(default=(), repr=False)
 
-    def make(self, learning_rate: Any = RATE, **options: Any) -> tf_graft.Optimizer:
-        """A new optimizer, with common options or other arguments."""
-        return self.cls(learning_rate=learning_rate, **(self.kwargs | options))
+    def make(
+        self, learning_rate: Any = RATE, inside: dict[str, Any] | None = None, **options: Any
+    ) -> tf_graft.Optimizer:
+        """A new optimizer, with common options or other arguments.
+
+        Those `inside` are for the optimizers in it; for itself if there is none that takes them.
+        """
+        children = {name: self.kwargs[name] for name in CHILDREN if name in self.kwargs}
+        if inside and self.takes_inside(inside):
+            given = {name: _given(config, inside) for name, config in children.items()}
+        else:
+            given = inside or {}
+        return self.cls(learning_rate=learning_rate, **(self.kwargs | given | options))
+
+    def takes_inside(self, inside: dict[str, Any]) -> bool:
+        """Whether there are optimizers in it that take these options in a config."""
+        if self.cls is Wrapped:
+            return [*inside] == ["weight_decay"] and self.name in DECAY_BESIDE
+        return any(name in self.kwargs for name in CHILDREN)
 
     def make_stock(self, learning_rate: Any = RATE, **options: Any) -> keras.optimizers.Optimizer:
         """Keras' counterpart."""
         return self.stock(learning_rate, **(self.own() | options))
 
-    def make_oracle(self, weights: dict[str, Any], learning_rate: Any = RATE, **options: Any):
+    def make_oracle(
+        self,
+        weights: dict[str, Any],
+        learning_rate: Any = RATE,
+        inside: dict[str, Any] | None = None,
+        **options: Any,
+    ):
         """The whole pipeline in float64, from the same arguments."""
-        everything = self.own() | options
+        own, excluded = self.own(), options.get("exclude_from_weight_decay") or ()
+        children = {name: x for name, x in own.items() if isinstance(x, oracles.Child)}
+        if children:
+            own = own | {name: x.given(inside or {}, excluded) for name, x in children.items()}
+        else:
+            options = options | (inside or {})
+        everything = own | options
         own = {k: v for k, v in everything.items() if k not in COMMON_NAMES}
         common = {k: v for k, v in everything.items() if k in COMMON_NAMES}
         return oracles.Oracle(self.oracle, weights, learning_rate, own, **common)
@@ -112,6 +140,19 @@ class Sample:
     def own(self) -> dict[str, Any]:
         """The arguments of the algorithm itself, for the oracle and for Keras' optimizer."""
         return self.kwargs if self.hyperparameters is None else self.hyperparameters
+
+
+# The arguments that are optimizers, each given as a config.
+CHILDREN = ("optimizer", "magnitude_optimizer", "direction_optimizer")
+# Of Keras' optimizers those whose step does not depend on the weights, which decay before it.
+DECAY_BESIDE = ("wrapped_nadam", "wrapped_adam", "wrapped_lion", "wrapped_sgd_momentum")
+
+
+def _given(config: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """A config, flat or as Keras serializes it, with options."""
+    if "config" in config:
+        return {**config, "config": config["config"] | options}
+    return config | options
 
 
 # Written out here, so that an argument that appears in the package and not in the tests is noticed.
