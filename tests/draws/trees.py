@@ -80,7 +80,10 @@ def _structure(r, wrappers) -> Spec:
     children = [_structure(r, wrappers - 1)]
     if kind == "larc":
         return Spec(
-            kind, {"eta": r.choice([0.125, 0.5]), "mode": r.choice(["clip", "scale"])}, {}, children
+            kind,
+            {"eta": r.choice([0.1875, 0.4375]), "mode": r.choice(["clip", "scale"])},
+            {},
+            children,
         )
     own = {"learning_rate": r.choice([0.5, 1.0])}
     if kind == "graft":
@@ -130,7 +133,7 @@ def _options(r, spec) -> dict[str, Any]:
         options["gradient_accumulation_steps"] = 2
     scaled = any(each.kind == "mixed" for each in spec.chain())
     if r.random() < 0.2 and not scaled:
-        options["loss_scale_factor"] = r.choice([8.0, 3.0])
+        options["loss_scale_factor"] = r.choice([8.0, 0.5])  # exact in half precision, too
     return options
 
 

@@ -201,6 +201,10 @@ class Optimizer(KerasOptimizer, Algorithm):
             TypeError: what is no variable, or one that is not floating point.
             ValueError: a variable given twice, or others than the optimizer was built for.
         """
+        with self.alone():
+            self._build(variables)
+
+    def _build(self, variables: Iterable[VariableLike]) -> None:
         owner = f"{type(self).__name__}.build"
         variables = matching.variables(owner, variables)
         keys = [keras_contract.key_of(self, variable) for variable in variables]
