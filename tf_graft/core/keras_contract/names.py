@@ -35,6 +35,11 @@ MODEL_NAMES = {
     "which workers cannot do",
 }
 STORE_NAMES = {"_h5_entry_group": "holds the name of the optimizer that wrote a weights store"}
+RESOURCE_NAMES = {
+    "_handle_data": "tells the handle of a variable from that of a table or an iterator",
+    "_serialize_to_tensors": "by which tf.train.Checkpoint reads a variable",
+    "_restore_from_tensors": "by which tf.train.Checkpoint gives a variable its saved value",
+}
 GRAPH_NAMES = {"_watched_variables": "the names of the variables that a function uses"}
 MODULE_NAMES = {
     "keras.src.utils.tracking.no_automatic_dependency_tracking": "keeps the model's variables out "
