@@ -17,6 +17,7 @@ import tf_graft
 from support.samples import each, gradients, variables, weights
 from tf_graft.core import environment, keras_contract, types
 from tf_graft.core.keras_contract.names import (
+    EXPRESSION_NAMES,
     GRAPH_NAMES,
     MODEL_NAMES,
     MODULE_NAMES,
@@ -30,6 +31,7 @@ from tf_graft.core.keras_contract.names import (
 LISTED = {
     **{**OPTIMIZER_NAMES, **PROVIDED_NAMES, **VARIABLE_NAMES},
     **{**MODEL_NAMES, **GRAPH_NAMES, **RESOURCE_NAMES, **STORE_NAMES},
+    **EXPRESSION_NAMES,
 }
 FILES = sorted(Path(keras_contract.__file__).parent.glob("*.py"))
 SOURCE = "\n".join(file.read_text("utf-8") for file in FILES if file.name != "names.py")
@@ -79,6 +81,12 @@ def test_resource_variables_have(name):
     variable = tf.Variable([1.0])
     found = hasattr(variable, name) or hasattr(variable.handle, name)
     assert found, f"TensorFlow dropped {name}: {RESOURCE_NAMES[name]}"
+
+
+@pytest.mark.parametrize("name", EXPRESSION_NAMES)
+def test_regular_expressions_have(name):
+    compiler = importlib.import_module("re._compiler")
+    assert hasattr(compiler, name), f"Python dropped {name}: {EXPRESSION_NAMES[name]}"
 
 
 def test_variables_are_told_from_tables():

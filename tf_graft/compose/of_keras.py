@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tf_graft.compose.keras_step import KerasStep
 from tf_graft.compose.stand_in import StandIn
-from tf_graft.core import checks, keras_arguments, keras_contract, options
+from tf_graft.core import keras_arguments, keras_contract, options, patterns
 from tf_graft.core.description import Written, described
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.options import Common
@@ -83,7 +83,7 @@ class Wrapped(Optimizer):
             raise TypeError(f"wrap({name}): the optimizer cannot be wrapped: {error}.") from error
 
     def _keeps_decay(self, path: str) -> bool:
-        return not checks.matches(path, self.decay_exclusions)
+        return not patterns.matches(path, self.decay_exclusions)
 
     def slots_for(self, path: str) -> dict[str, Slot]:
         return _slots(self._keras_step, self._keras_step.slots[path])

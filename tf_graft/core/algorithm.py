@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_graft.core import checks, scratch
+from tf_graft.core import patterns, scratch
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.point import Point, Step
 from tf_graft.core.slots import Slot
@@ -137,7 +137,7 @@ class Algorithm:
 
     def decays(self, path: str) -> bool:
         """Whether decoupled weight decay applies to the variable of that path."""
-        return bool(self.weight_decay) and not checks.matches(path, self.decay_exclusions)
+        return bool(self.weight_decay) and not patterns.matches(path, self.decay_exclusions)
 
     def acts_dense(self, path: str, sparse: str) -> bool:
         """Whether a row-sparse gradient of the variable of that path acts as a dense one.

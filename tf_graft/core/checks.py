@@ -7,13 +7,14 @@ returns the value as a plain Python object, so that configs hold only plain valu
 import inspect
 import math
 import numbers
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, overload
 
 import keras
 import numpy as np
 import tensorflow as tf
+
+from tf_graft.core import patterns as expressions
 
 T = TypeVar("T")
 LEAST = 2.0**-126  # float32's smallest normal number; TensorFlow flushes smaller ones to zero
@@ -181,12 +182,8 @@ def patterns(owner: str, name: str, value: object, *, optional: bool = False) ->
     for pattern in result:
         if not isinstance(pattern, str):
             raise TypeError(f"{where}: {shown(pattern)} is not a pattern (a string).")
-        try:
-            re.compile(pattern)
-        except (re.error, OverflowError, RecursionError) as error:
-            raise ValueError(
-                f"{where}: {shown(pattern)} is not a regular expression: {error}."
-            ) from None
+        if problem := expressions.fault(pattern):
+            raise ValueError(f"{where}: {shown(pattern)} {shown(problem, str)}.")
     return result
 
 
@@ -222,15 +219,6 @@ def as_constructed(holder: object, name: str, value: object) -> Any:
     if name not in held or any(argument is holder for argument in held.values()):
         return value
     return getattr(type(holder)(**{**held, name: value}), name)
-
-
-def matches(path: str, expressions: Iterable[str]) -> bool:
-    """Whether any of the regular expressions matches somewhere in a variable's path.
-
-    A shard of a variable (`dense/bias/part_0`) has the path of the whole variable.
-    """
-    whole = re.sub(r"/part_\d+$", "", path)
-    return any(re.search(expression, whole) for expression in expressions)
 
 
 def _range(low: float | None, high: float | None, open_low: bool, open_high: bool) -> str:

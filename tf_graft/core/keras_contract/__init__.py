@@ -11,6 +11,7 @@ from tf_graft.core.keras_contract.checkpoints import (
     held_by,
     take_for_restored,
 )
+from tf_graft.core.keras_contract.expressions import Item, parsed
 from tf_graft.core.keras_contract.graphs import (
     check_captured,
     check_order_on_mesh,
@@ -55,6 +56,7 @@ from tf_graft.core.keras_contract.variables import (
 )
 
 __all__ = [
+    "Item",
     "OnStandIns",
     "OwnVariable",
     "Probe",
@@ -82,6 +84,7 @@ __all__ = [
     "on_stand_ins",
     "opaque",
     "own_way",
+    "parsed",
     "program_on_mesh",
     "rate_of",
     "rate_variable",
