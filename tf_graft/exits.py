@@ -80,5 +80,7 @@ def _code_of_computing(error: Exception) -> int | None:
 
 
 def _end(message: str, code: int) -> None:
-    print(message, file=sys.stderr)
+    from tf_graft.core.media import for_terminal
+
+    print(for_terminal(message), file=sys.stderr)
     raise SystemExit(code) from None
