@@ -10,8 +10,10 @@ import tensorflow as tf
 from tf_graft.compose.of_keras import wrap
 from tf_graft.core import keras_contract, rates
 from tf_graft.core.algorithm import Delegate
+from tf_graft.core.checks import shown
 from tf_graft.core.exchange import Exchange
 from tf_graft.core.identity import Named
+from tf_graft.core.nesting import refuse_deep_around
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.options import OPTIONS, Common
 from tf_graft.core.parameters import Parameter
@@ -193,6 +195,7 @@ def child_of(owner: str, argument: str, given: Any) -> Optimizer:
             "outermost optimizer."
         )
     refuse_built(owner, argument, child)
+    refuse_deep_around(f"{owner}({argument}={name}(...))", child)
     return child
 
 
@@ -226,6 +229,6 @@ def refuse_options(where: str, owner: str, child: Optimizer) -> None:
         given = getattr(child, option.kept_as)
         if option.scope == "update" and given != option.default:
             raise ValueError(
-                f"{where}: its {name}={given!r} would have to act on all variables at once; give "
-                f"{name} to {owner}."
+                f"{where}: its {name}={shown(given)} would have to act on all variables at once; "
+                f"give {name} to {owner}."
             )

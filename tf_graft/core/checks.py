@@ -15,11 +15,11 @@ import numpy as np
 import tensorflow as tf
 
 from tf_graft.core import patterns as expressions
+from tf_graft.core.media import for_message
 
 T = TypeVar("T")
 LEAST = 2.0**-126  # float32's smallest normal number; TensorFlow flushes smaller ones to zero
 MOST_WHOLE = 2**53  # float64 represents every whole number up to here
-LONGEST = 200  # how many characters of a value a message shows
 
 
 class CheckpointError(ValueError):
@@ -29,10 +29,10 @@ class CheckpointError(ValueError):
 def shown(value: object, form: Callable[[object], str] = repr) -> str:
     """A value as messages show it: on one line, truncated if it is long."""
     try:
-        text = " ".join(form(value).split())
+        text = form(value)
     except ValueError:  # Python does not print whole numbers of more than 4,300 digits
         text = f"<{type(value).__name__} of more digits than Python shows>"
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+    return for_message(text)
 
 
 @overload

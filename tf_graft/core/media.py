@@ -6,7 +6,14 @@ mathematics between dollars, tags, lines of a table.
 
 import html
 
-LONGEST = 80  # characters of a text in a figure
+LONGEST = 200  # characters of a text in a message
+IN_FIGURE = 80  # and in a figure
+
+
+def for_message(text: str) -> str:
+    """A text as a part of a sentence: on one line, truncated if it is long."""
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST else f"{line[:LONGEST]}..."
 
 
 def for_terminal(text: str) -> str:
@@ -29,8 +36,8 @@ def for_figure(text: str) -> str:
         \$x\$  _a/kernel
     """
     shown = for_terminal(text)
-    if len(shown) > LONGEST:
-        shown = f"{shown[: LONGEST // 2]}...{shown[-LONGEST // 2 :]}"
+    if len(shown) > IN_FIGURE:
+        shown = f"{shown[: IN_FIGURE // 2]}...{shown[-IN_FIGURE // 2 :]}"
     blank = " " if shown.startswith("_") else ""
     return blank + shown.replace("$", r"\$")
 

@@ -170,7 +170,8 @@ def _scaler(
         return AutomaticLossScaler(loss_scaling, params)
     if params:
         raise ValueError(
-            f"optimize_loss(loss_scaling={loss_scaling!r}, loss_scaling_params={params}): only "
+            f"optimize_loss(loss_scaling={checks.shown(loss_scaling)}, loss_scaling_params="
+            f"{checks.shown(params)}): only "
             "'Backoff' and 'LogMax' take parameters."
         )
     return loss_scaling

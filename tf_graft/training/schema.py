@@ -15,8 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from tf_graft.core import patterns
-from tf_graft.core.checks import shown
+from tf_graft.training import start
 
 Config = dict[str, Any]  # checked later, by those who take it
 Rate = Annotated[float, Field(ge=0, lt=1)]
@@ -199,6 +198,12 @@ class Mesh(Section):
     @field_validator("layouts")
     @classmethod
     def _are_expressions(cls, layouts: Layouts) -> Layouts:
+        if not layouts:
+            return layouts
+        start.tensorflow()  # no other config needs it to be read
+        from tf_graft.core import patterns
+        from tf_graft.core.checks import shown
+
         for pattern in layouts:
             if problem := patterns.fault(pattern):
                 raise ValueError(f"{shown(pattern)} {shown(problem, str)}")
