@@ -196,8 +196,8 @@ BAD_TEXTS = {
         ":8: learning_rate is 1_000.5_; write it as a decimal number.",
     ),
     "a long key": (
-        edited("epochs: 2", f"{'e' * 900}: 2"),
-        f":10: unknown key '{'e' * 200}...' in 'run'; there are checkpoint_every, deterministic, "
+        edited("epochs: 2", f"epochs: 2\n  {'e' * 900}: 2"),
+        f":11: unknown key '{'e' * 200}...' in 'run'; there are checkpoint_every, deterministic, "
         "dir, epochs, fresh, jit_compile, keep_checkpoints, progress, seed, steps_per_execution, "
         "tensorboard.",
     ),
