@@ -22,77 +22,58 @@ from tf_graft.training import plots
 from trust import Result
 
 FRAGMENTS = (
-    *(
-        "$",
-        r"\frac",
-        r"\$",
-        "^{",
-        "_",
-        "$x$",
-        r"\unknown{",
-        "[/red]",
-        "[bold]",
-        "[",
-        "]",
-        "[link=x]",
-    ),
-    *(":smile:", "\\", "\x1b[31m", "\x1b]0;t\x07", "\x9b2J", "\x1bP", "\r", "\b", "\0", "\u202e"),
-    *(
-        "\u2028",
-        "\ud800",
-        "<script>",
-        "</td>",
-        "<!--",
-        "&lt;",
-        "'",
-        '"',
-        "|",
-        "`",
-        "\n",
-        "\t",
-        "%s",
-    ),
-    *("{0}", "a/kernel", "dense", "é", "x" * 300, " ", "-->"),
+    *("$", r"\frac", r"\$", "^{", "_", "$x$", r"\unknown{", "[/red]", "[bold]", "[", "]"),
+    *("[link=x]", ":smile:", "\\", "\x1b[31m", "\x1b]0;t\x07", "\x9b2J", "\x1bP", "\r", "\b"),
+    *("\0", "\u202e", "\u2028", "\ud800", "<script>", "</td>", "<!--", "-->", "&lt;", "'", '"'),
+    *("|", "`", "\n", "\t", "%s", "{0}", "a/kernel", "dense", "é", "x" * 300, " "),
 )
 DRAWS = 60
 LETTERS = "a" * 120 + "!"
 SLOW = (
-    *(
-        "(a+)+$",
-        "(a*)*$",
-        "(a|a)*$",
-        "(a|aa)+$",
-        "(.*)*x",
-        "(.*.*.*.*.*.*)x",
-        "(a?){90}b",
-        "(a+a+)+b",
-    ),
-    *("((a{1,60}){1,60}){1,60}b", "^(([a-z])+.)+[A-Z]", "(?=(a+)+$)b", "(?:a|a?)+b", "(a+?)+?b"),
-    *(
-        "(a|b|ab)*c",
-        r"(\w+\s?)*$",
-        "a*a*a*a*a*a*a*a*b",
-        "(((a)*)*)*b",
-        "(?!(a|a)*$)x",
-        "(a{0,9}){99}b",
-    ),
+    *("(a+)+$", "(a*)*$", "(a|a)*$", "(a|aa)+$", "(.*)*x", "(.*.*.*.*.*.*)x", "(a?){90}b"),
+    *("(a+a+)+b", "((a{1,60}){1,60}){1,60}b", "^(([a-z])+.)+[A-Z]", "(?=(a+)+$)b", "(a+?)+?b"),
+    *("(?:a|a?)+b", "(a|b|ab)*c", r"(\w+\s?)*$", "a*a*a*a*a*a*a*a*b", "(((a)*)*)*b"),
+    *("(?!(a|a)*$)x", "(a{0,9}){99}b"),
 )
 SECONDS = 10.0
+
+
+def _decayed(pattern, variables):
+    options = {"weight_decay": 0.1, "exclude_from_weight_decay": [pattern]}
+    tf_graft.SGD(0.1, **options).build(variables)
+
+
+def _wrapped(pattern, variables):
+    optimizer = tf_graft.wrap("lion")
+    optimizer.exclude_from_weight_decay(var_names=[pattern])
+    optimizer.weight_decay = 0.1
+    optimizer.build(variables)
+
+
+def _frozen(pattern, variables):
+    trained = [*variables, tf.Variable([1.0], name="w")]
+    tf_graft.optimize_loss(
+        lambda: tf.reduce_sum(trained[0]),
+        trained,
+        "SGD",
+        learning_rate_decay_fn=0.1,
+        freeze_variables_regex=pattern,
+    )
+
+
+def _laid_out(pattern, variables):
+    mesh = tf_graft.dtensor.create_mesh({"x": -1})
+    tf_graft.dtensor.LayoutMap(mesh, {pattern: [None]}).pattern_for(LETTERS)
+
+
 USES = {
-    "SGD's decay": lambda p, v: tf_graft.SGD(
-        0.1, weight_decay=0.1, exclude_from_weight_decay=[p]
-    ).build(v),
+    "SGD's decay": _decayed,
     "LARC": lambda p, v: tf_graft.LARC("sgd", exclude_from_layer_adaptation=[p]).build(v),
     "LAMB": lambda p, v: tf_graft.LAMB(0.1, exclude_from_layer_adaptation=[p]).build(v),
-    "wrap": lambda p, v: _excluding(p).build(v),
-    "freeze_variables_regex": lambda p, v: tf_graft.optimize_loss(
-        lambda: tf.reduce_sum(v[0]), [*v, tf.Variable([1.0], name="w")], "SGD", 0.1,
-        freeze_variables_regex=p,
-    ),
-    "LayoutMap": lambda p, v: tf_graft.dtensor.LayoutMap(
-        tf_graft.dtensor.create_mesh({"x": -1}), {p: [None]}
-    )[v[0].name.partition(":")[0]],
-}  # fmt: skip
+    "wrap": _wrapped,
+    "freeze_variables_regex": _frozen,
+    "LayoutMap": _laid_out,
+}
 
 
 def attacks(every):
@@ -108,13 +89,6 @@ def attacks(every):
     for number, (pattern, use) in enumerate(pairs):
         if number % every == 0:
             yield Result(f"{use}, {pattern}", _too_slow(pattern, USES[use]))
-
-
-def _excluding(pattern):
-    optimizer = tf_graft.wrap("lion")
-    optimizer.exclude_from_weight_decay(var_names=[pattern])
-    optimizer.weight_decay = 0.1
-    return optimizer
 
 
 def _too_slow(pattern, use):
