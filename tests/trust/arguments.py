@@ -120,7 +120,7 @@ def _constructors() -> Iterator[Place]:
                 return cls(**{**given, name: value})
 
             named = "optimizer" in argument or argument == "rates"
-            words = (argument, "get(", "get:", *(("SGD(", "/:", "xxx: file name") * named))
+            words = (argument, "get(", "get:", *(("SGD(", "/:", "file name too long") * named))
             words = words if argument != "loss_scale" else (argument,)
             words = words if argument != "params" else ("LrPolicy(",)
             yield Place(f"{cls.__name__}({argument}=...)", words, values, make)

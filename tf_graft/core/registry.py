@@ -117,10 +117,10 @@ def deserialize(config: Mapping[str, Any]) -> keras.optimizers.Optimizer:
     try:
         result = keras.saving.deserialize_keras_object(dict(config))
     except TypeError as error:
-        name = config.get("registered_name")
-        of_keras = str(config.get("module")).startswith("keras")
-        if not name or of_keras or keras.saving.get_registered_object(name) is not None:
+        name = config.get("class_name")
+        if f"Could not locate class '{name}'" not in str(error):
             raise
+        name = config.get("registered_name") or name
         raise ValueError(
             f"deserialize: there is no optimizer class {shown(name)}; put @tf_graft.register above "
             "the class, and import the module that it is in."
