@@ -224,3 +224,76 @@ def test_every_argument_has_its_nonsense():
         and issubclass(getattr(tf_graft, name), tf_graft.Optimizer)
         and name != "Optimizer"
     }
+
+
+LONG = "x" * 200_000
+RATES = {"format": "tf_graft layerwise rates 1", "kind": "global"}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: tf_graft.get(LONG),
+        lambda: tf_graft.get({"name": LONG}),
+        lambda: tf_graft.get({LONG: 1}),
+        lambda: tf_graft.get({"class_name": LONG, "config": {}}),
+        lambda: tf_graft.get({"class_name": "sgd", "config": {LONG: 1}}),
+        lambda: tf_graft.get({"name": "lion", LONG: 1}),
+        lambda: tf_graft.deserialize({"class_name": LONG, "config": {}, "registered_name": LONG}),
+        lambda: tf_graft.deserialize({"class_name": LONG, "config": {}}),
+        lambda: tf_graft.deserialize([LONG]),
+        lambda: tf_graft.serialize(LONG),
+        lambda: tf_graft.SGD(**{LONG: 1}),
+        lambda: tf_graft.SGD(name=f"{LONG}?"),
+        lambda: tf_graft.SGD(momentum=LONG),
+        lambda: tf_graft.SGD(exclude_from_weight_decay=[f"({LONG}"]),
+        lambda: tf_graft.SGD(exclude_from_weight_decay=[f"(?P<{LONG}>"]),
+        lambda: tf_graft.schedules.get(LONG),
+        lambda: tf_graft.schedules.get({"name": "exp_decay", LONG: 1}),
+        lambda: tf_graft.scaling.get(LONG),
+        lambda: tf_graft.scaling.get({"name": "backoff", LONG: 1}),
+        lambda: tf_graft.MixedPrecision("sgd", LONG),
+        lambda: tf_graft.LayerwiseRates("sgd", LONG),
+        lambda: tf_graft.LayerwiseRates("sgd", {**RATES, LONG: 1}),
+        lambda: tf_graft.report.MeasuredRates("constant", {LONG: -1}),
+    ],
+)
+def test_messages_cut_what_is_long(call):
+    with pytest.raises((TypeError, ValueError)) as refusal:
+        call()
+    assert len(str(refusal.value)) < 700
+
+
+def test_deep_nesting_is_refused():
+    config = "sgd"
+    for _ in range(300):
+        config = {"name": "larc", "optimizer": config}
+    for call in (tf_graft.get, tf_graft.wrap, tf_graft.LARC):
+        with pytest.raises(ValueError, match="optimizers can be nested 16 deep"):
+            call(config)
+    serialized = tf_graft.serialize(tf_graft.SGD())
+    for _ in range(300):
+        serialized = {"class_name": "LARC", "config": {"optimizer": serialized}}
+    with pytest.raises(ValueError, match="deserialize: optimizers can be nested 16 deep"):
+        tf_graft.deserialize(serialized)
+
+
+def test_the_deepest_nesting_can_be_made_and_read_back():
+    optimizer = tf_graft.SGD()
+    for _ in range(15):
+        optimizer = tf_graft.LARC(optimizer)
+    again = tf_graft.deserialize(tf_graft.serialize(optimizer))
+    assert again.signature() == optimizer.signature()
+    with pytest.raises(ValueError, match=r"LARC\(optimizer=LARC\(...\)\): optimizers can be nest"):
+        tf_graft.LARC(optimizer)
+
+
+def test_what_is_no_optimizer_is_not_serialized():
+    with pytest.raises(TypeError, match=r"serialize\(5\): an optimizer is wanted\."):
+        tf_graft.serialize(5)
+
+
+@pytest.mark.parametrize("given", ["x", -1, object(), {"name": "backoff", "scale_min": -1.0}])
+def test_mixed_precision_names_its_argument(given):
+    with pytest.raises((TypeError, ValueError), match=r"^MixedPrecision\(loss_scale="):
+        tf_graft.MixedPrecision("sgd", given)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tf_graft.core.media import for_message
 from tf_graft.training import config as configs
 from tf_graft.training import optimizer, plain_yaml
 from tf_graft.training.config import ConfigError, load, parse
@@ -186,6 +187,20 @@ BAD_TEXTS = {
         edited("digits", '"a\\0"'),
         ":2: name contains a zero byte; a config is plain data.",
     ),
+    "an escape above all characters": (
+        edited("digits", '"\\UFFFFFFFF"'),
+        ": an escape (\\U...) stands for no character.",
+    ),
+    "blanks in a number": (
+        edited("0.1", "1_000.5_"),
+        ":8: learning_rate is 1_000.5_; write it as a decimal number.",
+    ),
+    "a long key": (
+        edited("epochs: 2", f"epochs: 2\n  {'e' * 900}: 2"),
+        f":11: unknown key '{'e' * 200}...' in 'run'; there are checkpoint_every, deterministic, "
+        "dir, epochs, fresh, jit_compile, keep_checkpoints, progress, seed, steps_per_execution, "
+        "tensorboard.",
+    ),
     "key that is a list": (GOOD + "? [a]\n: 1\n", ":11: a key must be a name."),
     "key that is a number": (GOOD + "1: 2\n", ":11: a key must be a name."),
     "merge key": (GOOD + "<<: {a: 1}\n", ":11: a key must be a name."),
@@ -222,6 +237,15 @@ BAD_OVERRIDES = {
     "data.name=!!python/name:os.system x": None,
     "data.name={a: [": None,
     "run.seed=" + "[" * 5000: None,
+    "optimizer.learning_rate=---": "'---' begins a document, and is no value.",
+    "optimizer.learning_rate=--- 3": "'---' begins a document, and is no value.",
+    "optimizer.learning_rate=1_000.5_": "learning_rate is 1_000.5_; write it as a decimal number.",
+    "run.epochs=1_": "epochs is 1_; write it as a decimal number.",
+    f"{'x' * 200_000}=3": None,
+    f"run.{'x' * 200_000}=3": None,
+    f"run.epochs={'x' * 200_000}": None,
+    f"run.epochs={'9' * 200_000}": None,
+    f"optimizer{'.optimizer' * 300}=sgd": "values are nested more than 16 deep.",
 }
 
 
@@ -243,8 +267,9 @@ def test_a_bad_text_gives_one_sentence_with_file_and_line(case):
 def test_a_bad_override_gives_one_sentence_that_quotes_it(override):
     message = message_of(GOOD, [override])
     expected = BAD_OVERRIDES[override]
-    shown = override.replace("\n", " ")
+    shown = for_message(override)
     assert message.startswith(f"override '{shown}': ")
+    assert len(message) < 1_000
     assert expected is None or message == f"override '{shown}': {expected}"
 
 

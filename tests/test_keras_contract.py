@@ -17,18 +17,21 @@ import tf_graft
 from support.samples import each, gradients, variables, weights
 from tf_graft.core import environment, keras_contract, types
 from tf_graft.core.keras_contract.names import (
+    EXPRESSION_NAMES,
     GRAPH_NAMES,
     MODEL_NAMES,
     MODULE_NAMES,
     OPTIMIZER_NAMES,
     PROVIDED_NAMES,
+    RESOURCE_NAMES,
     STORE_NAMES,
     VARIABLE_NAMES,
 )
 
 LISTED = {
     **{**OPTIMIZER_NAMES, **PROVIDED_NAMES, **VARIABLE_NAMES},
-    **{**MODEL_NAMES, **GRAPH_NAMES, **STORE_NAMES},
+    **{**MODEL_NAMES, **GRAPH_NAMES, **RESOURCE_NAMES, **STORE_NAMES},
+    **EXPRESSION_NAMES,
 }
 FILES = sorted(Path(keras_contract.__file__).parent.glob("*.py"))
 SOURCE = "\n".join(file.read_text("utf-8") for file in FILES if file.name != "names.py")
@@ -71,6 +74,26 @@ def test_keras_variables_have(name):
 def test_keras_models_have(name):
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     assert hasattr(model, name), f"Keras dropped {name}: {MODEL_NAMES[name]}"
+
+
+@pytest.mark.parametrize("name", RESOURCE_NAMES)
+def test_resource_variables_have(name):
+    variable = tf.Variable([1.0])
+    found = hasattr(variable, name) or hasattr(variable.handle, name)
+    assert found, f"TensorFlow dropped {name}: {RESOURCE_NAMES[name]}"
+
+
+@pytest.mark.parametrize("name", EXPRESSION_NAMES)
+def test_regular_expressions_have(name):
+    compiler = importlib.import_module("re._compiler")
+    assert hasattr(compiler, name), f"Python dropped {name}: {EXPRESSION_NAMES[name]}"
+
+
+def test_variables_are_told_from_tables():
+    table = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
+    assert keras_contract.is_variable(tf.Variable([1.0]).handle)
+    assert not keras_contract.is_variable(table.resource_handle)
+    assert not keras_contract.is_variable(tf.constant(1.0))
 
 
 @pytest.mark.parametrize("name", GRAPH_NAMES)

@@ -681,8 +681,34 @@ def test_rates_for_other_variables_are_refused():
     assert GOOD["constant"].matched(["a_3/w", "a_3/b"]).rates == {"a_3/w": 0.5, "a_3/b": 2.0}
     with pytest.raises(TypeError, match=r"rates=3"):
         tf_graft.LayerwiseRates("sgd", 3)
-    with pytest.raises(report.ReportError, match="must be a number"):
-        tf_graft.LayerwiseRates("sgd", dataclasses.replace(GOOD["global"], rate="x"))
+    with pytest.raises(ValueError, match=r"MeasuredRates: rate is 'x'; it must be a number"):
+        dataclasses.replace(GOOD["global"], rate="x")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"kind": "qqq"}, "kind is 'qqq'; it must be one of constant, piecewise"),
+        ({"kind": 3}, "kind is 3; it must be one of constant"),
+        ({"kind": "constant"}, "rates must be a number for each variable"),
+        ({"kind": "constant", "rates": {"w": np.nan}}, "the rate of 'w' is nan; it must be finite"),
+        ({"kind": "constant", "rates": {"w": -1}}, "the rate of 'w' is -1; it must be at least 0"),
+        ({"kind": "constant", "rates": {"w": "1"}}, "the rate of 'w' is '1'; it must be a number"),
+        ({"kind": "global", "rate": np.nan}, "rate is nan; it must be finite"),
+        ({"kind": "global", "rate": -1}, "rate is -1; it must be at least 0"),
+        ({"kind": "piecewise", "rates": {"w": 1}, "steps": "12"}, "must be a list of numbers"),
+        ({"kind": "power_law", "rates": {"w": 1}, "exponent": np.inf}, "must be finite"),
+    ],
+)
+def test_measured_rates_are_checked(arguments, problem):
+    with pytest.raises(ValueError, match=f"MeasuredRates: .*{problem}"):
+        report.MeasuredRates(**arguments)
+
+
+def test_a_steep_course_of_few_records_is_fitted():
+    """Its exponent is within what rates may have: a report of such a run is no error."""
+    of_run = report.GraftReport(recorded([[1, 1, 1], [9, 9, 9]], steps=np.array([1000, 1001])))
+    assert of_run.rates("power_law").exponent == 100
 
 
 def test_average_of_a_graft_is_reproduced():

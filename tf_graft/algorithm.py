@@ -24,12 +24,13 @@ guarantees on it.
 
 from tf_graft.compose.wrapper import Around, Wrapper
 from tf_graft.core.checked import Checked
-from tf_graft.core.checks import boolean, choice, integer, matches, number, patterns
+from tf_graft.core.checks import boolean, choice, integer, number, patterns
 from tf_graft.core.numerics import length, one_minus_power, product, quotient, scalar
 from tf_graft.core.once import once
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.options import Common
 from tf_graft.core.parameters import Parameter, Parameters
+from tf_graft.core.patterns import matches
 from tf_graft.core.point import Point, Step, under, within
 from tf_graft.core.registry import register
 from tf_graft.core.scratch import added as added_by

@@ -11,8 +11,9 @@ from tf_graft.exits import NEEDS_EXTRAS, errors
 
 try:
     import typer
-    from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
+
+    from tf_graft.terminal import Terminal
 except ModuleNotFoundError:
     raise SystemExit(NEEDS_EXTRAS) from None
 
@@ -115,10 +116,11 @@ def list_() -> None:
         "data.name": data.list_data_sets(),
         "model.name": models.list_models(),
     }.items():
-        table = Table(title=title, title_justify="left", show_header=False, box=None)
+        names = Column(style="bold")
+        table = Table(names, "", title=title, title_justify="left", show_header=False, box=None)
         for name, line in sorted(entries.items()):
-            table.add_row(f"[bold]{name}[/bold]", line)
-        Console().print(table, "")
+            table.add_row(name, line)
+        Terminal().print(table, "")
 
 
 @app.command()
@@ -141,7 +143,7 @@ def schedule(
     table = Table("step", "learning rate", box=None)
     for step, rate in points:
         table.add_row(f"{step:,}", f"{rate:.3g}")
-    Console().print(table)
+    Terminal().print(table)
     _say(f"Drawn in {path}.")
 
 
@@ -166,7 +168,7 @@ def report(
         page.write(of_run, output, run.resolve().name)
         if export and rates:
             rates.save(export)
-    Console().print(table.of_layers(of_run), "", table.of_kinds(of_run), "")
+    Terminal().print(table.of_layers(of_run), "", table.of_kinds(of_run), "")
     for finding in findings.findings(of_run):
         _say(finding)
     _say(f"Drawn in {output}." + (f" Rates ({kind.value}) are in {export}." if export else ""))
@@ -229,4 +231,4 @@ def bench_process(module: str, asked: str) -> None:
 
 
 def _say(line: str) -> None:
-    Console(soft_wrap=True, highlight=False).print(line, markup=False)
+    Terminal(soft_wrap=True).print(line)

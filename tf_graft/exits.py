@@ -47,10 +47,11 @@ def errors() -> Iterator[None]:
 
 def _sentence(error: Exception) -> str:
     """Describes an error; for one of the operating system, the file comes first."""
+    from tf_graft.core.media import for_message
     from tf_graft.training.errors import reason
 
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename or 'tf-graft'}: {reason(error)}."
+        return f"{for_message(str(error.filename or 'tf-graft'))}: {reason(error)}."
     return str(error)
 
 
@@ -80,5 +81,7 @@ def _code_of_computing(error: Exception) -> int | None:
 
 
 def _end(message: str, code: int) -> None:
-    print(message, file=sys.stderr)
+    from tf_graft.core.media import for_terminal
+
+    print(for_terminal(message), file=sys.stderr)
     raise SystemExit(code) from None

@@ -730,6 +730,60 @@ def test_checkpoints_from_one_layout_into_another(tmp_path):
     assert model.weights[0].value.layout.sharding_specs == [U, "model"]
 
 
+def off_the_mesh(step: int):
+    """Variables that a loop of one's own keeps beside a model: numbers, a text, random numbers."""
+    return {
+        "step": tf.Variable(step, dtype=tf.int64),
+        "best": keras.Variable(step / 4),
+        "note": tf.Variable(f"at {step}"),
+        "random": tf.random.Generator.from_seed(step),
+    }
+
+
+@pytest.mark.parametrize("on", [True, False], ids=["mesh", "one_device"])
+def test_checkpoints_with_variables_off_the_mesh(tmp_path, on):
+    """`save` counts in a variable of its own, and so does `CheckpointManager.save`."""
+    model = td.distribute(made(mlp, adam()), td.LayoutMap(mesh(), MLP))
+    model.optimizer.build(model.trainable_variables)
+    model.optimizer.iterations.assign(5)
+    checkpoint = tf.train.Checkpoint(model=model, **off_the_mesh(7))
+    manager = tf.train.CheckpointManager(checkpoint, tmp_path / "managed", max_to_keep=1)
+    manager.save()
+    paths = [checkpoint.write(tmp_path / "w"), checkpoint.save(tmp_path / "s"), manager.save()]
+    assert checkpoint.save_counter.numpy() == 3
+    assert manager.checkpoints == [paths[2]]
+    for path in paths:
+        other = made(mlp, adam())
+        if on:
+            td.distribute(other, td.LayoutMap(mesh(1), MLP))
+        other.optimizer.build(other.trainable_variables)
+        found = off_the_mesh(1)
+        other.weights[0].assign(tf.zeros_like(other.weights[0].numpy()))
+        status = tf.train.Checkpoint(model=other, **found).restore(path)
+        status.assert_existing_objects_matched()
+        assert_close(saved(other), saved(model), 0, 0)
+        assert found["step"].numpy() == 7
+        assert float(found["best"]) == 1.75
+        assert found["note"].numpy() == b"at 7"
+        np.testing.assert_array_equal(found["random"].state, [7, 0, 0])
+
+
+def test_what_a_checkpoint_on_a_mesh_cannot_hold(tmp_path):
+    """DTensor would write a table, and fail to restore it."""
+    model = td.distribute(made(mlp), td.LayoutMap(mesh(), MLP))
+    table = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
+    table.insert(["a"], [4])
+    for name, held in {"iterator": iter(tf.data.Dataset.range(9)), "table": table}.items():
+        checkpoint = tf.train.Checkpoint(model=model, **{name: held})
+        with pytest.raises(RuntimeError, match=r"a table or an iterator, .*Checkpoint of its own"):
+            checkpoint.save(tmp_path / name)
+        assert not list(tmp_path.glob(f"{name}*index"))
+    path = tf.train.Checkpoint(table=table).save(tmp_path / "alone")
+    table.insert(["a"], [5])
+    tf.train.Checkpoint(table=table).restore(path).assert_consumed()
+    assert table.lookup(["a"]).numpy() == [4]
+
+
 # Whole models: slow, because TensorFlow divides every operation of every function anew.
 
 # Their steps, and those of all others, are held against one device in `mesh_cases.py`.

@@ -119,8 +119,9 @@ def _constructors() -> Iterator[Place]:
             def make(value: Any, cls: Any = cls, given: Any = given, name: str = argument) -> Any:
                 return cls(**{**given, name: value})
 
-            named = "optimizer" in argument or argument in ("loss_scale", "rates")
-            words = (argument, "get(", "get:", *(("SGD(", "Scaler(", "/:") if named else ()))
+            named = "optimizer" in argument or argument == "rates"
+            words = (argument, "get(", "get:", *(("SGD(", "/:", "file name too long") * named))
+            words = words if argument != "loss_scale" else (argument,)
             words = words if argument != "params" else ("LrPolicy(",)
             yield Place(f"{cls.__name__}({argument}=...)", words, values, make)
 

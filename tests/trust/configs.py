@@ -21,6 +21,7 @@ from trust import Result
 from trust.config_places import RUN, bases, kinds, places, written
 
 FILE = "c.yaml"
+LONGEST = 1_000  # characters of a sentence
 THIN = 5  # of 10,000 pairs of a place and a text, every fifth: each place and each text has many
 TEXT = plain_yaml.written(RUN)
 FILES = {
@@ -48,7 +49,15 @@ LINES = (
     *("unknown: 1", "class_name: Adam", "module: os", "registered_name: x", "config: {a: 1}"),
     *("<<: {a: 1}", "? [a]\n: 1", "1: 2", "true: 1", "~: 1", "\tname: x", "a b", "*a : 1", "- 1"),
     *("!!python/object/apply:os.system [ls]", "&a x: 1", "'", "name: [", "}", "@x: 1", "%x: 1"),
-    *("${a}: 1", '"\\U00110000": 1', '"\\xzz": 1', "x: |9999\n a", "\x01: 1"),
+    *(
+        "${a}: 1",
+        '"\\U00110000": 1',
+        '"\\UFFFFFFFF": 1',
+        f"{'k' * 900}: 1",
+        '"\\xzz": 1',
+        "x: |9999\n a",
+        "\x01: 1",
+    ),
 )
 OVERRIDES = (
     *("run.epochs", "=3", "run.=3", ".epochs=3", "run..epochs=3", "run.epochs:3", "a b=3", "=", ""),
@@ -83,6 +92,17 @@ OVERRIDES = (
         "mesh={batch: 2, model: 2, layouts: {'(': [batch]}}",
     ),
     *("model.units=[65536, 65536, 65536]", "model={name: cnn, filters: [65536, 65536]}"),
+    *(
+        "optimizer.learning_rate=---",
+        "optimizer.learning_rate=--- 1",
+        "optimizer.learning_rate=...",
+    ),
+    *("optimizer.learning_rate=1_000.5_", "run.epochs=1__0", "run.epochs=1_", "run.epochs=_1"),
+    *("optimizer.learning_rate=1_.5", "optimizer.learning_rate=+-1", "run.epochs=0b1"),
+    *(f"{'k' * 200_000}=1", f"run.{'k' * 200_000}=1", f"run.epochs={'k' * 200_000}"),
+    *(f"optimizer{'.optimizer' * 300}=sgd", f"optimizer={'{name: larc, optimizer: ' * 300}"),
+    *("mesh={batch: 2, layouts: {'(a+)+\\1': [batch]}}", 'data.name="\\UFFFFFFFF"'),
+    *("\x1b]0;t\x07=1", "run.epochs=\x1b[31m", "run.[/red]=1", "run.epochs='[/red]$\\frac$'"),
     *("optimizer={}", "optimizer={name: larc}", "optimizer={name: larc, optimizer: 3}"),
     *("optimizer={name: larc, optimizer: {name: larc, optimizer: {name: larc}}}",),
     *("optimizer={name: layerwise_rates, optimizer: sgd, rates: /dev/zero}",),
@@ -190,6 +210,8 @@ def _wrong(arguments):
         _remove(written)
         return f"refused, and {', '.join(written)} written"
     sentence = done.stderr
+    if not sentence.rstrip("\n").isprintable() or len(sentence) > LONGEST:
+        return f"control characters, or too long: {sentence[:300]!r}"
     if done.exit_code != 2 or sentence.count("\n") != 1 or done.stdout:
         return f"code {done.exit_code}, not one sentence: {sentence[:300]!r}"
     if not sentence.startswith((FILE, "override '")) or sentence[-2] not in ".?":

@@ -15,6 +15,7 @@ from trust.nonsense import (
     CHOICE,
     COUNT,
     FROM_ONE,
+    LONG,
     NAN,
     NO_FINITE,
     NO_NUMBERS,
@@ -59,6 +60,10 @@ def of_functions(place: Any) -> Iterator[Any]:
         "schedules.get", words, rates | {"a name": "no_such", "None": None}, tf_graft.schedules.get
     )
     yield place("scaling.get", ("scal",), SCALER, tf_graft.scaling.get)
+    things = NO_NUMBERS | NOTHING | {"5": 5, "a model": keras.Sequential()}
+    yield place("serialize", ("serialize",), things, tf_graft.serialize)
+    dicts = {k: v for k, v in OPTIMIZER.items() if isinstance(v, dict) and "name" not in v} | things
+    yield place("deserialize", ("deserialize",), dicts, tf_graft.deserialize)
     for schedule in (
         tf_graft.schedules.FixedLR(0.5),
         tf_graft.schedules.PolyDecay(0.5, 4, warmup_steps=2),
@@ -122,6 +127,28 @@ def _of_rates(place: Any) -> Iterator[Any]:
         return report.MeasuredRates.from_dict({"format": RATES["format"], **given})
 
     numbers = NO_NUMBERS | NO_FINITE | NOTHING
+    whole: dict[str, dict[str, Any]] = {
+        "constant": {"rates": {"w": 0.5}},
+        "global": {"rate": 0.5},
+        "piecewise": {"rates": {"w": 0.5}, "steps": (1.0, 2.0), "curve": (1.0, 0.5)},
+        "power_law": {"rates": {"w": 0.5}, "reference_step": 2.0, "exponent": -0.5},
+    }
+    for kind, given in whole.items():
+        yield place(
+            "MeasuredRates(kind=...)",
+            ("MeasuredRates: kind",),
+            CHOICE | {"a long kind": LONG},
+            lambda x, given=given: report.MeasuredRates(x, **given),
+        )
+        for name in given:
+            yield place(
+                f"MeasuredRates('{kind}', {name}=...)",
+                ("MeasuredRates: ",),
+                numbers,
+                lambda x, kind=kind, given=given, name=name: report.MeasuredRates(
+                    kind, **{**given, name: x}
+                ),
+            )
     by_path = {"kind": "constant"}
     yield place(
         "LayerwiseRates(rates=...)",
@@ -161,7 +188,8 @@ def _of_models(place: Any) -> Iterator[Any]:
     yield place("LayoutMap", ("LayoutMap",), lay, lambda x: layout_map(mesh, x))
     specs = things | {"no dimension": ["z"], "twice": ["x", "x"], "a number in it": [3]}
     yield place("LayoutMap", ("LayoutMap",), specs, lambda x: layout_map(mesh, {"w": x}))
-    expressions = {"(": "(", "a{9}": "a{99999999999999}", "3": 3, "None": None}
+    expressions = {"a back reference": r"(a+)+\1", "deep": "(" * 300 + "a" + ")" * 300}
+    expressions |= {"long": f"({LONG}", "(": "(", "a{9}": "a{99999999999999}", "3": 3, "None": None}
     spec = ["x", None]
     yield place("LayoutMap", ("LayoutMap",), expressions, lambda x: layout_map(mesh, {x: spec}))
     model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])

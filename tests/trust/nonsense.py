@@ -25,8 +25,14 @@ class Odd(schedules.LearningRateSchedule):
         return self.value
 
 
+LONG = "x" * 200_000
+DEEP: Any = "sgd"
+for _ in range(300):
+    DEEP = {"name": "larc", "optimizer": DEEP}
+
 NO_NUMBERS: Values = {
     "text": "0.1",
+    "a long text": LONG,
     "text nan": "nan",
     "bytes": b"1",
     "True": True,
@@ -93,6 +99,8 @@ PATTERNS: Values = {
     **{"a number in it": ["bias", 3], "None in it": [None], "unbalanced": ["("], "NaN": NAN},
     **{"too many times": ["a{99999999999999}"], "a tensor": tf.constant("bias")},
     **{"an array": np.array(["a"]), "nested": [["bias"]], "a star": ["*"]},
+    **{"deep": ["(" * 60 + "a" + ")" * 60], "a back reference": [r"(a+)+\1"], "long": [LONG + "("]},
+    **{"deeper": ["(" * 5_000 + "a" + ")" * 5_000], "atomic": ["(?>a+)+"]},
 }
 NAME: Values = {
     **{"empty": "", "a slash": "a/b", "a space": "two words", "3": 3, "bytes": b"adam"},
@@ -108,6 +116,8 @@ OPTIMIZER: Values = {
         "a rate": {"name": "sgd", "learning_rate": NAN},
     },
     **{"a class_name that is none": {"class_name": "NoSuch", "config": {}}},
+    **{"deep": DEEP, "a long name": LONG, "a long key": {"name": "sgd", LONG: 1}},
+    **{"a long class_name": {"class_name": LONG, "config": {}}},
     **{"a number for a name": {"name": 3}, "its base": "Optimizer", "a tensor": tf.constant(1.0)},
 }
 COMPUTED: Values = {
@@ -189,11 +199,17 @@ SCALER: Values = {
     **{"a name": "no_such", "an unknown argument": {"name": "backoff", "qqq": 1}},
     **{"a bad argument": {"name": "backoff", "scale_min": -1.0}, "no name": {"scale_min": 1.0}},
     **{"a class": {"class_name": "Dense", "config": {"units": 1}}, "an object": object()},
+    **{"a long name": LONG, "a long key": {"name": "backoff", LONG: 1}},
 }
 BOUNDARIES = each_in(COUNT, 0) | {"out of order": [2, 1], "twice": [1, 1], "one": [1]}
 RATES = {"format": "tf_graft layerwise rates 1", "kind": "global", "rate": 0.5}
 NO_RATES: Values = {
     **{f"a rate, {k}": {**RATES, "rate": v} for k, v in (NOT_NEGATIVE | NOTHING).items()},
     **{"3": 3, "None": None, "a path": "/no/such/rates.json", "a list": [0.5], "no format": {}},
+    **{
+        "a long path": LONG,
+        "a long kind": {**RATES, "kind": LONG},
+        "a long key": {**RATES, LONG: 1},
+    },
     **{"a folder": "/", "a kind": {**RATES, "kind": "qqq"}, "more": {**RATES, "qqq": 1}},
 }

@@ -9,6 +9,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from tf_graft.bench.areas import AREAS, Area
 from tf_graft.bench.results import Measured, Spread
+from tf_graft.core.media import for_figure
 from tf_graft.core.whole_files import whole
 
 COLORS = {
@@ -30,7 +31,7 @@ def draw(measured: Sequence[Measured], title: str, path: Path) -> None:
     axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
     for axis, (name, cases) in zip(axes, panels.items(), strict=True):
         _panel(axis, AREAS[name], cases)
-    figure.suptitle(title, fontsize="medium")
+    figure.suptitle("\n".join(map(for_figure, title.split("\n"))), fontsize="medium")
     with whole(path) as part:
         figure.savefig(part, dpi=120)
 
@@ -42,7 +43,7 @@ def _panel(axis: Axes, area: Area, cases: Sequence[Measured]) -> None:
             m.of_floor(name) if floors else m.compared("step", name, area.base) for m in cases
         ]
         _dots(axis, name, [(row, spread) for row, spread in enumerate(spreads) if spread])
-    axis.set_yticks(range(len(cases)), [m.case for m in cases])
+    axis.set_yticks(range(len(cases)), [for_figure(m.case) for m in cases])
     axis.set_ylim(len(cases) - 0.4, -0.6)
     axis.set_xscale("log")
     axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))

@@ -5,14 +5,13 @@ import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from tf_graft.bench import chart, results, sheets
 from tf_graft.bench.cases import Choice
 from tf_graft.bench.process import say
 from tf_graft.bench.results import Measured
 from tf_graft.bench.run import run
 from tf_graft.bench.turns import CALM, QUICK
+from tf_graft.terminal import Terminal
 
 INTERRUPTED = 128 + signal.SIGINT
 
@@ -50,8 +49,7 @@ def show(cases: Sequence[Measured], markdown: bool, plot: Path | None) -> None:
     if markdown:
         print("\n\n".join([about, *map(sheets.markdown, made), sheets.LEGEND]))
     else:
-        console = Console(highlight=False)
-        console.print(about, *map(sheets.rich, made), "", sheets.LEGEND, sep="\n", markup=False)
+        Terminal().print(about, *map(sheets.rich, made), "", sheets.LEGEND, sep="\n")
     if plot and any(case.steps for case in cases):
         chart.draw(cases, about, plot)
 

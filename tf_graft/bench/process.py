@@ -5,6 +5,8 @@ import signal
 import sys
 from typing import TextIO
 
+from tf_graft.core.media import for_terminal
+
 
 def output() -> TextIO:
     """Takes standard output for what another process reads; what else is printed is an error's.
@@ -20,4 +22,4 @@ def output() -> TextIO:
 
 def say(line: str) -> None:
     """Says what happens, where it is not taken for a figure."""
-    print(line, file=sys.stderr, flush=True)
+    print(for_terminal(line), file=sys.stderr, flush=True)

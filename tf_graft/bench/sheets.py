@@ -9,6 +9,7 @@ from rich.text import Text
 
 from tf_graft.bench.areas import AREAS, Area
 from tf_graft.bench.results import UNITS, Measured, Spread
+from tf_graft.core.media import for_markdown
 
 LEGEND = "± is half of what lies between the quartiles, as a part of the median."
 
@@ -41,15 +42,15 @@ def rich(sheet: Sheet) -> Group:
     table = Table(*columns, box=None, padding=(0, 1, 0, 0))
     for row in sheet.rows:
         table.add_row(*row)
-    return Group("", Text(sheet.title, "bold"), table, *map(Text, sheet.notes))
+    return Group("", Text(sheet.title, "bold"), table, *sheet.notes)
 
 
 def markdown(sheet: Sheet) -> str:
     """Makes a table for a document."""
     header = [sheet.title, *sheet.header]
     lines = [header, ["---"] * len(header), *sheet.rows]
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return "\n\n".join([table, *sheet.notes])
+    table = "\n".join(f"| {' | '.join(map(for_markdown, line))} |" for line in lines)
+    return "\n\n".join([table, *map(for_markdown, sheet.notes)])
 
 
 def _sheet(area: Area, quantity: str, cases: Sequence[Measured]) -> Sheet:

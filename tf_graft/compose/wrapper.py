@@ -13,6 +13,7 @@ from tf_graft.core import keras_contract, rates
 from tf_graft.core.algorithm import Delegate
 from tf_graft.core.exchange import Exchange
 from tf_graft.core.identity import Named
+from tf_graft.core.nesting import refuse_deep_around
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.options import OPTIONS, Common
 from tf_graft.core.parameters import Parameter
@@ -221,6 +222,7 @@ def child_of(owner: str, argument: str, given: Any) -> Optimizer:
             "outermost optimizer."
         )
     refuse_built(owner, argument, child)
+    refuse_deep_around(f"{owner}({argument}={name}(...))", child)
     return child
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_graft.core import checks, scratch
+from tf_graft.core import patterns, scratch
 from tf_graft.core.parameters import Parameter
 from tf_graft.core.point import Point, Step
 from tf_graft.core.slots import Slot
@@ -148,7 +148,7 @@ class Algorithm:
 
     def undecayed(self, path: str) -> bool:
         """Whether the variable of that path is excluded from weight decay."""
-        return checks.matches(path, self.undecayed_paths)
+        return patterns.matches(path, self.undecayed_paths)
 
     def step_rate(self, p: Point) -> tf.Tensor:
         """The rate that the step at a point is proportional to: the learning rate."""

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tf_graft.core import checks
+from tf_graft.core import checks, patterns
 from tf_graft.core.checks import shown
 
 
@@ -89,7 +89,7 @@ def warn_of_idle_patterns(optimizer: Any, paths: Sequence[str]) -> None:
     for option in options:
         if isinstance(option, Checked) and option.holds_patterns:
             for pattern in getattr(optimizer, option.kept_as) or ():
-                if not any(checks.matches(path, [pattern]) for path in paths):
+                if not any(patterns.matches(path, [pattern]) for path in paths):
                     _warn(f"{type(optimizer).__name__}({option.name}=...)", pattern, paths)
 
 

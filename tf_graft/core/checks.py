@@ -7,7 +7,6 @@ returns the value as a plain Python object, so that configs hold only plain valu
 import inspect
 import math
 import numbers
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, overload
 
@@ -15,10 +14,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_graft.core import patterns as expressions
+from tf_graft.core.media import for_message
+
 T = TypeVar("T")
 LEAST = 2.0**-126  # float32's smallest normal number; TensorFlow flushes smaller ones to zero
 MOST_WHOLE = 2**53  # float64 represents every whole number up to here
-LONGEST = 200  # how many characters of a value a message shows
 
 
 class CheckpointError(ValueError):
@@ -28,10 +29,10 @@ class CheckpointError(ValueError):
 def shown(value: object, form: Callable[[object], str] = repr) -> str:
     """A value as messages show it: on one line, truncated if it is long."""
     try:
-        text = " ".join(form(value).split())
+        text = form(value)
     except ValueError:  # Python does not print whole numbers of more than 4,300 digits
         text = f"<{type(value).__name__} of more digits than Python shows>"
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+    return for_message(text)
 
 
 @overload
@@ -181,12 +182,8 @@ def patterns(owner: str, name: str, value: object, *, optional: bool = False) ->
     for pattern in result:
         if not isinstance(pattern, str):
             raise TypeError(f"{where}: {shown(pattern)} is not a pattern (a string).")
-        try:
-            re.compile(pattern)
-        except (re.error, OverflowError, RecursionError) as error:
-            raise ValueError(
-                f"{where}: {shown(pattern)} is not a regular expression: {error}."
-            ) from None
+        if problem := expressions.fault(pattern):
+            raise ValueError(f"{where}: {shown(pattern)} {shown(problem, str)}.")
     return result
 
 
@@ -222,15 +219,6 @@ def as_constructed(holder: object, name: str, value: object) -> Any:
     if name not in held or any(argument is holder for argument in held.values()):
         return value
     return getattr(type(holder)(**{**held, name: value}), name)
-
-
-def matches(path: str, expressions: Iterable[str]) -> bool:
-    """Whether any of the regular expressions matches somewhere in a variable's path.
-
-    A shard of a variable (`dense/bias/part_0`) has the path of the whole variable.
-    """
-    whole = re.sub(r"/part_\d+$", "", path)
-    return any(re.search(expression, whole) for expression in expressions)
 
 
 def _range(low: float | None, high: float | None, open_low: bool, open_high: bool) -> str:

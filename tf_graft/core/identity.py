@@ -6,7 +6,7 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
-from tf_graft.core.checks import CheckpointError
+from tf_graft.core.checks import CheckpointError, shown
 from tf_graft.core.types import Config
 
 Named = dict[str, keras.Variable]
@@ -54,7 +54,7 @@ class Identity(tf.train.experimental.PythonState):
             if not all(type(length) is int and length >= 0 for length in lengths):
                 raise TypeError(f"{lengths} are no lengths")
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise damaged(self.owner, f"it does not say whose it is ({error!r})") from None
+            raise damaged(self.owner, f"it does not say whose it is ({shown(error)})") from None
         if owner != self.owner:
             raise CheckpointError(
                 f"{self.owner}: what was saved is the state of {owner}; nothing was loaded."

@@ -19,7 +19,7 @@ def _number(**bounds: Any) -> Check:
 
 def _numbers(owner: str, name: str, value: object) -> list[float]:
     if not isinstance(value, list | tuple):
-        raise TypeError(f"{owner}({name}={value!r}): {name} must be a list of numbers.")
+        raise TypeError(f"{owner}({name}={checks.shown(value)}): {name} must be a list of numbers.")
     return [checks.number(owner, name, each) for each in value]
 
 

@@ -64,7 +64,7 @@ def layout_of(where: str, axes: Sequence[str | None], mesh: dtensor.Mesh) -> dte
     for name in specs:
         if name != dtensor.UNSHARDED and name not in mesh.dim_names:
             raise ValueError(
-                f"{where}: the mesh has no dimension {name!r}, only "
+                f"{where}: the mesh has no dimension {shown(name)}, only "
                 f"{', '.join(map(repr, mesh.dim_names))}."
             )
         if name != dtensor.UNSHARDED and specs.count(name) > 1:

@@ -13,7 +13,7 @@ from tf_graft.core.mesh_tensors import from_mesh, to_mesh
 from tf_graft.core.types import TensorLike
 
 
-class MeshStorage(dtensor.DVariable):
+class MeshStorage(keras_contract.SavedAsTwin):
     """A `DVariable` that can be read and assigned as a whole, as Keras does.
 
     A function that uses it must use no variable off the mesh, which TensorFlow would update once
@@ -45,6 +45,12 @@ class MeshStorage(dtensor.DVariable):
         keras_contract.check_captured(functools.partial(_check, self.name.partition(":")[0]))
         return super().handle
 
+    def twin(self) -> dtensor.DVariable:
+        """The same variable, as a checkpoint uses it."""
+        twin = object.__new__(_InCheckpoint)
+        twin.__dict__.update(self.__dict__)
+        return twin
+
     def numpy(self) -> np.ndarray:
         """The whole value."""
         return from_mesh(self.read_value()).numpy()
@@ -68,6 +74,21 @@ class MeshStorage(dtensor.DVariable):
         return tensor if dtensor.is_dtensor(tensor) else to_mesh(tensor, self.layout)
 
 
+class _InCheckpoint(dtensor.DVariable):
+    """A variable on a mesh in TensorFlow's functions that save and restore a checkpoint.
+
+    They read each variable once, or assign it what the file holds, so variables off the mesh may be
+    there: the result is the same on every device.
+    """
+
+    @property
+    def handle(self) -> tf.Tensor:
+        """Every operation on the variable takes it: from then on the function is checked."""
+        mine = self.name.partition(":")[0]
+        keras_contract.check_captured(functools.partial(_check_in_checkpoint, mine))
+        return super().handle
+
+
 def filled(
     layout: dtensor.Layout,
     initializer: Callable[..., tf.Tensor],
@@ -86,13 +107,24 @@ def filled(
     return MeshStorage(start, layout, name)
 
 
-def _check(mine: str, handle: tf.Tensor, name: str | None) -> None:
+def _check(mine: str, tensor: tf.Tensor, name: str | None) -> None:
     """Refuses a variable off the mesh in a function that uses `mine`, which is on the mesh."""
-    if "CUSTOM" not in handle.device:
+    if tensor.dtype == tf.resource and "CUSTOM" not in tensor.device:
         raise ValueError(
             f"{mine} is on a mesh, and the function that uses it also uses "
             f"{name or 'a variable, table or iterator'}, which is not: it would be updated once "
-            "per device. Put it on the mesh (tf_graft.dtensor.replicate), or use it outside the "
-            "function. The variables of an optimizer of Keras' cannot go there: use its "
-            "counterpart in tf_graft, or tf_graft.wrap(optimizer)."
+            "per device. Put it on the mesh (as a keras.Variable or a metric, by "
+            "tf_graft.dtensor.replicate), or use it outside the function. The variables of an "
+            "optimizer of Keras' cannot go there: use its counterpart in tf_graft, or "
+            "tf_graft.wrap(optimizer)."
+        )
+
+
+def _check_in_checkpoint(mine: str, tensor: tf.Tensor, _: str | None) -> None:
+    """Refuses a tensor off the mesh that is neither a variable nor a scalar, beside `mine`."""
+    alike = keras_contract.is_variable(tensor) or (tensor.dtype != tf.resource and not tensor.ndim)
+    if not alike and "CUSTOM" not in tensor.device:
+        raise RuntimeError(  # in place of a ValueError TensorFlow would raise one of its own
+            f"{mine} is on a mesh, and a checkpoint of it cannot also hold a table or an iterator, "
+            "which DTensor does not restore: save that in a tf.train.Checkpoint of its own."
         )

@@ -4,7 +4,9 @@ import difflib
 import inspect
 import re
 from collections.abc import Iterable, Mapping
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+from tf_graft.core.checks import shown
 
 T = TypeVar("T")
 
@@ -102,7 +104,7 @@ class Registry(Generic[T]):
             if near
             else f"known are {', '.join(sorted(self._classes))}."
         )
-        return ValueError(f"{owner}('{name}'): there is no such {self._kind}; {hint}")
+        return ValueError(f"{owner}({shown(name)}): there is no such {self._kind}; {hint}")
 
 
 def refuse_unknown(where: str, known: Iterable[str], given: Iterable[str]) -> None:
@@ -112,10 +114,10 @@ def refuse_unknown(where: str, known: Iterable[str], given: Iterable[str]) -> No
         ValueError: There are some; the message is a sentence with `where` as its subject.
     """
     known = list(known)
-    unknown = [repr(name) for name in given if name not in known]
+    unknown = [name for name in given if name not in known]
     if unknown:
         raise ValueError(
-            f"{where} does not take {', '.join(unknown)}; it takes {', '.join(known)}."
+            f"{where} does not take {shown(unknown, _joined)}; it takes {', '.join(known)}."
         )
 
 
@@ -129,11 +131,15 @@ def refuse_missing(
     """
     given = set(given)
     missing = [
-        repr(name)
+        name
         for name, parameter in parameters.items()
         if parameter.default is parameter.empty
         and parameter.kind is not parameter.VAR_KEYWORD
         and name not in given
     ]
     if missing:
-        raise ValueError(f"{where} also needs {', '.join(missing)}.")
+        raise ValueError(f"{where} also needs {shown(missing, _joined)}.")
+
+
+def _joined(names: Any) -> str:
+    return ", ".join(map(repr, names))

@@ -1,8 +1,47 @@
 """Optimizers within optimizers: in wrappers, in AGN, and in what Keras puts around one."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import keras
+
+DEEPEST = 16  # optimizers within one another
+
+
+def refuse_deep(owner: str, given: Any) -> None:
+    """Refuses a config of optimizers within one another that Python's stack would not hold.
+
+    Raises:
+        ValueError: there are more than `DEEPEST`; the message begins with `owner`.
+    """
+    depth = 0
+    level = [given]
+    while level := [held for one in level for held in _held(one)]:
+        depth += 1
+        if depth > 4 * DEEPEST:  # a serialized optimizer is two dicts, and its arguments hold more
+            raise _too_deep(owner)
+
+
+def refuse_deep_around(owner: str, child: keras.optimizers.Optimizer) -> None:
+    """Refuses to put a further optimizer around one.
+
+    Raises:
+        ValueError: there would be more than `DEEPEST`; the message begins with `owner`.
+    """
+    level = [child]
+    for _ in range(DEEPEST - 1):
+        level = [inner for outer in level for inner in _directly_in(outer)]
+    if level:
+        raise _too_deep(owner)
+
+
+def _too_deep(owner: str) -> ValueError:
+    return ValueError(f"{owner}: optimizers can be nested {DEEPEST} deep.")
+
+
+def _held(given: Any) -> list[Any]:
+    held = given.values() if isinstance(given, Mapping) else given
+    return [one for one in held if isinstance(one, Mapping | list | tuple)]
 
 
 def nested(optimizer: keras.optimizers.Optimizer) -> Iterator[keras.optimizers.Optimizer]:

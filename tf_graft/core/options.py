@@ -202,7 +202,7 @@ def _refuse_unknown(owner: str, own: Iterable[str], given: Iterable[str]) -> Non
             hint = f"; did you mean {near[0]}?" if near else "."
             if name == "decay":  # which older optimizers had
                 hint = f"; a rate that decays is a schedule: {DECAYING}."
-            raise TypeError(f"{owner}({name}=...): there is no such argument{hint}")
+            raise TypeError(f"{owner}({shown(name, str)}=...): there is no such argument{hint}")
 
 
 def _refuse_two_clips(owner: str, given: Mapping[str, Any]) -> None:

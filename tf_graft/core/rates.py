@@ -143,7 +143,7 @@ def deserialized(where: str, config: dict[str, Any]) -> Any:
         reason = shown(error, str).rstrip(".")
         raise ValueError(f"{where}: it describes no schedule: {reason}.") from None
     if not isinstance(found, LearningRateSchedule):
-        raise TypeError(f"{where}: {config.get('class_name')!r} is not a schedule.")
+        raise TypeError(f"{where}: {shown(config.get('class_name'))} is not a schedule.")
     return found
 
 

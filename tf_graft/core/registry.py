@@ -9,6 +9,7 @@ import keras
 from tf_graft.core import keras_arguments, keras_contract
 from tf_graft.core.checks import shown
 from tf_graft.core.names import PACKAGE, Registry, refuse_missing, snake_case
+from tf_graft.core.nesting import refuse_deep
 
 Class = TypeVar("Class", bound=type)
 OURS: Registry[keras.optimizers.Optimizer] = Registry("optimizer")
@@ -63,17 +64,19 @@ def resolve(identifier: Any) -> keras.optimizers.Optimizer:
         return identifier
     if isinstance(identifier, str):
         return find(identifier)()
+    if isinstance(identifier, Mapping):
+        refuse_deep("get", identifier)
     if isinstance(identifier, Mapping) and isinstance(identifier.get("class_name"), str):
         if identifier.get("module") or identifier.get("registered_name"):
             return deserialize(identifier)
         config = identifier.get("config", {})
         if not isinstance(config, Mapping):
-            raise TypeError(f"get({identifier!r}): 'config' must be a dict.")
+            raise TypeError(f"get({shown(identifier)}): 'config' must be a dict.")
         return find(identifier["class_name"]).from_config(dict(config))
     if isinstance(identifier, Mapping) and isinstance(identifier.get("name"), str):
         return _made({**identifier})
     raise TypeError(
-        f"get({identifier!r}): an optimizer, a name, or a dict with 'name' or 'class_name' is "
+        f"get({shown(identifier)}): an optimizer, a name, or a dict with 'name' or 'class_name' is "
         "wanted."
     )
 
@@ -81,7 +84,7 @@ def resolve(identifier: Any) -> keras.optimizers.Optimizer:
 def _made(config: dict[str, Any]) -> keras.optimizers.Optimizer:
     name = config.pop("name")
     cls = find(name)
-    refuse_missing(f"get('{name}'): it", inspect.signature(cls).parameters, config)
+    refuse_missing(f"get({shown(name)}): it", inspect.signature(cls).parameters, config)
     return cls(**(keras_arguments.checked(cls, config) if is_of_keras(cls) else config))
 
 
@@ -91,7 +94,13 @@ def is_of_keras(cls: type) -> bool:
 
 
 def serialize(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
-    """The optimizer as plain values, from which `deserialize` makes an equal one, unbuilt."""
+    """The optimizer as plain values, from which `deserialize` makes an equal one, unbuilt.
+
+    Raises:
+        TypeError: it is no optimizer.
+    """
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise TypeError(f"serialize({shown(optimizer)}): an optimizer is wanted.")
     return keras.saving.serialize_keras_object(optimizer)
 
 
@@ -103,20 +112,21 @@ def deserialize(config: Mapping[str, Any]) -> keras.optimizers.Optimizer:
         ValueError: the config describes something else, or a class that is not registered.
     """
     if not isinstance(config, Mapping):
-        raise TypeError(f"deserialize({config!r}): a dict is wanted, as serialize returns.")
+        raise TypeError(f"deserialize({shown(config)}): a dict is wanted, as serialize returns.")
+    refuse_deep("deserialize", config)
     try:
         result = keras.saving.deserialize_keras_object(dict(config))
     except TypeError as error:
-        name = config.get("registered_name")
-        of_keras = str(config.get("module")).startswith("keras")
-        if not name or of_keras or keras.saving.get_registered_object(name) is not None:
+        name = config.get("class_name")
+        if f"Could not locate class '{name}'" not in str(error):
             raise
+        name = config.get("registered_name") or name
         raise ValueError(
-            f"deserialize: there is no optimizer class '{name}'; put @tf_graft.register above the "
-            "class, and import the module that it is in."
+            f"deserialize: there is no optimizer class {shown(name)}; put @tf_graft.register above "
+            "the class, and import the module that it is in."
         ) from error
     if not isinstance(result, keras.optimizers.Optimizer):
-        raise ValueError(f"deserialize: {config.get('class_name')!r} is not an optimizer.")
+        raise ValueError(f"deserialize: {shown(config.get('class_name'))} is not an optimizer.")
     return result
 
 
@@ -146,6 +156,7 @@ def find(name: str) -> type[keras.optimizers.Optimizer]:
         scales = issubclass(stock, keras.optimizers.LossScaleOptimizer)
         hint = "to scale the loss there is mixed_precision" if scales else "wrap what is in it"
         raise ValueError(
-            f"get('{name}'): it has a method '{way}' of its own, so it cannot be wrapped; {hint}."
+            f"get({shown(name)}): it has a method '{way}' of its own, so it cannot be wrapped; "
+            f"{hint}."
         )
     return stock

@@ -5,6 +5,7 @@ from typing import cast
 
 from tensorflow.experimental import dtensor
 
+from tf_graft.core.checks import shown
 from tf_graft.core.mesh_arguments import MeshLike, as_mesh
 from tf_graft.core.types import Structure
 from tf_graft.dtensor.feed import Feed
@@ -96,6 +97,6 @@ def check_batch_dim(owner: str, mesh: dtensor.Mesh, batch_dim: str | None) -> No
     """Refuses the name of a dimension that the mesh does not have."""
     if batch_dim is not None and batch_dim not in mesh.dim_names:
         raise ValueError(
-            f"{owner}(batch_dim={batch_dim!r}): the mesh has no such dimension, only "
+            f"{owner}(batch_dim={shown(batch_dim)}): the mesh has no such dimension, only "
             f"{', '.join(map(repr, mesh.dim_names))}; None gives every device the whole batch."
         )

@@ -57,8 +57,8 @@ def in_own_words(
         )
     if batch_dim not in ("batch", given.batch_dim_name):
         raise ValueError(
-            f"distribute(batch_dim={batch_dim!r}): the {type(given).__name__} divides batches over "
-            f"{given.batch_dim_name!r}; leave out batch_dim."
+            f"distribute(batch_dim={shown(batch_dim)}): the {type(given).__name__} divides batches "
+            f"over {shown(given.batch_dim_name)}; leave out batch_dim."
         )
     local_batches = local_batches or not given.auto_shard_dataset
     return Distribution(_found(model, given), given.batch_dim_name, local_batches)

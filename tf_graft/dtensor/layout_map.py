@@ -1,12 +1,11 @@
 """The layouts of a model's variables on a mesh, by path."""
 
-import re
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 
 import keras
 from tensorflow.experimental import dtensor
 
-from tf_graft.core import checks
+from tf_graft.core import checks, patterns
 from tf_graft.core.checks import shown
 from tf_graft.core.mesh_arguments import (
     LayoutLike,
@@ -76,12 +75,8 @@ class LayoutMap(MutableMapping[str, dtensor.Layout]):
             raise TypeError(f"LayoutMap[{shown(pattern)}]: an expression must be text.")
         if pattern in self._layouts:
             raise ValueError(f"LayoutMap['{pattern}']: it is set already; `del` it first.")
-        try:
-            re.compile(pattern)
-        except (re.error, OverflowError, RecursionError) as error:
-            raise ValueError(
-                f"LayoutMap['{pattern}']: it is not a regular expression: {error}."
-            ) from None
+        if problem := patterns.fault(pattern):
+            raise ValueError(f"LayoutMap[{shown(pattern)}]: it {shown(problem, str)}.")
         self._layouts[pattern] = self._checked(pattern, layout)
 
     def __getitem__(self, path: str) -> dtensor.Layout | None:
@@ -114,7 +109,7 @@ class LayoutMap(MutableMapping[str, dtensor.Layout]):
         """
         if path in self._layouts:
             return path
-        matching = [pattern for pattern in self._layouts if re.search(pattern, path)]
+        matching = [pattern for pattern in self._layouts if patterns.found(pattern, path)]
         if len(matching) > 1:
             listed = " and ".join(f"'{pattern}'" for pattern in matching)
             raise ValueError(

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from tf_graft.core import keras_contract, slots
+from tf_graft.core.checks import shown
 from tf_graft.core.mesh_arguments import MeshLike, as_mesh
 from tf_graft.core.mesh_storage import MeshStorage
 
@@ -88,7 +89,7 @@ def _variables(target: keras.Variable | keras.metrics.Metric) -> list[keras.Vari
 
 
 def _check(target: object, mesh: dtensor.Mesh) -> None:
-    owner = f"replicate({target!r})"
+    owner = f"replicate({shown(target)})"
     if not isinstance(target, keras.metrics.Metric | keras.Variable):
         instead = " Make a keras.Variable of it." if isinstance(target, tf.Variable) else ""
         raise TypeError(f"{owner}: it must be a keras.metrics.Metric or a keras.Variable.{instead}")

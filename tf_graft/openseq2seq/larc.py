@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from tf_graft.core.checks import shown
 from tf_graft.core.types import Config
 
 # For each of them, the argument of LARC and its type.
@@ -23,7 +24,9 @@ def arguments(params: Mapping[str, object]) -> Config:
             raise ValueError(f"{call}Unknown parameter: {key}; there are {', '.join(NAMES)}.")
         kind = NAMES[key][1]
         if key == "larc_mode" and value not in ("clip", "scale"):
-            raise ValueError(f"{call}larc_mode has to be one of ['clip', 'scale'], not {value!r}.")
+            raise ValueError(
+                f"{call}larc_mode has to be one of ['clip', 'scale'], not {shown(value)}."
+            )
         if not isinstance(value, kind):
-            raise ValueError(f"{call}{key} has to be of type {kind}, not {value!r}.")
+            raise ValueError(f"{call}{key} has to be of type {kind}, not {shown(value)}.")
     return {NAMES[key][0]: value for key, value in params.items()}

@@ -1,14 +1,13 @@
 """OpenSeq2Seq's `optimize_loss`: one call makes a training step of a loss."""
 
 import contextlib
-import re
 from collections.abc import Callable, Mapping, Sequence
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_graft.core import checks, matching
+from tf_graft.core import checks, matching, patterns
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.parameters import paths
 from tf_graft.core.types import Config, TensorLike, VariableLike
@@ -171,7 +170,8 @@ def _scaler(
         return AutomaticLossScaler(loss_scaling, params)
     if params:
         raise ValueError(
-            f"optimize_loss(loss_scaling={loss_scaling!r}, loss_scaling_params={params}): only "
+            f"optimize_loss(loss_scaling={checks.shown(loss_scaling)}, loss_scaling_params="
+            f"{checks.shown(params)}): only "
             "'Backoff' and 'LogMax' take parameters."
         )
     return loss_scaling
@@ -223,7 +223,7 @@ def _variables(
     if freeze is not None:
         checks.patterns("optimize_loss", "freeze_variables_regex", [freeze])
         named = zip(paths(variables), variables, strict=True)
-        variables = [variable for path, variable in named if not re.match(freeze, path)]
+        variables = [variable for path, variable in named if not patterns.found(freeze, path, True)]
     if not variables:
         raise ValueError("optimize_loss: no variable is left to train.")
     return variables

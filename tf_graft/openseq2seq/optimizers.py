@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tf_graft.compose.of_keras import wrap
 from tf_graft.core import registry
+from tf_graft.core.checks import shown
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.types import Config, RateLike, TensorLike
 from tf_graft.optimizers import SGD, Adagrad, Adam, AdamW, Momentum, NovoGrad, RMSprop
@@ -89,7 +90,7 @@ def rate_of(decay: object) -> RateLike:
         return decay
     if not callable(decay):
         raise TypeError(
-            f"optimize_loss(learning_rate_decay_fn={decay!r}): learning_rate_decay_fn must be "
+            f"optimize_loss(learning_rate_decay_fn={shown(decay)}): learning_rate_decay_fn must be "
             "a function of the step, a schedule or a number."
         )
     return OfStep(decay)
@@ -123,7 +124,7 @@ def build(
         optimizer = named.make
     if not inspect.isclass(optimizer) or not issubclass(optimizer, keras.optimizers.Optimizer):
         raise TypeError(
-            f"optimize_loss(optimizer={optimizer!r}): optimizer must be a name, a class or an "
+            f"optimize_loss(optimizer={shown(optimizer)}): optimizer must be a name, a class or an "
             "optimizer."
         )
     cls: type[keras.optimizers.Optimizer] = optimizer

@@ -38,7 +38,7 @@ def checked(names: Sequence[str] | None) -> tuple[str, ...]:
     for name in names:
         if name not in NAMES:
             raise ValueError(
-                f"optimize_loss(summaries={names!r}): Summaries should be one of "
+                f"optimize_loss(summaries={checks.shown(names)}): Summaries should be one of "
                 f"[{', '.join(NAMES)}], you provided {name}."
             )
     return tuple(names)

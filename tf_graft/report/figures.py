@@ -6,6 +6,7 @@ from typing import Literal
 import numpy as np
 from matplotlib.figure import Figure
 
+from tf_graft.core.media import for_figure
 from tf_graft.report.graft_report import GraftReport, Layer
 
 MAGNITUDE, DIRECTION, RATIO, OTHER = "#4269d0", "#e8743b", "#3ca951", "#999999"
@@ -22,9 +23,11 @@ def ratios(report: GraftReport, layers: Sequence[Layer], width: float, height: f
     steps, named, others = report.records.steps, speaking[: len(NAMED)], speaking[len(NAMED) :]
     for rank, (path, color) in enumerate(zip(named, NAMED, strict=False)):
         curve = report.ratio[:, report.paths.index(path)]
-        axis.plot(steps, curve, color=color, linewidth=1.4, label=path, zorder=4 - rank / 10)
+        axis.plot(
+            steps, curve, color=color, linewidth=1.4, label=for_figure(path), zorder=4 - rank / 10
+        )
     axis.plot(steps, report.common, "k", linewidth=2, label="common to all layers", zorder=5)
-    label = others[0] if len(others) == 1 else f"{len(others)} other layers"
+    label = for_figure(others[0]) if len(others) == 1 else f"{len(others)} other layers"
     for path in others:
         curve = report.ratio[:, report.paths.index(path)]
         axis.plot(steps, curve, color=OTHER, linewidth=0.7, label=label, zorder=2)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tf_graft.report.rate_checks import STEEPEST
 from tf_graft.report.rates import MeasuredRates
 from tf_graft.report.variance import parts
 
@@ -32,6 +33,7 @@ def power_law(paths: Sequence[str], steps: np.ndarray, logs: np.ndarray) -> Meas
     offsets = log_steps - reference
     squares = float(offsets @ offsets)
     exponent = float(offsets @ shared) / squares if squares else 0.0
+    exponent = min(max(exponent, -STEEPEST), STEEPEST)
     return MeasuredRates(
         "power_law",
         _rates(paths, logs),

@@ -8,6 +8,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import tensorflow as tf
 
+from tf_graft.core.checks import shown
 from tf_graft.report import fits, records
 from tf_graft.report.errors import ReportError
 from tf_graft.report.rate_checks import KINDS
@@ -138,7 +139,7 @@ class GraftReport:
             ReportError: the graft's learning rate was always 0.
         """
         if kind not in KINDS:
-            raise ValueError(f"rates(kind={kind!r}): kind must be one of {', '.join(KINDS)}.")
+            raise ValueError(f"rates(kind={shown(kind)}): kind must be one of {', '.join(KINDS)}.")
         at = self.records.learning_rate > 0
         if not at.any():
             raise ReportError("the graft's learning rate was always 0.")
@@ -151,7 +152,10 @@ class GraftReport:
             return fits.everywhere(rate * magnitude, direction)
         speaking = [path for path in self.paths if path not in self.silent]
         logs = self._logs[at] + np.log(rate)
-        fitted = fits.FITS[kind](speaking, self.records.steps[at].astype(float), logs)
+        try:
+            fitted = fits.FITS[kind](speaking, self.records.steps[at].astype(float), logs)
+        except ValueError as error:
+            raise ReportError(f"no {kind} rates fit: {error}") from None
         return replace(fitted, rates=self._bounded(fitted.rates))
 
     def _bounded(self, rates: Mapping[str, float]) -> dict[str, float]:

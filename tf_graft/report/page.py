@@ -1,13 +1,13 @@
 """A report as one self-contained HTML file."""
 
 import base64
-import html
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from tf_graft.core.media import for_html
 from tf_graft.report import figures, findings
 from tf_graft.report.errors import write_whole
 from tf_graft.report.findings import times
@@ -41,10 +41,10 @@ def write(report: GraftReport, path: Path, title: str) -> None:
     layers = report.layers()
     of_what = f"{header.magnitude}'s length along {header.direction}'s direction"
     parts = [
-        f"<h1>{html.escape(title)}: what the graft measured</h1>",
-        f"<p>{html.escape(of_what)}, {len(report.records.steps):,} records to step "
+        f"<h1>{for_html(title)}: what the graft measured</h1>",
+        f"<p>{for_html(of_what)}, {len(report.records.steps):,} records to step "
         f"{report.records.steps[-1]:,}.</p>",
-        *(f"<p>{html.escape(text)}</p>" for text in findings.findings(report)),
+        *(f"<p>{for_html(text)}</p>" for text in findings.findings(report)),
         _bar(report),
         "<h2>The ratio over training</h2>",
         _image(
@@ -60,7 +60,7 @@ def write(report: GraftReport, path: Path, title: str) -> None:
         _panels(report, layers),
     ]
     device = '<meta name="viewport" content="width=device-width, initial-scale=1">'
-    head = f"<meta charset=utf-8>{device}<title>{html.escape(title)}</title><style>{STYLE}</style>"
+    head = f"<meta charset=utf-8>{device}<title>{for_html(title)}</title><style>{STYLE}</style>"
     text = f"<!doctype html><html lang=en>{head}\n" + "\n".join(parts) + "</html>\n"
     write_whole(path, text)
 
@@ -102,10 +102,10 @@ def _table(layers: Sequence[Layer]) -> str:
 def _rows(
     names: Iterable[str], rows: Sequence[Sequence[str]], silent: Sequence[bool] | None = None
 ) -> str:
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
+    head = "".join(f"<th>{for_html(name)}</th>" for name in names)
     body = "".join(
         f"<tr{' class=silent' if silent and silent[i] else ''}>"
-        + "".join(f"<td>{html.escape(cell)}</td>" for cell in row)
+        + "".join(f"<td>{for_html(cell)}</td>" for cell in row)
         + "</tr>"
         for i, row in enumerate(rows)
     )
@@ -115,7 +115,7 @@ def _rows(
 def _panels(report: GraftReport, layers: Sequence[Layer]) -> str:
     """Makes a grid with one figure for each layer, its name above it."""
     shown = [
-        f"<figure><figcaption>{html.escape(layer.path)}{' (silent)' if layer.silent else ''}"
+        f"<figure><figcaption>{for_html(layer.path)}{' (silent)' if layer.silent else ''}"
         f"</figcaption>{_image(figures.panel(report, layer), f'Norms and ratio of {layer.path}')}"
         "</figure>"
         for layer in layers[:MOST_PANELS]
@@ -126,7 +126,7 @@ def _panels(report: GraftReport, layers: Sequence[Layer]) -> str:
 def _key(names: Mapping[str, str]) -> str:
     """Makes a legend from names and their colors."""
     items = [
-        f'<span><i style="background:{color}"></i>{html.escape(name)}</span>'
+        f'<span><i style="background:{color}"></i>{for_html(name)}</span>'
         for name, color in names.items()
     ]
     return f'<p class="key">{"".join(items)}</p>'
@@ -137,7 +137,7 @@ def _image(figure: Figure, alternative: str, narrow: Figure | None = None) -> st
     source = ""
     if narrow is not None:
         source = f'<source media="(max-width: 600px)" srcset="{_data(narrow)}">'
-    image = f'<img alt="{html.escape(alternative)}" src="{_data(figure)}">'
+    image = f'<img alt="{for_html(alternative)}" src="{_data(figure)}">'
     return f"<picture>{source}{image}</picture>"
 
 

@@ -27,9 +27,7 @@ def checked(values: object) -> Config:
     if not isinstance(values, Mapping) or values.get("format") != FORMAT:
         raise ValueError(f"rates have a 'format', which is {FORMAT!r}.")
     kind = values.get("kind")
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise ValueError(f"kind is {str(kind)[:60]!r}; it must be one of {', '.join(KINDS)}.")
-    given, wanted = set(values) - {"format", "kind"}, KEYS[kind]
+    given, wanted = set(values) - {"format", "kind"}, of_kind(kind)
     if given != wanted:
         wrong, problem = min(
             [(str(key), "is unknown") for key in given - wanted]
@@ -43,6 +41,13 @@ def checked(values: object) -> Config:
     if _highest(**arguments) > math.log(LARGEST):
         raise ValueError(f"within {LAST} steps a rate would be above {LARGEST:g}.")
     return {"kind": kind, **arguments}
+
+
+def of_kind(kind: object) -> set[str]:
+    """The names of what belongs to a kind of rates."""
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ValueError(f"kind is {shown(kind)}; it must be one of {', '.join(KINDS)}.")
+    return KEYS[kind]
 
 
 def _highest(
@@ -93,7 +98,7 @@ def _exponent(name: str, value: object) -> float:
 def _rates(name: str, values: object) -> dict[str, float]:
     if not isinstance(values, Mapping) or not values:
         raise ValueError(f"{name} must be a number for each variable.")
-    return {str(path): _rate(f"the rate of '{path}'", value) for path, value in values.items()}
+    return {str(path): _rate(f"the rate of {shown(path)}", value) for path, value in values.items()}
 
 
 def _numbers(name: str, values: object) -> tuple[float, ...]:

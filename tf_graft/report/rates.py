@@ -11,10 +11,11 @@ import numpy as np
 import tensorflow as tf
 
 from tf_graft.core import numerics
+from tf_graft.core.checks import shown
 from tf_graft.core.state import renamed
 from tf_graft.core.types import Config
 from tf_graft.report.errors import ReportError, difference, write_whole
-from tf_graft.report.rate_checks import FORMAT, KEYS, checked
+from tf_graft.report.rate_checks import CHECKS, FORMAT, KEYS, checked, of_kind
 from tf_graft.report.rows import checksum
 
 MAX_BYTES = 16 * 1024 * 1024
@@ -44,6 +45,9 @@ class MeasuredRates:
         reference_step: the step at which the power law is 1, above 0.
         exponent: the exponent of the power law, in [-100, 100].
 
+    Raises:
+        ValueError: an unknown kind; an argument of its kind that is no number, or out of range.
+
     Example:
         >>> rates = MeasuredRates("power_law", {"w": 0.5}, reference_step=4.0, exponent=-0.5)
         >>> round(0.5 * float(rates.course(tf.constant(16.0))), 4)
@@ -57,6 +61,18 @@ class MeasuredRates:
     curve: Sequence[float] = ()
     reference_step: float = 1.0
     exponent: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuses what can be no rates.
+
+        Raises:
+            ValueError: an unknown kind, or an argument of it that is no number or out of range.
+        """
+        try:
+            for name in of_kind(self.kind):
+                CHECKS[name](name, getattr(self, name))
+        except ValueError as error:
+            raise ValueError(f"MeasuredRates: {error}") from None
 
     def course(
         self, t: tf.Tensor, constant: Callable[..., tf.Tensor] = tf.constant
@@ -98,9 +114,9 @@ class MeasuredRates:
 
     def to_dict(self) -> Config:
         """Returns the rates as plain values, the content of a rates file."""
-        named = {f.name: getattr(self, f.name) for f in fields(self) if f.name in KEYS[self.kind]}
-        plain = {k: dict(v) if k == "rates" else v for k, v in named.items()}
-        plain |= {k: list(named[k]) for k in ("steps", "curve") if k in named}
+        held = {f.name: getattr(self, f.name) for f in fields(self) if f.name in KEYS[self.kind]}
+        plain = {k: dict(v) if k == "rates" else v for k, v in held.items()}
+        plain |= {k: list(held[k]) for k in ("steps", "curve") if k in held}
         return {"format": FORMAT, "kind": self.kind, **plain}
 
     @classmethod
@@ -139,7 +155,7 @@ class MeasuredRates:
                 text = file.read(MAX_BYTES + 1)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            raise ReportError(f"{path}: {reason.lower()}.") from None
+            raise ReportError(f"{shown(path, str)}: {reason.lower()}.") from None
         if len(text) > MAX_BYTES:
             raise ReportError(f"{path}: a rates file is at most {MAX_BYTES >> 20} MiB long.")
         try:
@@ -166,14 +182,14 @@ def _without_repetition(pairs: list[tuple[str, object]]) -> Config:
     if len(values) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{twice!r} occurs twice")
+        raise ValueError(f"{shown(twice)} occurs twice")
     return values
 
 
 def __getattr__(name: str) -> type[MeasuredRates]:
     """Resolves the name that `MeasuredRates` had up to version 0.1."""
     if name != "LayerwiseRates":
-        raise AttributeError(f"module 'tf_graft.report' has no attribute {name!r}")
+        raise AttributeError(f"module 'tf_graft.report' has no attribute {shown(name)}")
     warnings.warn(
         "tf_graft.report.LayerwiseRates is deprecated; use tf_graft.report.MeasuredRates.",
         DeprecationWarning,

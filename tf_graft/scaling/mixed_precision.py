@@ -6,11 +6,13 @@ import keras
 
 from tf_graft.compose.wrapper import Around
 from tf_graft.core import keras_contract
+from tf_graft.core.checks import shown
 from tf_graft.core.options import Common
 from tf_graft.core.registry import register
 from tf_graft.core.types import Config, OptimizerLike, RateLike
 from tf_graft.scaling import registry
 from tf_graft.scaling.loss_scaling import LossScaling, ScaledOnce, variables_of
+from tf_graft.scaling.scaler import LossScaler
 
 
 @register
@@ -73,7 +75,7 @@ class MixedPrecision(Around, keras_contract.ScalesLoss):
         **common: Unpack[Common],
     ):
         super().__init__(optimizer, learning_rate, **common)
-        self.scaler = registry.get(loss_scale)
+        self.scaler = _scaler(type(self).__name__, loss_scale)
         self._scaler_state = variables_of(self.scaler, self.add_scalar)
 
     def scaling(self) -> LossScaling:
@@ -85,3 +87,11 @@ class MixedPrecision(Around, keras_contract.ScalesLoss):
 
     def arguments(self) -> Config:
         return super().arguments() | {"loss_scale": self.scaler, "loss_scale_factor": None}
+
+
+def _scaler(owner: str, given: Any) -> LossScaler:
+    try:
+        return registry.get(given)
+    except (TypeError, ValueError) as error:
+        where = f"{owner}(loss_scale={shown(given)})"
+        raise type(error)(f"{where}: {error}") from None

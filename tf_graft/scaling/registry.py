@@ -54,18 +54,18 @@ def AutomaticLossScaler(
     Reference:
         OpenSeq2Seq, `automatic_loss_scaler.AutomaticLossScaler` (arXiv:1805.10387).
     """
-    call = f"AutomaticLossScaler(algorithm={algorithm!r})"
+    call = f"AutomaticLossScaler(algorithm={shown(algorithm)})"
     if not isinstance(algorithm, str):
         raise TypeError(f"{call}: algorithm must be 'Backoff' or 'LogMax'.")
     if params is not None and not isinstance(params, Mapping):
-        raise TypeError(f"{call}: params is {params!r}; it must be a dict or None.")
+        raise TypeError(f"{call}: params is {shown(params)}; it must be a dict or None.")
     name = algorithm.lower().strip()
     if name not in _PARAMS:
         raise ValueError(f"{call}: Unknown scaling algorithm: {name}; use 'Backoff' or 'LogMax'.")
     given = dict(params or {})
     for key, kind in _PARAMS[name].items():
         if key in given and not isinstance(given[key], kind):
-            raise ValueError(f"{call}: {key} has to be of type {kind}, not {given[key]!r}.")
+            raise ValueError(f"{call}: {key} has to be of type {kind}, not {shown(given[key])}.")
     for key in given:
         if key not in _PARAMS[name]:
             known = ", ".join(_PARAMS[name])
@@ -131,5 +131,5 @@ def _deserialized(config: Mapping[str, object]) -> LossScaler:
             f"scaling.get({shown(config)}): it is not a loss scaler: {reason}."
         ) from None
     if not isinstance(result, LossScaler):
-        raise ValueError(f"scaling.get: {config['class_name']!r} is not a loss scaler.")
+        raise ValueError(f"scaling.get: {shown(config['class_name'])} is not a loss scaler.")
     return result

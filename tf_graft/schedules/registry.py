@@ -100,7 +100,7 @@ def _from_dict(config: Config) -> LearningRateSchedule:
 
 def _build(name: object, arguments: object) -> LearningRateSchedule:
     if not isinstance(name, str):
-        raise TypeError(f"schedules.get: the name is {name!r}; it must be a string.")
+        raise TypeError(f"schedules.get: the name is {shown(name)}; it must be a string.")
     schedule_class = SCHEDULES.get(name)
     if schedule_class is None:
         raise SCHEDULES.unknown("schedules.get", name)

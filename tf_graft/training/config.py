@@ -12,8 +12,17 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from tf_graft.core.media import for_message
 from tf_graft.training import plain_yaml, start
-from tf_graft.training.errors import ConfigError, Key, Source, explain, last_name, shown
+from tf_graft.training.errors import (
+    ConfigError,
+    Key,
+    Source,
+    explain,
+    last_name,
+    override_error,
+    shown,
+)
 from tf_graft.training.schema import OPENSEQ2SEQ, Config, OpenSeq2Seq, RunConfig
 
 MAX_BYTES = 64 * 1024
@@ -43,7 +52,7 @@ def load(
             raw = file.read(-1 if own else MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise ConfigError(f"{path}: {reason[0].lower()}{reason[1:]}.") from None
+        raise ConfigError(f"{for_message(str(path))}: {reason[0].lower()}{reason[1:]}.") from None
     if len(raw) > MAX_BYTES and not own:
         raise ConfigError(f"{path}: a config is at most {MAX_BYTES // 1024} KiB long.")
     try:
@@ -115,7 +124,10 @@ def _override(values: Config, override: str, source: Source) -> None:
     name, _, text = override.partition("=")
     override = " ".join(override.splitlines())
     if not re.fullmatch(r"\w+(\.\w+)*=.*", override):
-        raise ConfigError(f"override '{override}': write section.key=value.")
+        raise override_error(override, "write section.key=value.")
+    if name.count(".") >= plain_yaml.MAX_DEPTH:
+        message = f"values are nested more than {plain_yaml.MAX_DEPTH} deep."
+        raise override_error(override, message)
     key, inner = _way(values, name.split("."), override)
     source.override(key, override)
     inner[key[-1]] = plain_yaml.read(text, source, key)
@@ -129,11 +141,11 @@ def _way(values: Any, names: list[str], override: str) -> tuple[Key, Any]:
         if isinstance(values, list):
             if not name.isdecimal() or int(name) >= len(values):
                 has = f"its values are 0 to {len(values) - 1}" if values else "it is empty"
-                raise ConfigError(f"override '{override}': {last_name(key)} is a list; {has}.")
+                raise override_error(override, f"{last_name(key)} is a list; {has}.")
             part = int(name)
         elif not isinstance(values, dict):
-            message = f"{last_name(key)} is {shown(values)}, which has no '{name}'."
-            raise ConfigError(f"override '{override}': {message}")
+            message = f"{last_name(key)} is {shown(values)}, which has no '{for_message(name)}'."
+            raise override_error(override, message)
         key = (*key, part)
         if depth < len(names):
             if isinstance(values, dict) and values.get(name) is None:
@@ -150,7 +162,8 @@ def _check_values(values: Config, source: Source) -> None:
         if isinstance(value, int | float):
             _check_number(key, value, source)
         if isinstance(value, str) and NUMBER.fullmatch(value) and key[-1] not in ("name", "dir"):
-            raise source.error(key, f"{last_name(key)} is the text '{value}'; write {value}.")
+            text = for_message(value)
+            raise source.error(key, f"{last_name(key)} is the text '{text}'; write {text}.")
         if SERIALIZED.intersection(key):  # Keras would import the module that it names
             raise source.error(key, f"'{last_name(key)}': write a name and its arguments.")
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
+from tf_graft.core.media import for_message
 from tf_graft.training.schema import (
     MODELS,
     OPENSEQ2SEQ,
@@ -48,7 +49,7 @@ class Source:
         """Makes a ConfigError that names the place where `key`, or its section, was set."""
         for end in range(len(key), -1, -1):
             if key[:end] in self.overrides:
-                return ConfigError(f"override '{self.overrides[key[:end]]}': {message}")
+                return override_error(self.overrides[key[:end]], message)
             if key[:end] in self.lines:
                 return ConfigError(f"{self.file}:{self.lines[key[:end]]}: {message}")
         return ConfigError(f"{self.file}: {message}")
@@ -105,13 +106,20 @@ def suggest(word: str, options: Sequence[str]) -> str:
 
 def last_name(key: Key) -> str:
     """Returns the innermost name in a key, by which an error names the value."""
-    return next((part for part in reversed(key) if isinstance(part, str)), "the config")
+    names = (part for part in reversed(key) if isinstance(part, str))
+    return for_message(next(names, "the config"))
+
+
+def override_error(override: str, message: str) -> ConfigError:
+    """Makes a ConfigError about an override."""
+    return ConfigError(f"override '{for_message(override)}': {message}")
 
 
 def _sentence(error: ErrorDetails, key: Key) -> str:
     section = f" in '{last_name(key[:-1])}'" if key[:-1] else ""
     if error["type"] == "extra_forbidden":
-        return f"unknown key '{key[-1]}'{section}; {suggest(str(key[-1]), _known_keys(error))}"
+        unknown = for_message(str(key[-1]))
+        return f"unknown key '{unknown}'{section}; {suggest(unknown, _known_keys(error))}"
     if error["type"] == "missing":
         return f"'{key[-1]}' is missing{section}."
     problem = error["msg"].removeprefix("Value error, ").removeprefix("Input ")

@@ -14,12 +14,18 @@ from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent, Documen
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
+from tf_graft.core.media import for_message
 from tf_graft.training.errors import ConfigError, Key, Source, last_name
 
 Plain: TypeAlias = Any  # dicts, lists and scalars, nested
 
 MAX_DEPTH = 16
-DECIMAL = re.compile(r"[+-]?(0|[1-9][0-9_]*)")
+DECIMALS = {
+    "int": re.compile(r"[+-]?(0|[1-9]\d*(_\d+)*)"),
+    "float": re.compile(
+        r"[+-]?(\d+(_\d+)*\.?|(\d+(_\d+)*)?\.\d+)(e[+-]?\d+)?|[+-]?\.inf|\.nan", re.IGNORECASE
+    ),
+}
 PLAIN = ("null", "bool", "int", "float")  # other untagged scalars are text, also dates
 
 
@@ -47,7 +53,7 @@ def read(text: str, source: Source, key: Key = ()) -> Plain:
         line = text[: error.position].count("\n") + 1
         code = error.character if isinstance(error.character, int) else ord(error.character)
         raise source.at(line, key, f"the character U+{code:04X} is not allowed.") from None
-    except ValueError:
+    except (ValueError, OverflowError):
         raise source.at(None, key, "an escape (\\U...) stands for no character.") from None
 
 
@@ -75,13 +81,16 @@ def _check_events(text: str, source: Source, key: Key) -> None:
     depth = documents = 0
     for event in _yaml().parse(text):
         line = event.start_mark.line + 1
-        documents += isinstance(event, DocumentStartEvent)
+        begins = isinstance(event, DocumentStartEvent)
+        documents += begins
         if documents > 1:
             raise source.at(line, key, "a second document starts here; a config is one.")
+        if begins and event.explicit and source.overridden(key):
+            raise source.at(line, key, "'---' begins a document, and is no value.")
         if getattr(event, "anchor", None):
             raise source.at(line, key, "anchors and aliases (& and *) are not supported.")
         if getattr(event, "tag", None):
-            raise source.at(line, key, f"tags ({event.tag}) are not supported.")
+            raise source.at(line, key, f"tags ({for_message(str(event.tag))}) are not supported.")
         depth += isinstance(event, CollectionStartEvent)
         depth -= isinstance(event, CollectionEndEvent)
         if depth > MAX_DEPTH:
@@ -106,7 +115,7 @@ def _plain(node: Node | None, key: Key, source: Source) -> Plain:
         if name in values:
             first = source.lines.get((*key, name))
             stands = f"; it stands on line {first} too" if first else ""
-            raise source.at(line, key, f"'{name}' is repeated{stands}.")
+            raise source.at(line, key, f"'{for_message(name)}' is repeated{stands}.")
         source.note(line, (*key, name))
         values[name] = _plain(value_node, (*key, name), source)
     return values
@@ -121,7 +130,7 @@ def _scalar(node: ScalarNode, key: Key, source: Source) -> Plain:
     text, kind = node.value, _kind(node)
     if kind not in PLAIN:
         return text
-    if kind == "int" and not DECIMAL.fullmatch(text):
+    if kind in DECIMALS and not DECIMALS[kind].fullmatch(text):
         raise source.error(key, f"{last_name(key)} is {text[:60]}; write it as a decimal number.")
     try:
         return _yaml().constructor.construct_object(node)

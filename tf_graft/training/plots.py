@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from tf_graft.core.media import for_figure
 from tf_graft.core.whole_files import whole
 from tf_graft.training.folder import RunFolder
 from tf_graft.training.log import read
@@ -33,7 +34,7 @@ def draw_run(folder: RunFolder, title: str) -> None:
     axes[-1].set_ylim(bottom=0)
     for axis in axes:
         axis.set_xlim(0, 1.02 * end)  # from the start, however short the run
-    figure.suptitle(title)
+    figure.suptitle(for_figure(title))
     with whole(folder.plot) as part:
         figure.savefig(part, dpi=120)
 
@@ -45,7 +46,7 @@ def draw_schedule(rates: np.ndarray, steps: np.ndarray, title: str, path: Path) 
     _line(axis, steps, rates, color=RATE)
     _label(axis, "learning rate", "step")
     axis.set_ylim(bottom=0)
-    figure.suptitle(title)
+    figure.suptitle(for_figure(title))
     figure.savefig(path, dpi=120)
 
 

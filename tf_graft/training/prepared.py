@@ -15,6 +15,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 from google.protobuf.json_format import ParseError
 
+from tf_graft.core.media import for_message
 from tf_graft.training.builders import SklearnDigits, StdlibText
 from tf_graft.training.errors import ConfigError, Source, suggest
 from tf_graft.training.schema import Data
@@ -58,7 +59,8 @@ def builder(config: Data, source: Source) -> tfds.core.DatasetBuilder:
         hint = suggest(config.name, [*SOURCES, *tfds.list_builders(with_community_datasets=False)])
         hint = hint if hint.startswith("did") else "tf-graft list shows what there is."
         message = (
-            f"no data set '{config.name}', and none is prepared in {folder} (data.dir); {hint}"
+            f"no data set '{for_message(config.name)}', and none is prepared in {folder} "
+            f"(data.dir); {hint}"
         )
         raise source.error(("data", "name"), message) from None
     if not found.is_prepared():

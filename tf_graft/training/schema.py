@@ -3,7 +3,6 @@
 Sizes have limits, so that a config from elsewhere cannot claim the whole machine by mistake.
 """
 
-import re
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -15,6 +14,8 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+
+from tf_graft.training import start
 
 Config = dict[str, Any]  # checked later, by those who take it
 Rate = Annotated[float, Field(ge=0, lt=1)]
@@ -197,12 +198,15 @@ class Mesh(Section):
     @field_validator("layouts")
     @classmethod
     def _are_expressions(cls, layouts: Layouts) -> Layouts:
+        if not layouts:
+            return layouts
+        start.tensorflow()  # no other config needs it to be read
+        from tf_graft.core import patterns
+        from tf_graft.core.checks import shown
+
         for pattern in layouts:
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                message = f"'{pattern}' is not a regular expression: {error}"
-                raise ValueError(message) from None
+            if problem := patterns.fault(pattern):
+                raise ValueError(f"{shown(pattern)} {shown(problem, str)}")
         return layouts
 
 

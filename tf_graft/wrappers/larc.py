@@ -6,7 +6,7 @@ from typing import Any, Unpack
 import tensorflow as tf
 
 from tf_graft.compose.wrapper import Around
-from tf_graft.core import checks, numerics, options
+from tf_graft.core import checks, numerics, options, patterns
 from tf_graft.core.checked import Checked
 from tf_graft.core.point import Point
 from tf_graft.core.registry import register
@@ -106,7 +106,7 @@ class LARC(Around):
 
     def adapts(self, path: str) -> bool:
         """Whether the variable of that path is not excluded."""
-        return not checks.matches(path, self.exclude_from_layer_adaptation)
+        return not patterns.matches(path, self.exclude_from_layer_adaptation)
 
     def ratio(self, g: tf.Tensor, w: tf.Tensor, lr: tf.Tensor) -> tf.Tensor:
         """The `r` of a gradient, weights and the rate: a scalar."""

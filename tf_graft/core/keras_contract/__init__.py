@@ -5,12 +5,19 @@ Nothing else in the package uses one. `names` lists each with its reason, and
 """
 
 from tf_graft.core import environment as environment  # first: what the process must be like
-from tf_graft.core.keras_contract.checkpoints import author_of, held_by, take_for_restored
+from tf_graft.core.keras_contract.checkpoints import (
+    SavedAsTwin,
+    author_of,
+    held_by,
+    take_for_restored,
+)
+from tf_graft.core.keras_contract.expressions import Item, parsed
 from tf_graft.core.keras_contract.graphs import (
     check_captured,
     check_order_on_mesh,
     function_named,
     in_xla,
+    is_variable,
     opaque,
     program_on_mesh,
 )
@@ -51,9 +58,11 @@ from tf_graft.core.keras_contract.variables import (
 )
 
 __all__ = [
+    "Item",
     "OnStandIns",
     "OwnVariable",
     "Probe",
+    "SavedAsTwin",
     "ScalesLoss",
     "StoredVariable",
     "author_of",
@@ -67,6 +76,7 @@ __all__ = [
     "function_named",
     "held_by",
     "in_xla",
+    "is_variable",
     "keep",
     "key_of",
     "layers_of",
@@ -76,6 +86,7 @@ __all__ = [
     "on_stand_ins",
     "opaque",
     "own_way",
+    "parsed",
     "program_on_mesh",
     "rate_of",
     "rate_variable",

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras.src.saving import saving_lib
+from tensorflow.experimental import dtensor
 
 from tf_graft.core.keras_contract.variables import storage
 from tf_graft.core.nesting import nested
@@ -22,6 +23,20 @@ def author_of(store: Store) -> str | None:
 def held_by(trackable: Any) -> dict[str, Any]:
     """What TensorFlow saves and restores with an object, by name."""
     return trackable._trackable_children()
+
+
+class SavedAsTwin(dtensor.DVariable):
+    """A variable on a mesh whose value TensorFlow saves and restores by a twin of it."""
+
+    def twin(self) -> dtensor.DVariable:
+        """Another object for the same variable."""
+        raise NotImplementedError
+
+    def _serialize_to_tensors(self) -> dict[str, Any]:
+        return self.twin()._serialize_to_tensors()
+
+    def _restore_from_tensors(self, restored: dict[str, tf.Tensor]) -> Any:
+        return self.twin()._restore_from_tensors(restored)
 
 
 def take_for_restored(checkpoint: Any, node: int, trackable: Any) -> None:

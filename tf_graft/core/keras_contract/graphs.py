@@ -69,6 +69,12 @@ def program_on_mesh(function: tf.types.experimental.ConcreteFunction) -> Functio
     return function_named(name)
 
 
+def is_variable(tensor: tf.Tensor) -> bool:
+    """Whether an eager tensor is the handle of a variable, not of a table or an iterator."""
+    held = tensor._handle_data
+    return held is not None and bool(held.shape_and_type)
+
+
 class _Capture:
     """Replaces the method with which the graph of a function captures tensors from outside."""
 
@@ -80,7 +86,7 @@ class _Capture:
     def __call__(self, tensor: tf.Tensor, *args: Any, **kwargs: Any) -> tf.Tensor:
         graph: Any = self._graph()
         for taken in (*self._unchecked, tensor):
-            if taken.dtype == tf.resource and not tf.is_symbolic_tensor(taken):
+            if not tf.is_symbolic_tensor(taken):
                 watched = {id(v.handle): v.name.partition(":")[0] for v in graph._watched_variables}
                 self._check(taken, watched.get(id(taken)))
         self._unchecked = []
@@ -88,12 +94,12 @@ class _Capture:
 
 
 def check_captured(check: Callable[[tf.Tensor, str | None], None]) -> None:
-    """Checks every variable, table and the like that the function being traced uses.
+    """Checks every tensor from outside, handles included, that the function being traced uses.
 
     It covers those used so far, those used later, and those of the functions around it.
 
     Args:
-        check: called with each one's handle, and its name if that is known.
+        check: called with each one, and its name if it is a variable's handle whose name is known.
     """
     if tf.executing_eagerly() or in_stateless_scope():
         return

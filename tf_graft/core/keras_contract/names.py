@@ -35,6 +35,12 @@ MODEL_NAMES = {
     "which workers cannot do",
 }
 STORE_NAMES = {"_h5_entry_group": "holds the name of the optimizer that wrote a weights store"}
+RESOURCE_NAMES = {
+    "_handle_data": "tells the handle of a variable from that of a table or an iterator",
+    "_serialize_to_tensors": "by which tf.train.Checkpoint reads a variable",
+    "_restore_from_tensors": "by which tf.train.Checkpoint gives a variable its saved value",
+}
+EXPRESSION_NAMES = {"_combine_flags": "the flags in a group of a regular expression"}
 GRAPH_NAMES = {"_watched_variables": "the names of the variables that a function uses"}
 MODULE_NAMES = {
     "keras.src.utils.tracking.no_automatic_dependency_tracking": "keeps the model's variables out "
@@ -43,6 +49,8 @@ MODULE_NAMES = {
     "`keras.saving.load_weights` call",
     "keras.src.backend.common.stateless_scope.in_stateless_scope": "whether Keras only computes "
     "shapes, in a graph that never runs",
+    "re._parser.parse": "the parts of a regular expression, of which one can be slow",
+    "re._compiler.compile": "a regular expression of one such part",
     "tensorflow.python.ops.control_flow_util.GraphOrParentsInXlaContext": "there is no public name "
     "for whether XLA will compile the function being traced",
     "tensorflow.compiler.tf2xla.ops.gen_xla_ops": "XLA's barrier, which has no public name",

@@ -1,0 +1,106 @@
+"""Regular expressions of users match as Python's `re` does, and in bounded time."""
+
+import re
+import time
+
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tf_graft as tg
+from tf_graft.core import keras_contract, patterns
+
+LEAVES = [*"ab/A", ".", "[ab]", "[^a]", r"\w", r"\d", r"\b", r"\B", "^", "$"]
+REPEATS = ["*", "+", "?", "*?", "+?", "??", "{2}", "{0}", "{0,2}", "{1,3}?", "{2,}"]
+
+
+def grown(inner):
+    several = st.lists(inner, min_size=1, max_size=3)
+    around = st.sampled_from(["(%s)", "(?i:%s)", "(?=%s)", "(?!%s)", "(?<=%s)", "(?<!%s)", "(%s|)"])
+    return st.one_of(
+        several.map("".join),
+        several.map("|".join),
+        st.tuples(inner, st.sampled_from(REPEATS)).map("(?:%s)%s".__mod__),
+        st.tuples(around, inner).map(lambda pair: pair[0] % pair[1]),
+    )
+
+
+EXPRESSIONS = st.recursive(st.sampled_from(LEAVES), grown, max_leaves=8)
+SLOW = ["(a+)+$", "^(a|a)*$", "(a|aa)+$", "(a*)*b", "(.*a){12}", "a*a*a*a*a*a*a*b", "(x+x+)+y"]
+LETTERS = "a" * 80 + "!"
+
+
+def matches_as_re(expression, text, at_start):
+    """Also those expressions that `re` would be asked about."""
+    try:
+        search = re.match if at_start else re.search
+        expected = search(expression, text) is not None
+    except re.error:  # it looks behind, and not by a fixed length
+        return
+    starts = 1 if at_start else (2 << len(text)) - 1
+    ends = patterns._Search(text).ends(keras_contract.parsed(expression), starts)
+    assert bool(ends) == expected
+
+
+@settings(max_examples=300, deadline=None)
+@given(EXPRESSIONS, st.text("ab/A1", max_size=9), st.booleans())
+def test_matches_what_re_matches(expression, text, at_start):
+    matches_as_re(expression, text, at_start)
+
+
+@pytest.mark.slow
+@settings(max_examples=10_000, deadline=None)
+@given(EXPRESSIONS, st.text("ab/A1\n", max_size=9), st.booleans())
+def test_matches_what_re_matches_in_many_cases(expression, text, at_start):
+    matches_as_re(expression, text, at_start)
+
+
+@pytest.mark.parametrize("expression", SLOW)
+def test_no_expression_takes_forever(expression):
+    """Python's `re` takes hours for most of them."""
+    assert patterns.fault(expression) is None
+    began = time.process_time()
+    assert not patterns.found(expression.replace("12", "90"), LETTERS)
+    assert time.process_time() - began < 5  # measured: 0.05
+
+
+USES = {
+    "exclude_from_weight_decay": lambda p, v: tg.SGD(
+        0.1, weight_decay=0.1, exclude_from_weight_decay=p
+    ).build(v),
+    "the same of LARC": lambda p, v: tg.LARC("sgd", exclude_from_layer_adaptation=p).build(v),
+    "the same of LAMB": lambda p, v: tg.LAMB(0.1, exclude_from_layer_adaptation=p).build(v),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_long_name_does_not_stop_build(use):
+    variable = tf.Variable([1.0], name="a" * 60 + "!")
+    optimizer_of = USES[use]
+    began = time.process_time()
+    optimizer_of(["(a+)+$"], [variable])
+    assert time.process_time() - began < 10
+
+
+@pytest.mark.parametrize(
+    ("expression", "problem"),
+    [
+        ("(", "is not a regular expression: missing"),
+        (f"{'(' * 60}a{')' * 60}", "has more than 50 groups within one another"),
+        (f"{'(' * 5000}a{')' * 5000}", "is not a regular expression: maximum recursion"),
+        (r"(a+)+\1", "has a back reference"),
+        ("(?>a+)+", "has a back reference or an atomic group"),
+        ("(a)?(?(1)b|c)*", "has a back reference"),
+    ],
+)
+def test_expressions_that_are_refused(expression, problem):
+    assert patterns.fault(expression).startswith(problem)
+    with pytest.raises(ValueError, match=problem):
+        tg.SGD(0.1, exclude_from_weight_decay=[expression])
+
+
+def test_what_only_re_can_match_is_left_to_it():
+    assert patterns.fault(r"(\w+)/\1$") is None
+    assert patterns.matches("dense/dense", [r"(\w+)/\1$"])
+    assert not patterns.matches("dense/bias", [r"(\w+)/\1$"])

@@ -1,0 +1,66 @@
+"""Names of users, and texts with them, as each medium shows them: as they are, and nothing else.
+
+A name read from a file may hold what a medium takes for a command: escape sequences of a terminal,
+mathematics between dollars, tags, lines of a table.
+"""
+
+import html
+
+LONGEST = 200  # characters of a text in a message
+IN_FIGURE = 80  # and in a figure
+
+
+def for_message(text: str) -> str:
+    """A text as a part of a sentence: on one line, truncated if it is long."""
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST else f"{line[:LONGEST]}..."
+
+
+def for_terminal(text: str) -> str:
+    r"""A text whose control characters, line breaks aside, are shown in Python's notation.
+
+    Example:
+        >>> print(for_terminal("\x1b[31mred \u202e"))
+        \x1b[31mred \u202e
+    """
+    return "".join(c if c.isprintable() or c == "\n" else _notation(c) for c in text)
+
+
+def for_figure(text: str) -> str:
+    r"""A text for matplotlib, which takes what is between dollars for mathematics.
+
+    Matplotlib also leaves a label that begins with `_` out of the legend, so a blank precedes it.
+
+    Example:
+        >>> print(for_figure("$x$"), for_figure("_a/kernel"))
+        \$x\$  _a/kernel
+    """
+    shown = for_terminal(text)
+    if len(shown) > IN_FIGURE:
+        shown = f"{shown[: IN_FIGURE // 2]}...{shown[-IN_FIGURE // 2 :]}"
+    blank = " " if shown.startswith("_") else ""
+    return blank + shown.replace("$", r"\$")
+
+
+def for_html(text: str) -> str:
+    """A text for a page, in and out of attributes.
+
+    Example:
+        >>> for_html("<b>'x'")
+        '&lt;b&gt;&#x27;x&#x27;'
+    """
+    return html.escape(for_terminal(text))
+
+
+def for_markdown(text: str) -> str:
+    r"""A text for a cell of a table in Markdown.
+
+    Example:
+        >>> print(for_markdown("a|b <i>"))
+        a\|b &lt;i&gt;
+    """
+    return for_html(text).replace("\\", r"\\").replace("|", r"\|").replace("\n", " ")
+
+
+def _notation(character: str) -> str:
+    return character.encode("unicode_escape").decode()

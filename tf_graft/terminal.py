@@ -1,0 +1,19 @@
+"""Standard output: plain texts and tables, in which nothing is markup."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from tf_graft.core.media import for_terminal
+
+
+class Terminal(Console):
+    """rich's console, without its markup, and with no control characters but its own."""
+
+    def __init__(self, **options: Any):
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Every text that is no `rich.text.Text` becomes one here."""
+        return super().render_str(for_terminal(text), **options)
