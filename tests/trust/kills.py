@@ -17,7 +17,7 @@ from pathlib import Path
 
 from support import forked
 from tf_graft.training.errors import ConfigError
-from tf_graft.training.folder import FolderError
+from tf_graft.training.folder_errors import FolderError
 from trust import Result, folders, lives, operations
 
 SIZES = [2**n for n in range(5, 17)]

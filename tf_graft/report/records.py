@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tf_graft.core.state import renamed
+from tf_graft.core.whole_files import file_only
 from tf_graft.report.errors import ReportError, difference, write_whole
 from tf_graft.report.rows import Rows, checksum
 
@@ -149,7 +150,7 @@ class RecordFile:
 
     def sync(self) -> int:
         """Waits until all rows are on disk and returns their checksum."""
-        with open(self._path, "rb") as file:
+        with open(self._path, "rb", opener=file_only) as file:
             os.fsync(file.fileno())
         return self._checksum
 
@@ -164,7 +165,7 @@ class _Parsed(NamedTuple):
 
 def _parsed(path: Path) -> _Parsed:
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=file_only) as file:
             line = file.readline(MAX_HEADER)
             content = file.read()
     except OSError as error:

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_graft.core.checks import CheckpointError
-from tf_graft.core.whole_files import remove, whole, write
+from tf_graft.core.whole_files import kind, remove, whole, write
 from tf_graft.report import ReportError, records
 from tf_graft.training import shared_state
 from tf_graft.training.origin import Now, OfLog, Origin, parsed
@@ -44,6 +44,7 @@ class Checkpoints:
     def save(self, step: int, logs: Mapping[str, int]) -> None:
         """Writes the state after `step`, whole or not at all; `logs` are checksums by name."""
         self._origin.now = Now(step, logs, paths_of(self._groups))
+        self._folder.mkdir(exist_ok=True)
         path = self._folder / f"ckpt-{step}"
         if self._mesh is not None:
             shared_state.write(path, self._mesh, keyed(self._groups), self._origin.serialize())
@@ -77,8 +78,9 @@ class Checkpoints:
         Raises:
             CheckpointError: there are states, but the run can continue from none of them.
         """
-        if (latest := self._folder / LATEST).is_dir():
-            raise CheckpointError(f"{latest} is a folder, which no run makes; move it away.")
+        latest = self._folder / LATEST
+        if (what := kind(latest)) not in ("file", None):
+            raise CheckpointError(f"{latest} is a {what}, which no run makes; move it away.")
         problems = []
         for path in _states(self._folder):
             try:

@@ -19,7 +19,7 @@ from tf_graft.training import data as data_sets
 from tf_graft.training import models, optimizer, plots, progress, results, servers
 from tf_graft.training.checkpoints import Checkpoints
 from tf_graft.training.errors import Source
-from tf_graft.training.folder import RunFolder
+from tf_graft.training.folder import SPLITS, RunFolder
 from tf_graft.training.log import Log, read
 from tf_graft.training.loop import (
     STEP_COLUMNS,
@@ -170,6 +170,7 @@ def _finish(
         dtensor.collect(model)
     plain = keras.Model(model.input, model.output, name=model.name)
     plain.compile(model.optimizer, model.loss, metrics=models.metrics(data))
+    folder.check_place()
     with whole(folder.model) as part:
         plain.save(part)
     log = {name: values for name, values in read(folder.metrics).items() if len(values)}
@@ -219,8 +220,7 @@ def _writers(config: RunConfig, folder: RunFolder) -> Writers:
     if not config.run.tensorboard or importlib.util.find_spec("tensorboard") is None:
         return {}
     return {
-        split: tf.summary.create_file_writer(str(folder.tensorboard / split))
-        for split in ("train", "test")
+        split: tf.summary.create_file_writer(str(folder.tensorboard / split)) for split in SPLITS
     }
 
 

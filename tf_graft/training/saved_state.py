@@ -13,6 +13,7 @@ from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectG
 from tf_graft.core.checks import CheckpointError
 from tf_graft.core.parameters import paths
 from tf_graft.core.state import renamed, saved_names
+from tf_graft.core.whole_files import kind
 
 # Keys in a file: the ending of a variable's; the origin's, or those of the step and of the number
 # of states in version 0.1, which had no origin; that of TensorFlow's graph.
@@ -71,6 +72,12 @@ class SavedState:
     """
 
     def __init__(self, path: Path) -> None:
+        for file in (
+            *path.parent.glob(f"{path.name}.index"),
+            *path.parent.glob(f"{path.name}.data-*"),
+        ):
+            if (what := kind(file)) != "file":  # nobody waits for what writes into a FIFO
+                raise CheckpointError(f"cannot be read: {file.name} is a {what}")
         self._path = path
         self._reader = tf.train.load_checkpoint(str(path))
 
