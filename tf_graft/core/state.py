@@ -156,16 +156,25 @@ def checked(
     if given.dtype != dtype:
         must = f"must be of {variable.dtype}"
         raise unfit(owner, f"the value for '{name}' is of dtype {given.dtype} and {must}")
-    value = np.asarray(given)
-    low, high = variable.within
+    if wrong := misfit(np.asarray(given), variable.within, loose):
+        raise unfit(owner, f"the value for '{name}' {wrong}")
+    return given
+
+
+def misfit(value: np.ndarray, within: tuple[float, float], loose: bool) -> str:
+    """Says which entry is not finite or not `within` bounds; empty if none is.
+
+    If it is `loose`, it may be infinite or NaN where there is no upper bound.
+    """
+    low, high = within
     finite = np.isfinite(value)
     fits = (value >= low) & (value <= high)
     fits = fits | ~finite if loose and math.isinf(high) else fits & finite
-    if not np.all(fits):
-        bounds = f"at least {low:g}" if math.isinf(high) else f"in [{low:g}, {high:g}]"
-        must = "be finite" if math.isinf(low) else f"be {bounds}"
-        raise unfit(owner, f"the value for '{name}' holds {value[~fits].flat[0]} and must {must}")
-    return given
+    if np.all(fits):
+        return ""
+    bounds = f"at least {low:g}" if math.isinf(high) else f"in [{low:g}, {high:g}]"
+    must = "be finite" if math.isinf(low) else f"be {bounds}"
+    return f"holds {value[~fits].flat[0]} and must {must}"
 
 
 def saved_names(saved: Iterable[str], named: Iterable[str]) -> dict[str, str]:

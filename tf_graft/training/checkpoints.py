@@ -28,6 +28,14 @@ class Checkpoints:
 
     Several processes with a mesh do the same at the same time, in one folder that all can reach.
     Each writes and reads what its devices hold; the first completes a state and removes others.
+
+    Args:
+        folder: holds the states.
+        groups: the variables.
+        keep: how many states are kept.
+        origin: what a state says of itself.
+        mesh: the mesh that several processes share, if they do.
+        loose: whether weights and the optimizer's state may be infinite or NaN.
     """
 
     def __init__(
@@ -37,9 +45,10 @@ class Checkpoints:
         keep: int,
         origin: Origin,
         mesh: tf.experimental.dtensor.Mesh | None = None,
+        loose: bool = False,
     ) -> None:
         self._folder, self._origin, self._keep = folder, origin, keep
-        self._groups, self._mesh = groups, mesh
+        self._groups, self._mesh, self._loose = groups, mesh, loose
 
     def save(self, step: int, logs: Mapping[str, int]) -> None:
         """Writes the state after `step`, whole or not at all; `logs` are checksums by name."""
@@ -108,7 +117,7 @@ class Checkpoints:
         paths = None if origin is None else parsed(origin)[1].paths
         variables = state.matched(self._groups, paths)
         notices = self._origin.check(origin, step)
-        state.load(variables)
+        state.load(variables, self._loose)
         return notices
 
 

@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from tf_graft import dtensor
+from tf_graft.core import judge
 from tf_graft.core.nesting import nested
 from tf_graft.core.whole_files import whole
 from tf_graft.report import GraftRecorder
@@ -72,7 +73,10 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
         remote = servers.Remote(config, data, model, place, source) if place.servers else None
         saved, keep = remote.saved() if remote else groups_of(model), config.run.keep_checkpoints
         origin = Origin(config, folder, config.run.epochs * data.steps_per_epoch)
-        checkpoints = Checkpoints(folder.checkpoints, saved, keep, origin, place.shared_mesh)
+        checkpoints = Checkpoints(
+            *(folder.checkpoints, saved, keep, origin, place.shared_mesh),
+            loose=judge.applies(model.optimizer.nonfinite),
+        )
         start = progress.resumed(config, place, folder, checkpoints, say)
         say(progress.announced(config, folder, model, data, start))
         if not place.chief:  # all workers must save, but only one in the run's folder
