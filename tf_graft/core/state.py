@@ -1,9 +1,7 @@
 """Saves and loads state by path and role: loaded state fits, or is refused."""
 
-import json
 import math
 import re
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -14,11 +12,11 @@ import tensorflow as tf
 
 from tf_graft.core import write
 from tf_graft.core.checks import CheckpointError
-from tf_graft.core.identity import Identity, Named, Shapes, damaged, unfit
-from tf_graft.core.types import Store
+from tf_graft.core.identity import Named, Shapes, unfit
 
 Saved = dict[str, np.ndarray]
-Value: TypeAlias = Any  # an array, or an `Entry` of a checkpoint, which is read when it is used
+Value: TypeAlias = Any  # an array, or an `Entry` of a file
+Values: TypeAlias = Mapping[str, Value]
 
 IDENTITY = "optimizer"  # the key in a store of what identifies its optimizer
 
@@ -35,7 +33,7 @@ class Found(NamedTuple):
 
     shapes: Shapes
     values: Callable[[Named, Mapping[str, str]], Mapping[str, Value]]
-    store: Saved | None = None
+    store: Values | None = None
 
 
 def refuse_clashes(
@@ -77,42 +75,6 @@ def role_in_use(where: str, role: str) -> ValueError:
     return ValueError(
         f"{where}: the role '{role}' is in use by the optimizer itself, and one of the two would "
         "be lost when it is saved; call it by another name."
-    )
-
-
-def save(identity: Identity, named: Named, store: Store) -> None:
-    """Writes each variable under its path and role, and what identifies the optimizer."""
-    values = numpy(named)
-    sums = {name: _checksum(value) for name, value in values.items()}
-    said = json.dumps({**json.loads(identity.serialize()), "checksums": sums})
-    store[IDENTITY] = np.frombuffer(said.encode(), np.uint8)
-    for name, value in values.items():
-        store[_key(name)] = value
-
-
-def in_store(identity: Identity, saved: Saved) -> Found:
-    """The state in a store that `save` wrote.
-
-    Raises:
-        CheckpointError: the state is another optimizer's, or was altered.
-    """
-    owner, said = identity.owner, identity.described(bytes(saved[IDENTITY]))
-    keys = _keys_in(saved, said["shapes"])
-    sums = said.get("checksums")  # version 0.1.0 wrote none
-    for name, key in keys.items():
-        if key not in saved or list(saved[key].shape) != said["shapes"][name]:
-            raise damaged(owner, f"'{key}' is missing or of another shape")
-        if sums is not None and sums.get(name) != _checksum(saved[key]):
-            raise damaged(owner, f"'{key}' is not as it was saved")
-    for key in set(saved) - {IDENTITY, *keys.values()}:
-        raise damaged(owner, f"'{key}' is no part of it")
-    values = {name: saved[key] for name, key in keys.items()}
-    return Found(
-        said["shapes"],
-        lambda _, names: {
-            n: values[as_saved] for n, as_saved in names.items() if as_saved in values
-        },
-        saved,
     )
 
 
@@ -229,20 +191,3 @@ def _refuse_differences(owner: str, saved: Shapes, present: Shapes) -> None:
 
 def _described(shapes: Shapes, name: str) -> str:
     return f"of shape {tuple(shapes[name])}" if name in shapes else "not there"
-
-
-def _key(name: str) -> str:
-    """The key of a name in a store: a slash would begin a group in an HDF5 file."""
-    return name.replace("%", "%25").replace("|", "%7C").replace("/", "|")
-
-
-def _keys_in(saved: Saved, names: Iterable[str]) -> dict[str, str]:
-    """The keys of names in a store; version 0.1.0 did not escape `|` and `%` in names."""
-    keys = {name: _key(name) for name in names}
-    older = {name: name.replace("/", "|") for name in names}
-    unclaimed = set(saved) - set(keys.values())
-    return {n: older[n] if older[n] in unclaimed else key for n, key in keys.items()}
-
-
-def _checksum(value: np.ndarray) -> int:
-    return zlib.crc32(np.ascontiguousarray(value).tobytes())

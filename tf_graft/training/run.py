@@ -73,10 +73,8 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
         remote = servers.Remote(config, data, model, place, source) if place.servers else None
         saved, keep = remote.saved() if remote else groups_of(model), config.run.keep_checkpoints
         origin = Origin(config, folder, config.run.epochs * data.steps_per_epoch)
-        checkpoints = Checkpoints(
-            *(folder.checkpoints, saved, keep, origin, place.shared_mesh),
-            loose=judge.applies(model.optimizer.nonfinite),
-        )
+        loose = judge.applies(model.optimizer.nonfinite)
+        checkpoints = Checkpoints(folder.checkpoints, saved, keep, origin, place.shared_mesh, loose)
         start = progress.resumed(config, place, folder, checkpoints, say)
         say(progress.announced(config, folder, model, data, start))
         if not place.chief:  # all workers must save, but only one in the run's folder

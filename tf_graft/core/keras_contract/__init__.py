@@ -5,7 +5,7 @@ Nothing else in the package uses one. `names` lists each with its reason, and
 """
 
 from tf_graft.core import environment as environment  # first: what the process must be like
-from tf_graft.core.keras_contract.checkpoints import author_of, held_by, take_for_restored
+from tf_graft.core.keras_contract.checkpoints import author_of, entry, held_by, take_for_restored
 from tf_graft.core.keras_contract.graphs import (
     check_captured,
     check_order_on_mesh,
@@ -62,6 +62,7 @@ __all__ = [
     "decay_exclusions",
     "declare",
     "deferred",
+    "entry",
     "function_named",
     "held_by",
     "in_xla",

@@ -34,13 +34,17 @@ MODEL_NAMES = {
     "_maybe_symbolic_build": "averages the first batch over all replicas to make metrics of it, "
     "which workers cannot do",
 }
-STORE_NAMES = {"_h5_entry_group": "holds the name of the optimizer that wrote a weights store"}
+STORE_NAMES = {
+    "_h5_entry_group": "holds the name of the optimizer that wrote a weights store, and its entries"
+}
 GRAPH_NAMES = {"_watched_variables": "the names of the variables that a function uses"}
 MODULE_NAMES = {
     "keras.src.utils.tracking.no_automatic_dependency_tracking": "keeps the model's variables out "
     "of the optimizer's own variables when it lists them",
     "keras.src.saving.saving_lib.load_weights_only": "what `Model.load_weights` and "
     "`keras.saving.load_weights` call",
+    "keras.src.saving.saving_lib.safe_get_h5_dataset": "what every entry of a file of weights goes "
+    "through before it is read",
     "keras.src.backend.common.stateless_scope.in_stateless_scope": "whether Keras only computes "
     "shapes, in a graph that never runs",
     "tensorflow.python.ops.control_flow_util.GraphOrParentsInXlaContext": "there is no public name "
