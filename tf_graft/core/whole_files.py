@@ -8,7 +8,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 NOT_FILES = {
@@ -104,6 +104,19 @@ def file_only(path: str, flags: int) -> int:
         os.close(number)
         raise _no_file(Path(path), found)
     return number
+
+
+def same_only(known: os.stat_result) -> Callable[[str, int], int]:
+    """Returns an `opener` that opens a known file, and raises `Moved` if another is at its path."""
+
+    def opener(path: str, flags: int) -> int:
+        number = file_only(path, flags)
+        if not os.path.samestat(known, os.fstat(number)):
+            os.close(number)
+            raise Moved(Path(path))
+        return number
+
+    return opener
 
 
 def is_at(known: os.stat_result, path: Path) -> bool:

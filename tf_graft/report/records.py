@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tf_graft.core.state import renamed
-from tf_graft.core.whole_files import Moved, file_only
+from tf_graft.core.whole_files import file_only, same_only
 from tf_graft.report.errors import ReportError, difference, write_whole
 from tf_graft.report.rows import Rows, checksum
 
@@ -136,28 +136,22 @@ class RecordFile:
             if found.damage and len(kept) == len(found.rows) and next_step <= step:
                 raise _damaged(self._path, found)
         write_whole(self._path, line + kept.tobytes())
-        self._known = self._path.stat()
+        self._same = same_only(self._path.stat())
         self._row, self._end = np.zeros((), header.row), len(line) + kept.nbytes
         self._checksum = int(kept[CHECKSUM][-1]) if len(kept) else checksum(line)
 
     def append(self, step: int, learning_rate: float, norms: np.ndarray) -> None:
-        """Appends a row; `norms` has one row for each variable, with the columns of `COLUMNS`.
-
-        Raises:
-            OSError: the row cannot be written, or another file is at the path.
-        """
+        """Appends a row; `norms` has one row for each variable, with the columns of `COLUMNS`."""
         row = self._row
         row["step"], row["learning_rate"], row["norms"] = step, learning_rate, norms
         row[CHECKSUM] = self._checksum = checksum(row.tobytes()[:-SEAL], self._checksum)
-        with open(self._path, "r+b", opener=file_only) as file:
-            if not os.path.samestat(self._known, os.fstat(file.fileno())):
-                raise Moved(self._path)
+        with open(self._path, "r+b", opener=self._same) as file:
             file.seek(self._end)
             self._end += file.write(row.tobytes())
 
     def sync(self) -> int:
         """Waits until all rows are on disk and returns their checksum."""
-        with open(self._path, "rb", opener=file_only) as file:
+        with open(self._path, "rb", opener=self._same) as file:
             os.fsync(file.fileno())
         return self._checksum
 
