@@ -22,7 +22,7 @@ from trust.altered_state import flipped, values_like
 
 Damage = Callable[[Path], None]
 VARS = "optimizer/vars"
-MEMORY = 10**9  # more than that a small file may not use
+MEMORY = 3 * 10**8  # more than that a small file may not use
 STOCK = {
     "Adam": partial(keras.optimizers.Adam, 0.01),
     "SGD": partial(keras.optimizers.SGD, 0.01, momentum=0.9),
@@ -125,8 +125,8 @@ def damages(file: Path) -> Iterator[tuple[str, Damage]]:
     for key in (next(iter(whole)), next(key for key in reversed(entries))):
         yield f"{key} of 3 GB", partial(declare, VARS, key, (30_000, 25_000), "f4")
         yield (
-            f"{key} of 3 GB of text",
-            partial(declare, VARS, key, entries[key].shape, "S3000000000"),
+            f"{key} of a GB of text",
+            partial(declare, VARS, key, entries[key].shape, "S1000000000"),
         )
     size = file.stat().st_size
     for length in (0, 10, size // 4, size // 2, size - 100):

@@ -21,6 +21,7 @@ FOLDERS = ("checkpoints", "tensorboard", "tensorboard/train")
 STATES = ("checkpoint", "ckpt-6.index", "ckpt-6.data-00000-of-00001")
 PARTS = (*FILES, "checkpoints/ckpt-8", "checkpoints/checkpoint", "part.keras")
 MINE = b"all of it"
+STEP = ("open", "graft.records")  # what is done at each step
 NOT_YET = (".", "run.lock")  # there is no folder that could be moved, or the run is over
 
 
@@ -40,7 +41,7 @@ def attacks(runs, lives, places, chosen):
                 yield Result(f"{attack}; {' '.join(life.overrides)}", wrong)
     for another in (False, True):
         for number, (operation, path) in places:
-            if path in NOT_YET or (another and path != "graft.records"):
+            if path in NOT_YET or (another and (operation, path) != STEP):
                 continue
             if chosen():
                 wrong = _moved(runs, lives["first"], number, others if another else None)
@@ -161,7 +162,7 @@ def _moved(runs, life, number, another):
     else:
         wrong = "it says that it is done"
     there = operations.content(runs.folder) if runs.folder.exists() else None
-    if there != theirs:
+    if there != theirs and there != {"checkpoints": None}:  # in which TensorFlow was to write
         wrong = wrong or f"where it was there is {sorted(there or ())}"
     _cleared(runs.folder)
     elsewhere.rename(runs.folder)

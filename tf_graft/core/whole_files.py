@@ -45,8 +45,11 @@ def whole(path: Path) -> Iterator[Path]:
     part = part_of(path)
     remove(part)
     part.mkdir()
+    made = part.stat()
     try:
         yield part / path.name
+        if not is_at(made, part):  # TensorFlow makes folders that are missing
+            raise Moved(path)
         files = sorted(part.iterdir())
         for file in files:
             _sync(file)
