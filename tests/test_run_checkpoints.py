@@ -36,10 +36,10 @@ def variables(model):
     return found | model.optimizer.named_variables()
 
 
-def states(folder, model):
+def states(folder, model, **options):
     """What saves and restores the model as the state of a run."""
     origin = Origin(config.parse(CONFIG)[0], RunFolder("none"), 9)
-    return Checkpoints(folder, groups_of(model), 1, origin)
+    return Checkpoints(folder, groups_of(model), 1, origin, **options)
 
 
 @pytest.fixture
@@ -118,3 +118,47 @@ def test_a_run_whose_state_lists_no_paths_goes_on(tmp_path):
         assert list(found) == list(whole)
         for column in whole:
             np.testing.assert_allclose(found[column], whole[column], rtol=1e-4)
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("role", ["kernel", "velocity", "momentum", "learning_rate"])
+def test_values_that_no_step_gives_are_refused(role, number, tmp_path):
+    """Their checksums fit: the file is whole."""
+    given = model("a", "b")
+    path = next(path for path in variables(given) if path.endswith(role))
+    value = np.array(variables(given)[path].numpy())
+    value.flat[-1] = number
+    variables(given)[path].assign(value)
+    states(tmp_path, given).save(5, {})
+    target = model("a", "b")
+    before = [v.numpy().tobytes() for v in variables(target).values()]
+    wrong = rf"cannot be read: its \S*{role} holds {number} and must be"
+    with pytest.raises(tg.CheckpointError, match=wrong):
+        states(tmp_path, target).restore(print)
+    assert [v.numpy().tobytes() for v in variables(target).values()] == before
+    restored = states(tmp_path, target, loose=True).restore
+    if role == "learning_rate":  # which no option lets be so
+        with pytest.raises(tg.CheckpointError, match=wrong):
+            restored(print)
+    else:
+        assert restored(print) == 5
+        np.testing.assert_array_equal(variables(target)[path].numpy(), value)
+
+
+def test_means_that_have_diverged_are_restored(tmp_path):
+    """Those of a layer's inputs, and of the loss, are not finite where a loss is not."""
+
+    def normalized():
+        inputs = keras.Input([3])
+        made = keras.Model(inputs, keras.layers.BatchNormalization(name="norm")(inputs))
+        made.compile(tg.SGD(0.1), "mse")
+        made.optimizer.build(made.trainable_variables)
+        made.evaluate(np.zeros((1, 3)), np.zeros((1, 3)), verbose=0)
+        return made
+
+    given, target = normalized(), normalized()
+    for variable in (*given.non_trainable_variables, *given.metrics_variables):
+        variable.assign(np.full(variable.shape, np.nan))
+    states(tmp_path, given).save(5, {})
+    assert states(tmp_path, target).restore(print) == 5
+    assert all(np.isnan(v.numpy()).all() for v in target.non_trainable_variables)

@@ -152,3 +152,21 @@ def test_an_interrupt_while_a_command_starts_is_a_sentence(loaded, start, tmp_pa
     assert process.returncode == 130
     assert said == "Interrupted.\n"
     assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.slow
+def test_a_folder_that_is_renamed_while_a_run_writes_to_it_is_a_sentence(start, tmp_path):
+    folder, moved = tmp_path / "a", tmp_path / "b"
+    arguments = ["train", CONFIG, f"run.dir={folder}", "run.tensorboard=false"]
+    process = start(*arguments, "run.epochs=2000", "run.checkpoint_every=5")
+    wait_for(process, (folder / "steps.csv").exists)
+    folder.rename(moved)
+    _, said = process.communicate(timeout=WAIT)
+    assert process.returncode == 1
+    assert re.fullmatch(
+        rf"{folder}\S*: [^\n]+; nothing that was saved is lost: after that is fixed, the same "
+        r"command continues\.\n",
+        said,
+    )
+    assert not folder.exists()
+    assert (moved / "config.yaml").exists()

@@ -3,6 +3,7 @@
 What is loaded here goes by Keras: it gives the layers their weights before it asks the optimizer.
 """
 
+import resource
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -21,6 +22,7 @@ from trust.altered_state import flipped, values_like
 
 Damage = Callable[[Path], None]
 VARS = "optimizer/vars"
+MEMORY = 3 * 10**8  # more than that a small file may not use
 STOCK = {
     "Adam": partial(keras.optimizers.Adam, 0.01),
     "SGD": partial(keras.optimizers.SGD, 0.01, momentum=0.9),
@@ -62,7 +64,16 @@ def files(folder: Path, name: str, saved: Any, loaded: Any, every: int) -> Itera
             other.write_bytes(file.read_bytes())
             damage(other)
             model = target if number % 4 else compiled(loaded())
-            yield Result(f"load_weights: {name}: {kind}", outcome(model, other))
+            before = most_memory()
+            wrong = outcome(model, other)
+            if not wrong and most_memory() - before > MEMORY:
+                wrong = f"{most_memory():,} bytes were used"
+            yield Result(f"load_weights: {name}: {kind}", wrong)
+
+
+def most_memory() -> int:
+    """The most bytes that the process has had in memory."""
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def outcome(model: keras.Model, file: Path) -> str | None:
@@ -110,6 +121,13 @@ def damages(file: Path) -> Iterator[tuple[str, Damage]]:
     for layer in layers:
         yield f"{layer} of another shape", partial(give, layer, "0", np.ones((7, 7)))
         yield f"{layer} left out", partial(give, layer, "0", None)
+        yield f"{layer} of 3 GB", partial(declare, layer, "0", (30_000, 25_000), "f4")
+    for key in (next(iter(whole)), next(key for key in reversed(entries))):
+        yield f"{key} of 3 GB", partial(declare, VARS, key, (30_000, 25_000), "f4")
+        yield (
+            f"{key} of a GB of text",
+            partial(declare, VARS, key, entries[key].shape, "S1000000000"),
+        )
     size = file.stat().st_size
     for length in (0, 10, size // 4, size // 2, size - 100):
         yield f"cut to {length}", partial(cut, length)
@@ -121,6 +139,13 @@ def give(group: str, key: str, value: Any, file: Path) -> None:
         del h5[group][key]
         if value is not None:
             h5[group][key] = value
+
+
+def declare(group: str, key: str, shape: tuple[int, ...], dtype: str, file: Path) -> None:
+    """Has an entry declare what the file does not hold."""
+    with h5py.File(file, "a") as h5:
+        del h5[group][key]
+        h5[group].create_dataset(key, shape, dtype)
 
 
 def cut(length: int, file: Path) -> None:

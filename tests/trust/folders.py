@@ -1,5 +1,6 @@
 """Folders that no run can use, or that another uses, and summaries that are damaged."""
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -139,12 +140,18 @@ def _with_notes(runs, life):
 
 
 def _with_a_link(runs, life):
-    """Checkpoints may lie on another disk, where a fresh run empties them too."""
+    """Checkpoints may lie on another disk, which a fresh run uses once it holds nothing."""
     elsewhere = runs.folder.parent / "elsewhere"
     operations.put(runs.folder, {**life.found})
     Path(runs.folder / "checkpoints").rename(elsewhere)
     os.symlink(elsewhere, runs.folder / "checkpoints")
     try:
+        with contextlib.suppress(ConfigError):
+            runs(life.overrides)
+            return "it is emptied"
+        if not any(elsewhere.iterdir()):
+            return "it is emptied, and refused"
+        operations.put(elsewhere, {})
         runs(life.overrides)
         kept = sorted(path.name for path in elsewhere.glob("*.index"))
         said = runs((*life.again[-1], "run.epochs=3"))

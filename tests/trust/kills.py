@@ -17,8 +17,8 @@ from pathlib import Path
 
 from support import forked
 from tf_graft.training.errors import ConfigError
-from tf_graft.training.folder import FolderError
-from trust import Result, folders, lives, operations
+from tf_graft.training.folder_errors import FolderError
+from trust import Result, folders, links, lives, operations
 
 SIZES = [2**n for n in range(5, 17)]
 # Where a real process is killed: (life, operation, path).
@@ -49,6 +49,7 @@ def attacks(every):
                 )
         yield from _limits(runs, known["first"], chosen)
         yield from folders.attacks(runs, known, chosen)
+        yield from links.attacks(runs, known, _places(runs, known["first"], "first"), chosen)
         for name, operation, path in REAL if every == 1 else ():
             yield _real(runs, known[name], f"{name}: SIGKILL before {operation} {path}", path)
 

@@ -23,6 +23,8 @@ def changes(optimizer):
         "no step": _without_step,
         **{f"{n} iterations": _set(keys["iteration"], np.int64(n)) for n in (-5, FAR)},
         "a negative square": _filled(keys["velocity"], -1),
+        **{f"{n} in a kernel": _in_one_place(KERNEL, n) for n in NOT_FINITE},
+        **{f"{n} in {role}": _in_one_place(keys[role], n) for n in NOT_FINITE for role in ROLES},
         "a kernel too few": _without(KERNEL),
         "a kernel too many": _set(f"model_00099{VALUE}", np.zeros(3, np.float32)),
         "a kernel turned": lambda values: values.update({KERNEL: values[KERNEL].T.copy()}),
@@ -46,6 +48,8 @@ def changes(optimizer):
     }
 
 
+NOT_FINITE = (np.nan, np.inf, -np.inf)
+ROLES = ("velocity", "momentum", "learning_rate", "magnitude_norm")
 DTYPES = ("float64", "float16", "int32", "bool", "complex64")
 
 
@@ -91,6 +95,14 @@ def _without(key):
 
 def _filled(key, value):
     return lambda values: values[key].fill(value)
+
+
+def _in_one_place(key, number):
+    def changed(values):
+        values[key] = np.array(values[key])
+        values[key].flat[-1] = number
+
+    return changed
 
 
 def _cast(key, dtype):

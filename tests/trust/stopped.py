@@ -11,7 +11,7 @@ from support.stopping import stopping_at
 from tf_graft.report import ReportError, records
 from tf_graft.training import config, loop, run, saved_state
 from tf_graft.training.errors import ConfigError
-from tf_graft.training.folder import FolderError
+from tf_graft.training.folder_errors import FolderError
 from trust import damage, made_once
 from trust.operations import content, put
 

@@ -32,6 +32,7 @@ def draw(measured: Sequence[Measured], title: str, path: Path) -> None:
     for axis, (name, cases) in zip(axes, panels.items(), strict=True):
         _panel(axis, AREAS[name], cases)
     figure.suptitle("\n".join(map(for_figure, title.split("\n"))), fontsize="medium")
+    path.parent.mkdir(parents=True, exist_ok=True)
     with whole(path) as part:
         figure.savefig(part, dpi=120)
 

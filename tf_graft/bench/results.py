@@ -78,6 +78,7 @@ UNITS = {"step": "ms", "first call": "s"}
 def save(path: Path, measured: Sequence[Measured]) -> None:
     """Writes all figures, and what they were measured on, as JSON."""
     content = {"machine": machine(), "figures": [f for m in measured for f in _figures(m)]}
+    path.parent.mkdir(parents=True, exist_ok=True)
     write(path, json.dumps(content, indent=1) + "\n")
 
 

@@ -6,13 +6,14 @@ value. The optimizer reads its part itself, so that it checks all of it before i
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tf_graft.core import keras_contract
 from tf_graft.core.checks import CheckpointError
+from tf_graft.core.entry import Entry
 from tf_graft.core.identity import Named, damaged
 
 IDENTITY = "_identity"  # the attribute that holds an optimizer's `Identity`
@@ -20,18 +21,6 @@ LISTED = "_variables"  # the attribute in which a Keras optimizer lists its vari
 
 # The errors of reading a graph of objects that TensorFlow did not write.
 UNREADABLE = (tf.errors.OpError, IndexError, KeyError, RuntimeError, ValueError)
-
-
-class Entry(NamedTuple):
-    """A value in a checkpoint, which is read when it is converted to an array."""
-
-    reader: Any
-    key: str
-    shape: tuple[int, ...]
-    dtype: np.dtype
-
-    def __array__(self, dtype: object = None, copy: bool | None = None) -> np.ndarray:
-        return np.asarray(self.reader.get_tensor(self.key))
 
 
 class CheckpointPart:
@@ -133,7 +122,8 @@ class CheckpointPart:
         if at != node:
             raise KeyError(key)
         dtype = np.dtype(self._checkpoint.dtype_map[key].as_numpy_dtype)
-        return Entry(self._reader, key, tuple(self._checkpoint.shape_map[key]), dtype)
+        shape = tuple(self._checkpoint.shape_map[key])
+        return Entry(lambda: self._reader.get_tensor(key), shape, dtype)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,8 @@ import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
+
 from tf_graft.core import state, stock
 from tf_graft.core.identity import Named
 from tf_graft.core.owner import Owner
@@ -20,10 +22,10 @@ class KerasState(NamedTuple):
     """
 
     owner: Owner
-    await_build: Callable[[Callable[[], bool], state.Saved, state.Saved], None]
+    await_build: Callable[[Callable[[], bool], state.Saved, state.Values], None]
     loose: bool
 
-    def take(self, author: str | None, values: state.Saved) -> bool:
+    def take(self, author: str | None, values: state.Values) -> bool:
         """Takes the state of a namesake, and says whether it did; warns where it did not.
 
         Args:
@@ -44,7 +46,7 @@ class KerasState(NamedTuple):
         self.await_build(lambda: self._take_matching(values), present, values)
         return True
 
-    def leave(self, values: state.Saved, what: str) -> bool:
+    def leave(self, values: state.Values, what: str) -> bool:
         """Warns that nothing is taken, unless there was nothing to take."""
         if not stock.never_stepped(values):
             saved = f"the saved state is {what}" if values else "no optimizer's state was saved"
@@ -53,7 +55,7 @@ class KerasState(NamedTuple):
             warnings.warn(f"{name}: {saved}; the optimizer {then}.", stacklevel=2)
         return False
 
-    def _take_matching(self, values: state.Saved) -> bool:
+    def _take_matching(self, values: state.Values) -> bool:
         """Takes what a Keras optimizer saved, if it is all that there is here, and no more."""
         owner, names, named = self.owner, self._names(), self.owner.named_variables()
         slots = {f"{p.path}/{role}" for p in owner.parameters for role in p.slots}
@@ -66,11 +68,13 @@ class KerasState(NamedTuple):
         state.assign(named, stock.completed(matched, named, owner.gradient_accumulation_steps))
         return True
 
-    def _checked(self, values: state.Saved, named: Named) -> state.Saved:
+    def _checked(self, values: state.Values, named: Named) -> state.Saved:
         """The values of a Keras optimizer, in the dtypes of the variables."""
         owner = self.owner.signature()
         return {
-            n: state.checked(owner, n, named[n], stock.widened(value, named[n]), self.loose)
+            n: np.asarray(
+                state.checked(owner, n, named[n], stock.widened(value, named[n]), self.loose)
+            )
             for n, value in values.items()
         }
 

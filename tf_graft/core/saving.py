@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_graft.core import judge, keras_contract, state, write
+from tf_graft.core import judge, keras_contract, state, weights_store, write
 from tf_graft.core.checkpoint_part import CheckpointPart, readable
 from tf_graft.core.checks import CheckpointError
 from tf_graft.core.identity import Identity, Named, damaged
@@ -26,7 +26,7 @@ class Awaited(NamedTuple):
 
     take: Callable[[], bool]
     before: state.Saved
-    store: state.Saved | None
+    store: state.Values | None
 
 
 class SavedState:
@@ -70,16 +70,18 @@ class SavedState:
     def save(self, store: Store) -> None:
         """See `Optimizer.save_own_variables`."""
         if self._awaited is None or self._awaited.store is None:
-            state.save(self.identity, self._to_save(), store)
+            weights_store.save(self.identity, self._to_save(), store)
             return
         for key, value in self._awaited.store.items():
             store[key] = value
 
     def load(self, store: Store) -> None:
         """See `Optimizer.load_own_variables`."""
-        saved = {key: np.asarray(store[key]) for key in store.keys()}  # noqa: SIM118 - no dict
+        saved = {key: keras_contract.entry(store, key) for key in store.keys()}  # noqa: SIM118 - no dict
+        if not self._owner.built:  # the file is closed when it is
+            saved = {key: np.asarray(entry) for key, entry in saved.items()}
         if state.IDENTITY in saved:
-            self._looked_at(state.in_store(self.identity, saved))()
+            self._looked_at(weights_store.found(self.identity, saved))()
         elif not all(key.isdecimal() for key in saved):
             raise CheckpointError(
                 f"{self._name}: what was saved is the state neither of a tf_graft optimizer nor of "
@@ -187,7 +189,7 @@ class SavedState:
             return state.fitting(owner.signature(), found, owner.named_variables(), self._loose)
 
     def await_build(
-        self, take: Callable[[], bool], early: state.Saved, store: state.Saved | None
+        self, take: Callable[[], bool], early: state.Saved, store: state.Values | None
     ) -> None:
         """Keeps what was read until the optimizer is built; counters and rates are set at once."""
         present = self._owner.early_variables()

@@ -1,9 +1,7 @@
 """Saves and loads state by path and role: loaded state fits, or is refused."""
 
-import json
 import math
 import re
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -14,11 +12,11 @@ import tensorflow as tf
 
 from tf_graft.core import write
 from tf_graft.core.checks import CheckpointError
-from tf_graft.core.identity import Identity, Named, Shapes, damaged, unfit
-from tf_graft.core.types import Store
+from tf_graft.core.identity import Named, Shapes, unfit
 
 Saved = dict[str, np.ndarray]
-Value: TypeAlias = Any  # an array, or an `Entry` of a checkpoint, which is read when it is used
+Value: TypeAlias = Any  # an array, or an `Entry` of a file
+Values: TypeAlias = Mapping[str, Value]
 
 IDENTITY = "optimizer"  # the key in a store of what identifies its optimizer
 
@@ -35,7 +33,7 @@ class Found(NamedTuple):
 
     shapes: Shapes
     values: Callable[[Named, Mapping[str, str]], Mapping[str, Value]]
-    store: Saved | None = None
+    store: Values | None = None
 
 
 def refuse_clashes(
@@ -80,42 +78,6 @@ def role_in_use(where: str, role: str) -> ValueError:
     )
 
 
-def save(identity: Identity, named: Named, store: Store) -> None:
-    """Writes each variable under its path and role, and what identifies the optimizer."""
-    values = numpy(named)
-    sums = {name: _checksum(value) for name, value in values.items()}
-    said = json.dumps({**json.loads(identity.serialize()), "checksums": sums})
-    store[IDENTITY] = np.frombuffer(said.encode(), np.uint8)
-    for name, value in values.items():
-        store[_key(name)] = value
-
-
-def in_store(identity: Identity, saved: Saved) -> Found:
-    """The state in a store that `save` wrote.
-
-    Raises:
-        CheckpointError: the state is another optimizer's, or was altered.
-    """
-    owner, said = identity.owner, identity.described(bytes(saved[IDENTITY]))
-    keys = _keys_in(saved, said["shapes"])
-    sums = said.get("checksums")  # version 0.1.0 wrote none
-    for name, key in keys.items():
-        if key not in saved or list(saved[key].shape) != said["shapes"][name]:
-            raise damaged(owner, f"'{key}' is missing or of another shape")
-        if sums is not None and sums.get(name) != _checksum(saved[key]):
-            raise damaged(owner, f"'{key}' is not as it was saved")
-    for key in set(saved) - {IDENTITY, *keys.values()}:
-        raise damaged(owner, f"'{key}' is no part of it")
-    values = {name: saved[key] for name, key in keys.items()}
-    return Found(
-        said["shapes"],
-        lambda _, names: {
-            n: values[as_saved] for n, as_saved in names.items() if as_saved in values
-        },
-        saved,
-    )
-
-
 def fitting(owner: str, found: Found, named: Named, loose: bool = False) -> dict[str, Value]:
     """The saved values by the names of the variables: of all of them, and no others.
 
@@ -156,16 +118,25 @@ def checked(
     if given.dtype != dtype:
         must = f"must be of {variable.dtype}"
         raise unfit(owner, f"the value for '{name}' is of dtype {given.dtype} and {must}")
-    value = np.asarray(given)
-    low, high = variable.within
+    if wrong := misfit(np.asarray(given), variable.within, loose):
+        raise unfit(owner, f"the value for '{name}' {wrong}")
+    return given
+
+
+def misfit(value: np.ndarray, within: tuple[float, float], loose: bool) -> str:
+    """Says which entry is not finite or not `within` bounds; empty if none is.
+
+    If it is `loose`, it may be infinite or NaN where there is no upper bound.
+    """
+    low, high = within
     finite = np.isfinite(value)
     fits = (value >= low) & (value <= high)
     fits = fits | ~finite if loose and math.isinf(high) else fits & finite
-    if not np.all(fits):
-        bounds = f"at least {low:g}" if math.isinf(high) else f"in [{low:g}, {high:g}]"
-        must = "be finite" if math.isinf(low) else f"be {bounds}"
-        raise unfit(owner, f"the value for '{name}' holds {value[~fits].flat[0]} and must {must}")
-    return given
+    if np.all(fits):
+        return ""
+    bounds = f"at least {low:g}" if math.isinf(high) else f"in [{low:g}, {high:g}]"
+    must = "be finite" if math.isinf(low) else f"be {bounds}"
+    return f"holds {value[~fits].flat[0]} and must {must}"
 
 
 def saved_names(saved: Iterable[str], named: Iterable[str]) -> dict[str, str]:
@@ -220,20 +191,3 @@ def _refuse_differences(owner: str, saved: Shapes, present: Shapes) -> None:
 
 def _described(shapes: Shapes, name: str) -> str:
     return f"of shape {tuple(shapes[name])}" if name in shapes else "not there"
-
-
-def _key(name: str) -> str:
-    """The key of a name in a store: a slash would begin a group in an HDF5 file."""
-    return name.replace("%", "%25").replace("|", "%7C").replace("/", "|")
-
-
-def _keys_in(saved: Saved, names: Iterable[str]) -> dict[str, str]:
-    """The keys of names in a store; version 0.1.0 did not escape `|` and `%` in names."""
-    keys = {name: _key(name) for name in names}
-    older = {name: name.replace("/", "|") for name in names}
-    unclaimed = set(saved) - set(keys.values())
-    return {n: older[n] if older[n] in unclaimed else key for n, key in keys.items()}
-
-
-def _checksum(value: np.ndarray) -> int:
-    return zlib.crc32(np.ascontiguousarray(value).tobytes())

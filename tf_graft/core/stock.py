@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_graft.core.identity import Named
-from tf_graft.core.state import Saved
+from tf_graft.core.state import Saved, Value, Values
 
 # Roles in the order in which a Keras optimizer keeps them. The roles of a group alternate, variable
 # by variable.
@@ -24,22 +24,22 @@ def is_of(name: str, author: str | None) -> bool:
     return re.sub(r"_\d+$", "", author or "").replace("_", "").lower() == name.lower()
 
 
-def never_stepped(values: Saved) -> bool:
+def never_stepped(values: Values) -> bool:
     """Whether the optimizer has made no update: all values but its rate are zero."""
     return bool(values) and not any(np.any(v) for i, v in values.items() if i != "1")
 
 
-def matched(values: Saved, names: Sequence[str], named: Named) -> Saved | None:
+def matched(values: Values, names: Sequence[str], named: Named) -> Values | None:
     """The values by name, for names in Keras' order; None if one is missing or of another shape.
 
     There may be more values than names.
     """
     result = {name: values.get(str(i)) for i, name in enumerate(names)}
     fits = all(x is not None and x.shape == tuple(named[n].shape) for n, x in result.items())
-    return result if fits else None  # type: ignore[return-value]
+    return result if fits else None
 
 
-def widened(value: np.ndarray, variable: keras.Variable) -> np.ndarray:
+def widened(value: Value, variable: keras.Variable) -> Value:
     """The value in the variable's dtype, if that is as wide or wider and of the same kind.
 
     Keras keeps state in the precision of the weights, and some of its counters are narrower.
@@ -48,7 +48,8 @@ def widened(value: np.ndarray, variable: keras.Variable) -> np.ndarray:
     integers = dtype.is_integer and np.issubdtype(value.dtype, np.signedinteger)
     floats = dtype.is_floating and value.dtype in (np.float16, tf.bfloat16.as_numpy_dtype)
     wider = value.dtype.itemsize <= dtype.size
-    return value.astype(dtype.as_numpy_dtype) if (integers or floats) and wider else value
+    taken = (integers or floats) and wider
+    return np.asarray(value).astype(dtype.as_numpy_dtype) if taken else value
 
 
 def completed(values: Saved, named: Named, micro_steps: int | None) -> Saved:

@@ -1,9 +1,31 @@
-"""Files that are written whole or not at all, whatever happens to the process or machine."""
+"""Files that are written whole or not at all, whatever happens to the process or machine.
+
+A link is never followed to what it points to: it is replaced, or removed, itself. What is no file,
+such as a FIFO, is neither waited for nor replaced.
+"""
 
 import contextlib
+import errno
 import os
-from collections.abc import Iterator
+import stat
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+NOT_FILES = {
+    stat.S_IFDIR: "folder",
+    stat.S_IFIFO: "named pipe",
+    stat.S_IFSOCK: "socket",
+    stat.S_IFCHR: "device",
+    stat.S_IFBLK: "device",
+}
+AT_ONCE = getattr(os, "O_NONBLOCK", 0)  # Windows has neither this nor FIFOs
+
+
+class Moved(FileNotFoundError):
+    """What a process writes to is no longer at its path, where others' may be now."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(errno.ENOENT, "it was moved or removed while it was in use", str(path))
 
 
 @contextlib.contextmanager
@@ -12,13 +34,22 @@ def whole(path: Path) -> Iterator[Path]:
 
     The path is in a folder of its own, `<path>.part`. Once all files of the folder are on disk,
     they are moved beside `path` in the order of their names: the last one, such as a checkpoint's
-    index, completes them.
+    index, completes them. The folder of `path` must exist: it would be another one, if somebody
+    has just moved it.
+
+    Raises:
+        OSError: a file cannot be written, or what is at `path` is no file.
     """
+    if not path.is_symlink() and kind(path) not in ("file", None):
+        raise _no_file(path, kind(path))
     part = part_of(path)
     remove(part)
-    part.mkdir(parents=True)
+    part.mkdir()
+    made = part.stat()
     try:
         yield part / path.name
+        if not is_at(made, part):  # TensorFlow makes folders that are missing
+            raise Moved(path)
         files = sorted(part.iterdir())
         for file in files:
             _sync(file)
@@ -43,20 +74,71 @@ def part_of(path: Path) -> Path:
 
 
 def remove(path: Path) -> None:
-    """Removes a file, or a folder with its contents; of a link to a folder, only the contents."""
-    if not path.is_dir():
+    """Removes a file, a link, or a folder with its contents; what a link points to stays."""
+    if path.is_symlink() or not path.is_dir():
         path.unlink(missing_ok=True)
         return
     for inner in path.iterdir():
-        if inner.is_symlink():
-            inner.unlink()
-        else:
-            remove(inner)
-    if not path.is_symlink():
-        path.rmdir()
+        remove(inner)
+    path.rmdir()
+
+
+def kind(path: Path) -> str | None:
+    """Says what is at a path, or where a link at it leads; None if there is nothing.
+
+    Raises:
+        OSError: that cannot be found out.
+    """
+    try:
+        return _kind(path.stat())
+    except (FileNotFoundError, NotADirectoryError):
+        return "link that leads nowhere" if path.is_symlink() else None
+
+
+def file_only(path: str, flags: int) -> int:
+    """Opens a file, as the `opener` of Python's `open`; does not wait for the writer of a FIFO.
+
+    Raises:
+        OSError: it cannot be opened, or is no file.
+    """
+    number = os.open(path, flags | AT_ONCE, 0o666)
+    found = _kind(os.fstat(number))
+    if found != "file":
+        os.close(number)
+        raise _no_file(Path(path), found)
+    return number
+
+
+def same_only(known: os.stat_result) -> Callable[[str, int], int]:
+    """Returns an `opener` that opens a known file, and raises `Moved` if another is at its path."""
+
+    def opener(path: str, flags: int) -> int:
+        number = file_only(path, flags)
+        if not os.path.samestat(known, os.fstat(number)):
+            os.close(number)
+            raise Moved(Path(path))
+        return number
+
+    return opener
+
+
+def is_at(known: os.stat_result, path: Path) -> bool:
+    """Returns whether a known file or folder is still the one at `path`."""
+    try:
+        return os.path.samestat(known, path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _kind(found: os.stat_result) -> str:
+    return NOT_FILES.get(stat.S_IFMT(found.st_mode), "file")
+
+
+def _no_file(path: Path, what: str | None) -> OSError:
+    return OSError(errno.EEXIST, f"a {what} is in its place", str(path))
 
 
 def _sync(path: Path) -> None:
     """Waits until a file's content is on disk."""
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=file_only) as file:
         os.fsync(file.fileno())

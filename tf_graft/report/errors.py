@@ -32,6 +32,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
         Unwritable: the file cannot be written; it is unchanged.
     """
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         write(path, content)
     except OSError as error:
         raise Unwritable(f"{path} cannot be written: {str(error.strerror).lower()}.") from None

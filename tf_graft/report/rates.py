@@ -14,6 +14,7 @@ from tf_graft.core import numerics
 from tf_graft.core.checks import shown
 from tf_graft.core.state import renamed
 from tf_graft.core.types import Config
+from tf_graft.core.whole_files import file_only
 from tf_graft.report.errors import ReportError, difference, write_whole
 from tf_graft.report.rate_checks import CHECKS, FORMAT, KEYS, checked, of_kind
 from tf_graft.report.rows import checksum
@@ -151,7 +152,7 @@ class MeasuredRates:
             ReportError: the file cannot be read, has other content, or was altered.
         """
         try:
-            with open(path, "rb") as file:
+            with open(path, "rb", opener=file_only) as file:
                 text = file.read(MAX_BYTES + 1)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)

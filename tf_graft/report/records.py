@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tf_graft.core.state import renamed
+from tf_graft.core.whole_files import file_only, same_only
 from tf_graft.report.errors import ReportError, difference, write_whole
 from tf_graft.report.rows import Rows, checksum
 
@@ -135,6 +136,7 @@ class RecordFile:
             if found.damage and len(kept) == len(found.rows) and next_step <= step:
                 raise _damaged(self._path, found)
         write_whole(self._path, line + kept.tobytes())
+        self._same = same_only(self._path.stat())
         self._row, self._end = np.zeros((), header.row), len(line) + kept.nbytes
         self._checksum = int(kept[CHECKSUM][-1]) if len(kept) else checksum(line)
 
@@ -143,13 +145,13 @@ class RecordFile:
         row = self._row
         row["step"], row["learning_rate"], row["norms"] = step, learning_rate, norms
         row[CHECKSUM] = self._checksum = checksum(row.tobytes()[:-SEAL], self._checksum)
-        with open(self._path, "r+b") as file:
+        with open(self._path, "r+b", opener=self._same) as file:
             file.seek(self._end)
             self._end += file.write(row.tobytes())
 
     def sync(self) -> int:
         """Waits until all rows are on disk and returns their checksum."""
-        with open(self._path, "rb") as file:
+        with open(self._path, "rb", opener=self._same) as file:
             os.fsync(file.fileno())
         return self._checksum
 
@@ -164,7 +166,7 @@ class _Parsed(NamedTuple):
 
 def _parsed(path: Path) -> _Parsed:
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=file_only) as file:
             line = file.readline(MAX_HEADER)
             content = file.read()
     except OSError as error:

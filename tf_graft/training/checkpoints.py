@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_graft.core.checks import CheckpointError
-from tf_graft.core.whole_files import remove, whole, write
+from tf_graft.core.whole_files import kind, remove, whole, write
 from tf_graft.report import ReportError, records
 from tf_graft.training import shared_state
 from tf_graft.training.origin import Now, OfLog, Origin, parsed
@@ -28,6 +28,14 @@ class Checkpoints:
 
     Several processes with a mesh do the same at the same time, in one folder that all can reach.
     Each writes and reads what its devices hold; the first completes a state and removes others.
+
+    Args:
+        folder: holds the states.
+        groups: the variables.
+        keep: how many states are kept.
+        origin: what a state says of itself.
+        mesh: the mesh that several processes share, if they do.
+        loose: whether weights and the optimizer's state may be infinite or NaN.
     """
 
     def __init__(
@@ -37,13 +45,15 @@ class Checkpoints:
         keep: int,
         origin: Origin,
         mesh: tf.experimental.dtensor.Mesh | None = None,
+        loose: bool = False,
     ) -> None:
         self._folder, self._origin, self._keep = folder, origin, keep
-        self._groups, self._mesh = groups, mesh
+        self._groups, self._mesh, self._loose = groups, mesh, loose
 
     def save(self, step: int, logs: Mapping[str, int]) -> None:
         """Writes the state after `step`, whole or not at all; `logs` are checksums by name."""
         self._origin.now = Now(step, logs, paths_of(self._groups))
+        self._folder.mkdir(exist_ok=True)
         path = self._folder / f"ckpt-{step}"
         if self._mesh is not None:
             shared_state.write(path, self._mesh, keyed(self._groups), self._origin.serialize())
@@ -77,8 +87,9 @@ class Checkpoints:
         Raises:
             CheckpointError: there are states, but the run can continue from none of them.
         """
-        if (latest := self._folder / LATEST).is_dir():
-            raise CheckpointError(f"{latest} is a folder, which no run makes; move it away.")
+        latest = self._folder / LATEST
+        if (what := kind(latest)) not in ("file", None):
+            raise CheckpointError(f"{latest} is a {what}, which no run makes; move it away.")
         problems = []
         for path in _states(self._folder):
             try:
@@ -106,7 +117,7 @@ class Checkpoints:
         paths = None if origin is None else parsed(origin)[1].paths
         variables = state.matched(self._groups, paths)
         notices = self._origin.check(origin, step)
-        state.load(variables)
+        state.load(variables, self._loose)
         return notices
 
 

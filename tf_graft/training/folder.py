@@ -3,19 +3,16 @@
 import contextlib
 import enum
 import os
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import tensorflow as tf
-
-from tf_graft.core.whole_files import part_of, remove, write
+from tf_graft.core.whole_files import Moved, is_at, kind, part_of, remove, write
 from tf_graft.report import records
-from tf_graft.report.errors import Unwritable
 from tf_graft.training import config as configs
 from tf_graft.training import results
-from tf_graft.training.errors import ConfigError, Source, reason
-from tf_graft.training.lock import InUse, locked
+from tf_graft.training.errors import ConfigError, Source
+from tf_graft.training.folder_errors import sentences, usable
+from tf_graft.training.lock import locked
 from tf_graft.training.schema import RunConfig
 
 # The keys that may change between two sessions of a run: they do not affect what it computes.
@@ -30,6 +27,7 @@ FREE = (
     "run.progress",
     "run.tensorboard",
 )
+SPLITS = ("train", "test")  # each has a folder for TensorBoard
 SHOWN = 3  # of the keys that differ from those of the run that a folder holds
 
 
@@ -40,10 +38,6 @@ class State(enum.Enum):
     RUN = enum.auto()
     EMPTYING = enum.auto()
     FOREIGN = enum.auto()
-
-
-class FolderError(OSError):
-    """A run cannot write to its folder; the message says what, why, and how to continue."""
 
 
 class RunFolder:
@@ -74,7 +68,8 @@ class RunFolder:
 
     A checkpoint exists when its index exists; rows of a log count once a checkpoint follows them.
     All other files are written whole, via `<name>.part`; such parts that a kill has left are
-    ignored, and removed when a run begins or continues.
+    ignored, and removed when a run begins or continues. A link to a folder is used, and never
+    emptied; one to a file is read, and replaced by the file that a run writes.
     """
 
     def __init__(self, path: str) -> None:
@@ -92,6 +87,7 @@ class RunFolder:
         )
         self.records, self.report = self.path / records.FILE, self.path / "report.html"
         self.checkpoints, self.tensorboard = self.path / "checkpoints", self.path / "tensorboard"
+        self._opened: os.stat_result | None = None
         self._emptying, self._lock = self.path / "config.yaml.emptying", self.path / "run.lock"
 
     def state(self) -> State:
@@ -112,9 +108,11 @@ class RunFolder:
 
     def check(self, config: RunConfig, source: Source) -> None:
         """Refuses a folder that holds another run, or something else. Changes nothing."""
-        with self._usable(source):
+        with usable(self.path, source):
             state = self.state()
             self._check_kinds(source)
+            if state == State.EMPTYING or config.run.fresh:
+                self._check_links(source)
         if state == State.FOREIGN:
             message = f"{self.path} holds other things than a run; choose another run.dir."
             raise source.error(("run", "dir"), message)
@@ -140,14 +138,25 @@ class RunFolder:
             FolderError: the folder can no longer be written to.
         """
         with contextlib.ExitStack() as stack:
-            with self._usable(source):
+            with usable(self.path, source):
                 self.path.mkdir(parents=True, exist_ok=True)
                 if not stack.enter_context(locked(self._lock)):
                     say(f"{self.path} cannot be locked: see that no other process uses it.")
+                self._opened = self.path.stat()
             self.check(config, source)  # again: another process may have changed it
-            with self._sentences():
+            with sentences(self.path):
                 self._begin(config)
                 yield
+                self.check_place()
+
+    def check_place(self) -> None:
+        """Refuses to go on if the folder is no longer the one that was opened.
+
+        Raises:
+            Moved: it is not.
+        """
+        if self._opened is not None and not is_at(self._opened, self.path):
+            raise Moved(self.path)
 
     def goes_on(self, config: RunConfig) -> bool:
         """Returns whether a run continues here, even while another process empties the folder."""
@@ -170,7 +179,8 @@ class RunFolder:
         if config.run.fresh and self.config.exists():
             os.replace(self.config, self._emptying)
         if self._emptying.exists() and not self.config.exists():
-            for path in (*self._files(), *self._folders()):
+            folders = [path for path in self._folders() if not path.is_symlink()]
+            for path in (*self._files(), *folders):
                 remove(path)
         for path in (self.config, *self._files()):
             remove(part_of(path))
@@ -187,49 +197,21 @@ class RunFolder:
         return self.checkpoints, self.tensorboard
 
     def _check_kinds(self, source: Source) -> None:
-        folders = [path for path in (self.config, *self._files(), self._lock) if path.is_dir()]
-        files = [path for path in self._folders() if path.exists() and not path.is_dir()]
-        for path in (*folders, *files):
-            what = "folder" if path in folders else "file"
-            raise source.error(
-                ("run", "dir"),
-                f"{path} is a {what}, which no run makes; move it away, or choose another run.dir.",
-            )
+        files = (self.config, self._emptying, self._lock, *self._files())
+        splits = [self.tensorboard / split for split in SPLITS]
+        found = {path: (kind(path), "file") for path in files}
+        found |= {path: (kind(path), "folder") for path in (*self._folders(), *splits)}
+        if self._lock.is_symlink():
+            found[self._lock] = "link", "file"
+        for path, (what, must) in found.items():
+            if what not in (must, None):
+                message = f"{path} is a {what}, which no run makes; move it away, or choose"
+                raise source.error(("run", "dir"), f"{message} another run.dir.")
 
-    @contextlib.contextmanager
-    def _usable(self, source: Source) -> Iterator[None]:
-        """Turns errors of a folder that cannot be used into a ConfigError about `run.dir`."""
-        try:
-            yield
-        except InUse as holder:
-            message = f"{self.path} is in use by {holder}; wait for it to end"
-        except OSError as error:
-            message = f"{self.path} cannot be used ({reason(error)}); fix that"
-        else:
-            return
-        raise source.error(("run", "dir"), f"{message}, or choose another run.dir.") from None
-
-    @contextlib.contextmanager
-    def _sentences(self) -> Iterator[None]:
-        """Turns errors of writing a file of the run into a FolderError that says what to do."""
-        try:
-            yield
-        except (OSError, tf.errors.OpError, Unwritable) as error:
-            said = self._said(error)
-            if said is None:
-                raise
-            raise FolderError(
-                f"{said}; nothing that was saved is lost: after that is fixed, the same command "
-                "continues."
-            ) from error
-
-    def _said(self, error: Exception) -> str | None:
-        """Names a file and its error; None for errors that concern no file of the run."""
-        if isinstance(error, OSError):
-            closed = isinstance(error, ConnectionError)  # of the pipe that reads our output
-            return None if closed else f"{error.filename or self.path}: {reason(error)}"
-        if isinstance(error, Unwritable):
-            return str(error).removesuffix(".")
-        pattern = rf"({re.escape(str(self.path))}\S*); ([^\n\[]*)"  # TensorFlow's form
-        found = re.search(pattern, str(error))
-        return found and f"{found[1]}: {found[2].strip().lower()}"
+    def _check_links(self, source: Source) -> None:
+        """Refuses to begin anew where a link leads to a folder that holds something."""
+        for path in self._folders():
+            if path.is_symlink() and any(path.iterdir()):
+                message = f"{path} is a link to {path.resolve()}, which no run empties; empty that"
+                more = f"{message} yourself, remove the link, or choose another run.dir."
+                raise source.error(("run", "dir"), more)

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from tf_graft.core.whole_files import file_only, is_at
+
 try:
     import fcntl
 except ImportError:  # Windows has none
@@ -30,7 +32,7 @@ def locked(path: Path) -> Iterator[bool]:
 
     Raises:
         InUse: another process holds the lock.
-        OSError: the file cannot be written.
+        OSError: the file cannot be written, or is a link, or has another name too.
     """
     file, holds = _acquired(path)
     try:
@@ -41,7 +43,7 @@ def locked(path: Path) -> Iterator[bool]:
         yield holds
     finally:
         with contextlib.suppress(OSError):
-            if _is_at(file, path):
+            if is_at(os.fstat(file.fileno()), path):
                 path.unlink()  # before the lock is released: who waits for it checks again
         file.close()
 
@@ -49,11 +51,22 @@ def locked(path: Path) -> Iterator[bool]:
 def _acquired(path: Path) -> tuple[IO[str], bool]:
     while True:
         with contextlib.ExitStack() as stack:
-            file = stack.enter_context(open(path, "a+", errors="replace"))
+            file = stack.enter_context(open(path, "a+", errors="replace", opener=_own))
             holds = _lock(file)
-            if _is_at(file, path):  # otherwise its holder has removed it since
+            if is_at(os.fstat(file.fileno()), path):  # otherwise its holder has removed it since
                 stack.pop_all()
                 return file, holds
+
+
+def _own(path: str, flags: int) -> int:
+    """Opens a file that is no link: to write to a link's file would overwrite another's."""
+    if os.path.islink(path):
+        raise OSError(errno.ELOOP, "a link is in its place", path)
+    number = file_only(path, flags | getattr(os, "O_NOFOLLOW", 0))
+    if os.fstat(number).st_nlink > 1:
+        os.close(number)
+        raise OSError(errno.EMLINK, "a file with another name too is in its place", path)
+    return number
 
 
 def _lock(file: IO[str]) -> bool:
@@ -70,10 +83,3 @@ def _lock(file: IO[str]) -> bool:
             raise
         return False
     return True
-
-
-def _is_at(file: IO[str], path: Path) -> bool:
-    """Returns whether an open file is still the one at `path`."""
-    with contextlib.suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
-    return False

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tf_graft.core.checks import CheckpointError
-from tf_graft.core.whole_files import write
+from tf_graft.core.whole_files import Moved, file_only, is_at, write
 from tf_graft.report.rows import Rows, checksum, unreadable
 
 CHECKSUM = "crc32"  # the last column; logs of version 0.1 have none
@@ -45,7 +45,13 @@ class Log:
         self._file.write(self._sealed(",".join(texts)))
 
     def sync(self) -> int:
-        """Writes all rows to disk, and returns their checksum."""
+        """Writes all rows to disk, and returns their checksum.
+
+        Raises:
+            OSError: they cannot be written, or the file is no longer at its path.
+        """
+        if not is_at(os.fstat(self._file.fileno()), self.path):
+            raise Moved(self.path)
         self._file.flush()
         os.fsync(self._file.fileno())
         return self._checksum
@@ -80,7 +86,8 @@ def read(path: Path) -> dict[str, np.ndarray]:
 
 def _parsed(path: Path) -> _Content:
     try:
-        header, *lines = path.read_text(errors="replace").split("\n")
+        with open(path, errors="replace", opener=file_only) as file:
+            header, *lines = file.read().split("\n")
     except FileNotFoundError:
         return _Content([], [], Rows(even=True))
     except OSError as error:

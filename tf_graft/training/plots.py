@@ -47,7 +47,8 @@ def draw_schedule(rates: np.ndarray, steps: np.ndarray, title: str, path: Path) 
     _label(axis, "learning rate", "step")
     axis.set_ylim(bottom=0)
     figure.suptitle(for_figure(title))
-    figure.savefig(path, dpi=120)
+    with whole(path) as part:
+        figure.savefig(part, dpi=120)
 
 
 def _pair(axis: Axes, epochs: dict[str, np.ndarray], name: str) -> None:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import TypeAlias
 
+from tf_graft.core.whole_files import file_only
 from tf_graft.core.whole_files import write as write_text
 from tf_graft.report.rows import checksum
 
@@ -27,7 +28,8 @@ def read(path: Path) -> Numbers:
         ValueError: it is damaged.
     """
     try:
-        results = json.loads(path.read_text())
+        with open(path, opener=file_only) as file:
+            results = json.load(file)
     except RecursionError:
         raise ValueError from None
     if not isinstance(results, dict) or type(results.get("steps")) is not int:

@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from tf_graft import dtensor
+from tf_graft.core import judge
 from tf_graft.core.nesting import nested
 from tf_graft.core.whole_files import whole
 from tf_graft.report import GraftRecorder
@@ -19,7 +20,7 @@ from tf_graft.training import data as data_sets
 from tf_graft.training import models, optimizer, plots, progress, results, servers
 from tf_graft.training.checkpoints import Checkpoints
 from tf_graft.training.errors import Source
-from tf_graft.training.folder import RunFolder
+from tf_graft.training.folder import SPLITS, RunFolder
 from tf_graft.training.log import Log, read
 from tf_graft.training.loop import (
     STEP_COLUMNS,
@@ -72,7 +73,8 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
         remote = servers.Remote(config, data, model, place, source) if place.servers else None
         saved, keep = remote.saved() if remote else groups_of(model), config.run.keep_checkpoints
         origin = Origin(config, folder, config.run.epochs * data.steps_per_epoch)
-        checkpoints = Checkpoints(folder.checkpoints, saved, keep, origin, place.shared_mesh)
+        loose = judge.applies(model.optimizer.nonfinite)
+        checkpoints = Checkpoints(folder.checkpoints, saved, keep, origin, place.shared_mesh, loose)
         start = progress.resumed(config, place, folder, checkpoints, say)
         say(progress.announced(config, folder, model, data, start))
         if not place.chief:  # all workers must save, but only one in the run's folder
@@ -170,6 +172,7 @@ def _finish(
         dtensor.collect(model)
     plain = keras.Model(model.input, model.output, name=model.name)
     plain.compile(model.optimizer, model.loss, metrics=models.metrics(data))
+    folder.check_place()
     with whole(folder.model) as part:
         plain.save(part)
     log = {name: values for name, values in read(folder.metrics).items() if len(values)}
@@ -219,8 +222,7 @@ def _writers(config: RunConfig, folder: RunFolder) -> Writers:
     if not config.run.tensorboard or importlib.util.find_spec("tensorboard") is None:
         return {}
     return {
-        split: tf.summary.create_file_writer(str(folder.tensorboard / split))
-        for split in ("train", "test")
+        split: tf.summary.create_file_writer(str(folder.tensorboard / split)) for split in SPLITS
     }
 
 

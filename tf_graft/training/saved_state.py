@@ -12,7 +12,8 @@ from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectG
 
 from tf_graft.core.checks import CheckpointError
 from tf_graft.core.parameters import paths
-from tf_graft.core.state import renamed, saved_names
+from tf_graft.core.state import misfit, renamed, saved_names
+from tf_graft.core.whole_files import kind
 
 # Keys in a file: the ending of a variable's; the origin's, or those of the step and of the number
 # of states in version 0.1, which had no origin; that of TensorFlow's graph.
@@ -71,6 +72,12 @@ class SavedState:
     """
 
     def __init__(self, path: Path) -> None:
+        for file in (
+            *path.parent.glob(f"{path.name}.index"),
+            *path.parent.glob(f"{path.name}.data-*"),
+        ):
+            if (what := kind(file)) != "file":  # nobody waits for what writes into a FIFO
+                raise CheckpointError(f"cannot be read: {file.name} is a {what}")
         self._path = path
         self._reader = tf.train.load_checkpoint(str(path))
 
@@ -118,16 +125,17 @@ class SavedState:
         self._check_graph(result)
         return result
 
-    def load(self, variables: Mapping[str, keras.Variable]) -> None:
+    def load(self, variables: Mapping[str, keras.Variable], loose: bool) -> None:
         """Gives variables their saved values.
 
         Args:
             variables: what `matched` returned.
+            loose: whether weights and the optimizer's state may be infinite or NaN.
 
         Raises:
-            CheckpointError: an optimizer's variable cannot hold its value.
+            CheckpointError: no step gives a variable the value that it is to have.
         """
-        self._check_values(variables)
+        self._check_values(variables, loose)
         tensors = {name: variable.value for name, variable in variables.items()}
         status = tf.train.Checkpoint(**tensors).read(str(self._path)).expect_partial()
         status.assert_existing_objects_matched()
@@ -160,17 +168,17 @@ class SavedState:
             if found != [f"{name}{VALUE}"] or nodes[name].HasField("registered_saver"):
                 raise CheckpointError(f"cannot be read: it would restore {found} into {name}")
 
-    def _check_values(self, variables: Mapping[str, keras.Variable]) -> None:
-        """Refuses values outside the bounds that an optimizer's variable declares."""
+    def _check_values(self, variables: Mapping[str, keras.Variable], loose: bool) -> None:
+        """Refuses values that no step gives to a weight, or to a variable of an optimizer.
+
+        The means of a loss that has diverged, and of a layer's inputs then, are not finite.
+        """
         for name, variable in variables.items():
-            low, high = getattr(variable, "within", UNBOUNDED)
-            if (low, high) == UNBOUNDED:
+            if not (name.startswith("optimizer") or variable.trainable):
                 continue
-            value = self._reader.get_tensor(f"{name}{VALUE}")
-            diverged = ~np.isfinite(value) if math.isinf(high) else False
-            if not np.all((value >= low) & (value <= high) | diverged):
-                message = f"its {variable.path} does not lie in [{low:g}, {high:g}]"
-                raise CheckpointError(f"cannot be read: {message}")
+            value = np.asarray(self._reader.get_tensor(f"{name}{VALUE}"))
+            if wrong := misfit(value, getattr(variable, "within", UNBOUNDED), loose):
+                raise CheckpointError(f"cannot be read: its {variable.path} {wrong}")
 
 
 def _name(group: str, number: int) -> str:

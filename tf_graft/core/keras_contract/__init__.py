@@ -8,6 +8,7 @@ from tf_graft.core import environment as environment  # first: what the process 
 from tf_graft.core.keras_contract.checkpoints import (
     SavedAsTwin,
     author_of,
+    entry,
     held_by,
     take_for_restored,
 )
@@ -73,6 +74,7 @@ __all__ = [
     "decay_exclusions",
     "declare",
     "deferred",
+    "entry",
     "function_named",
     "held_by",
     "in_xla",

@@ -1,23 +1,44 @@
 """What Keras and TensorFlow save of an optimizer, and how a file of weights is loaded."""
 
 import functools
+import math
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from keras.src.saving import saving_lib
 from tensorflow.experimental import dtensor
 
+from tf_graft.core.checks import CheckpointError
+from tf_graft.core.entry import Entry
 from tf_graft.core.keras_contract.variables import storage
 from tf_graft.core.nesting import nested
 from tf_graft.core.types import Store
+
+# Bytes that a file of weights may declare without holding them: for an entry of the largest
+# variable, in any dtype, and for what is small. Without limit where no model is known.
+WIDEST, FLOOR = 16, 2**20
+_largest: ContextVar[float] = ContextVar("largest", default=math.inf)
 
 
 def author_of(store: Store) -> str | None:
     """The name of the optimizer that wrote a Keras weights store, if the store says it."""
     group = getattr(store, "_h5_entry_group", None)
     return getattr(group, "attrs", {}).get("name")
+
+
+def entry(store: Store, key: str) -> np.ndarray | Entry:
+    """An entry of a Keras weights store; of a file, its value is read when it is used."""
+    group = getattr(store, "_h5_entry_group", {})
+    if key not in group:  # but in a dict, or in another one of several files
+        return np.asarray(store[key])
+    held = saving_lib.safe_get_h5_dataset(group, key)
+    brain = held.attrs.get("dtype") == "bfloat16"
+    dtype = np.dtype(tf.bfloat16.as_numpy_dtype if brain else held.dtype)
+    return Entry(lambda: store[key], held.shape, dtype)
 
 
 def held_by(trackable: Any) -> dict[str, Any]:
@@ -62,6 +83,7 @@ def _all_or_nothing(load: Callable[..., None]) -> Callable[..., None]:
             return
         put_back = [optimizer.snapshot() for optimizer in ours]
         before = [(v, tf.convert_to_tensor(v)) for v in map(storage, model.variables)]
+        token = _largest.set(max(FLOOR, *(WIDEST * v.shape.num_elements() for v, _ in before)))
         try:
             load(model, *args, **kwargs)
         except BaseException:
@@ -70,8 +92,31 @@ def _all_or_nothing(load: Callable[..., None]) -> Callable[..., None]:
             for undo in put_back:
                 undo()
             raise
+        finally:
+            _largest.reset(token)
 
     return load_whole
 
 
+def _as_large_as_told(get: Callable[..., Any]) -> Callable[..., Any]:
+    """Refuses what a file declares but does not hold, such as 10 GB of zeros, before it is read.
+
+    Keras does so above 4 GiB, and it compares shapes when a layer's value is in memory.
+    """
+
+    @functools.wraps(get)
+    def checked(group: Any, name: str) -> Any:
+        found = get(group, name)
+        declared, held = math.prod(found.shape) * found.dtype.itemsize, found.id.get_storage_size()
+        if declared > max(_largest.get(), held):
+            raise CheckpointError(
+                f"'{found.name}' declares {declared:,} bytes, of which the file holds {held:,}, "
+                "and no variable of the model is so large; use a file that Keras wrote."
+            )
+        return found
+
+    return checked
+
+
+saving_lib.safe_get_h5_dataset = _as_large_as_told(saving_lib.safe_get_h5_dataset)
 saving_lib.load_weights_only = _all_or_nothing(saving_lib.load_weights_only)

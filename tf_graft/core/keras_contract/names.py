@@ -34,7 +34,9 @@ MODEL_NAMES = {
     "_maybe_symbolic_build": "averages the first batch over all replicas to make metrics of it, "
     "which workers cannot do",
 }
-STORE_NAMES = {"_h5_entry_group": "holds the name of the optimizer that wrote a weights store"}
+STORE_NAMES = {
+    "_h5_entry_group": "holds the name of the optimizer that wrote a weights store, and its entries"
+}
 RESOURCE_NAMES = {
     "_handle_data": "tells the handle of a variable from that of a table or an iterator",
     "_serialize_to_tensors": "by which tf.train.Checkpoint reads a variable",
@@ -47,6 +49,8 @@ MODULE_NAMES = {
     "of the optimizer's own variables when it lists them",
     "keras.src.saving.saving_lib.load_weights_only": "what `Model.load_weights` and "
     "`keras.saving.load_weights` call",
+    "keras.src.saving.saving_lib.safe_get_h5_dataset": "what every entry of a file of weights goes "
+    "through before it is read",
     "keras.src.backend.common.stateless_scope.in_stateless_scope": "whether Keras only computes "
     "shapes, in a graph that never runs",
     "re._parser.parse": "the parts of a regular expression, of which one can be slow",
