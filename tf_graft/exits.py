@@ -72,7 +72,7 @@ def _code(error: Exception) -> int | None:
 
 def _code_of_computing(error: Exception) -> int | None:
     """Returns the exit code for errors whose classes need NumPy and TensorFlow."""
-    from tf_graft.core.checks import CheckpointError
+    from tf_graft.core.errors import CheckpointError
     from tf_graft.report import ReportError
 
     if isinstance(error, CheckpointError):

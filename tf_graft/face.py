@@ -2,8 +2,8 @@
 
 from tf_graft import algorithm, dtensor, report, scaling, schedules
 from tf_graft.compose.of_keras import get, wrap
-from tf_graft.core.checks import CheckpointError
 from tf_graft.core.clipping import clip_by_global_norm
+from tf_graft.core.errors import CheckpointError
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.registry import deserialize, list_optimizers, register, serialize
 from tf_graft.core.replicas import shards

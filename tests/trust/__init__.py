@@ -23,7 +23,7 @@ class Result(NamedTuple):
     wrong: str | None
 
 
-AREAS = ("gradients", "arguments", "configs", "names", "files", "kills", "state")
+AREAS = ("gradients", "arguments", "configs", "names", "files", "kills", "state", "threads")
 
 
 def made(area: str, every: int) -> Iterator[Result]:

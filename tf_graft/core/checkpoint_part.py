@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from tf_graft.core import keras_contract
-from tf_graft.core.checks import CheckpointError
 from tf_graft.core.entry import Entry
+from tf_graft.core.errors import CheckpointError
 from tf_graft.core.identity import Named, damaged
 
 IDENTITY = "_identity"  # the attribute that holds an optimizer's `Identity`

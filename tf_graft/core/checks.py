@@ -22,10 +22,6 @@ LEAST = 2.0**-126  # float32's smallest normal number; TensorFlow flushes smalle
 MOST_WHOLE = 2**53  # float64 represents every whole number up to here
 
 
-class CheckpointError(ValueError):
-    """Saved state does not fit the optimizer that it is loaded into. Nothing was changed."""
-
-
 def shown(value: object, form: Callable[[object], str] = repr) -> str:
     """A value as messages show it: on one line, truncated if it is long."""
     try:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
-from tf_graft.core.checks import CheckpointError, shown
+from tf_graft.core.checks import shown
+from tf_graft.core.errors import CheckpointError
 from tf_graft.core.types import Config
 
 Named = dict[str, keras.Variable]

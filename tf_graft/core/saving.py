@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tf_graft.core import judge, keras_contract, state, weights_store, write
 from tf_graft.core.checkpoint_part import CheckpointPart, readable
-from tf_graft.core.checks import CheckpointError
+from tf_graft.core.errors import CheckpointError
 from tf_graft.core.identity import Identity, Named, damaged
 from tf_graft.core.keras_state import KerasState
 from tf_graft.core.owner import Owner

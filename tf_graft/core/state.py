@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_graft.core import write
-from tf_graft.core.checks import CheckpointError
+from tf_graft.core.errors import CheckpointError
 from tf_graft.core.identity import Named, Shapes, unfit
 
 Saved = dict[str, np.ndarray]

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from tf_graft.core.checks import CheckpointError
+from tf_graft.core.errors import CheckpointError
 from tf_graft.core.whole_files import kind, remove, whole, write
 from tf_graft.report import ReportError, records
 from tf_graft.training import shared_state

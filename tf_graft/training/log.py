@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tf_graft.core.checks import CheckpointError
+from tf_graft.core.errors import CheckpointError
 from tf_graft.core.whole_files import Moved, file_only, is_at, write
 from tf_graft.report.rows import Rows, checksum, unreadable
 

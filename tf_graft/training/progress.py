@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import keras
 
-from tf_graft.core.checks import CheckpointError
+from tf_graft.core.errors import CheckpointError
 from tf_graft.training import data as data_sets
 from tf_graft.training.checkpoints import Checkpoints
 from tf_graft.training.folder import RunFolder

@@ -10,7 +10,7 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
-from tf_graft.core.checks import CheckpointError
+from tf_graft.core.errors import CheckpointError
 from tf_graft.core.parameters import paths
 from tf_graft.core.state import misfit, renamed, saved_names
 from tf_graft.core.whole_files import kind

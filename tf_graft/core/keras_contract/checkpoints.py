@@ -12,8 +12,8 @@ import tensorflow as tf
 from keras.src.saving import saving_lib
 from tensorflow.experimental import dtensor
 
-from tf_graft.core.checks import CheckpointError
 from tf_graft.core.entry import Entry
+from tf_graft.core.errors import CheckpointError
 from tf_graft.core.keras_contract.variables import storage
 from tf_graft.core.nesting import nested
 from tf_graft.core.types import Store
