@@ -697,6 +697,10 @@ def test_rates_for_other_variables_are_refused():
         ({"kind": "global", "rate": np.nan}, "rate is nan; it must be finite"),
         ({"kind": "global", "rate": -1}, "rate is -1; it must be at least 0"),
         ({"kind": "piecewise", "rates": {"w": 1}, "steps": "12"}, "must be a list of numbers"),
+        (
+            {"kind": "piecewise", "rates": {"w": 1}, "steps": [1, 2], "curve": [1]},
+            "the curve must have one value for each",
+        ),
         ({"kind": "power_law", "rates": {"w": 1}, "exponent": np.inf}, "must be finite"),
     ],
 )

@@ -158,6 +158,6 @@ def _other(name: str) -> Named:
         )
         raise ValueError(
             f"optimize_loss: Optimizer name should be one of [{', '.join(NAMES)}] or of a class of "
-            f"tf_graft or Keras, you provided {name}; {hint}"
+            f"tf_graft or Keras, you provided {shown(name, str)}; {hint}"
         )
     return Named(cls)

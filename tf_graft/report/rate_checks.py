@@ -34,13 +34,19 @@ def checked(values: object) -> Config:
             + [(key, "is missing") for key in wanted - given]
         )
         raise ValueError(f"{wrong[:60]!r} {problem} for kind {kind!r}.")
-    arguments: Config = {key: CHECKS[key](key, values[key]) for key in wanted}
-    steps, curve = arguments.get("steps", ()), arguments.get("curve", ())
-    if len(steps) != len(curve) or any(a >= b for a, b in itertools.pairwise(steps)):
-        raise ValueError("steps must increase, and the curve must have one value for each.")
+    arguments = each_checked({key: values[key] for key in wanted})
     if _highest(**arguments) > math.log(LARGEST):
         raise ValueError(f"within {LAST} steps a rate would be above {LARGEST:g}.")
     return {"kind": kind, **arguments}
+
+
+def each_checked(arguments: Config) -> Config:
+    """Returns the arguments of a kind of rates as numbers; each is checked, not their course."""
+    result: Config = {name: CHECKS[name](name, value) for name, value in arguments.items()}
+    steps, curve = result.get("steps", ()), result.get("curve", ())
+    if len(steps) != len(curve) or any(a >= b for a, b in itertools.pairwise(steps)):
+        raise ValueError("steps must increase, and the curve must have one value for each.")
+    return result
 
 
 def of_kind(kind: object) -> set[str]:

@@ -16,7 +16,7 @@ from tf_graft.core.state import renamed
 from tf_graft.core.types import Config
 from tf_graft.core.whole_files import file_only
 from tf_graft.report.errors import ReportError, difference, write_whole
-from tf_graft.report.rate_checks import CHECKS, FORMAT, KEYS, checked, of_kind
+from tf_graft.report.rate_checks import FORMAT, KEYS, checked, each_checked, of_kind
 from tf_graft.report.rows import checksum
 
 MAX_BYTES = 16 * 1024 * 1024
@@ -70,8 +70,7 @@ class MeasuredRates:
             ValueError: an unknown kind, or an argument of it that is no number or out of range.
         """
         try:
-            for name in of_kind(self.kind):
-                CHECKS[name](name, getattr(self, name))
+            each_checked({name: getattr(self, name) for name in of_kind(self.kind)})
         except ValueError as error:
             raise ValueError(f"MeasuredRates: {error}") from None
 

@@ -61,7 +61,8 @@ def AutomaticLossScaler(
         raise TypeError(f"{call}: params is {shown(params)}; it must be a dict or None.")
     name = algorithm.lower().strip()
     if name not in _PARAMS:
-        raise ValueError(f"{call}: Unknown scaling algorithm: {name}; use 'Backoff' or 'LogMax'.")
+        what = f"Unknown scaling algorithm: {shown(name, str)}"
+        raise ValueError(f"{call}: {what}; use 'Backoff' or 'LogMax'.")
     given = dict(params or {})
     for key, kind in _PARAMS[name].items():
         if key in given and not isinstance(given[key], kind):
@@ -69,7 +70,7 @@ def AutomaticLossScaler(
     for key in given:
         if key not in _PARAMS[name]:
             known = ", ".join(_PARAMS[name])
-            raise ValueError(f"{call}: Unknown parameter: {key}; there are {known}.")
+            raise ValueError(f"{call}: Unknown parameter: {shown(key, str)}; there are {known}.")
     return get({"name": name, **given})
 
 
