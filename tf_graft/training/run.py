@@ -150,7 +150,7 @@ def _fit(
                     every=config.run.checkpoint_every,
                     step=start,
                     writers=writers,
-                    agreed=place.agreed(),
+                    agreed=place.agreed,
                 ),
                 EpochBar(*divmod(start, data.steps_per_epoch)),
             ],
@@ -191,14 +191,14 @@ def _finish(
 
 @contextlib.contextmanager
 def _others(place: Place) -> Iterator[None]:
-    """Ends with the other processes of a mesh; says in a sentence when one has ended before."""
+    """Ends with the other processes of the run; says in a sentence when one is lost before."""
     try:
         yield
         place.told(0)
     except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError) as error:
-        if place.shared_mesh is None:
+        if not place.with_others:
             raise
-        raise ProcessLost(error.message.partition("\n")[0]) from None
+        raise ProcessLost(f"TensorFlow says: {error.message.partition(chr(10))[0]}") from None
 
 
 @contextlib.contextmanager
