@@ -6,7 +6,7 @@ from support import column_runs
 from tf_graft.processes.cluster import Cluster
 
 CONFIG = """
-data: {name: digits, batch_size: 12, train: "train[:432]", test: "test[:96]"}
+data: {name: digits, batch_size: 24, train: "train[:432]", test: "test[:96]"}
 model: {name: mlp, units: [8]}
 strategy: {name: mirrored}
 optimizer: {name: adam, learning_rate: 0.01}
@@ -36,19 +36,22 @@ def assert_alike(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", [ADAM, AGN], ids=["adam", "agn"])
-@pytest.mark.parametrize("devices", [2, 3])
-def test_replicas_go_on_in_mid_epoch_as_undisturbed(devices, optimizer, config):
+@pytest.mark.parametrize(
+    ("optimizer", "devices", "batch", "stops"),
+    [(ADAM, 2, 12, [3, 39]), (ADAM, 3, 48, [3, 5, 15]), (AGN, 2, 24, [3]), (AGN, 3, 24, [3])],
+)
+def test_replicas_go_on_in_mid_epoch_as_undisturbed(optimizer, devices, batch, stops, config):
     config.write_text(CONFIG.replace(ADAM, optimizer))
-    runs = ("parts:3", "parts:39", "parts", "whole")
-    column_runs.run_alone(command(config, *runs, f"strategy.devices={devices}"), 200)
+    runs = [*(f"parts:{step}" for step in stops), "parts", "whole"]
+    overrides = f"strategy.devices={devices}", f"data.batch_size={batch}"
+    column_runs.run_alone(command(config, *runs, *overrides), 300)
     assert_alike(config.parent)
 
 
 @pytest.mark.slow
 def test_workers_go_on_in_mid_epoch_as_undisturbed(config):
-    config.write_text(CONFIG.replace("mirrored", "multi_worker"))
+    config.write_text(CONFIG.replace("mirrored", "multi_worker").replace(ADAM, AGN))
     for run in ("parts:3", "parts", "whole"):
         with Cluster(command(config, run), {"worker": 3}, column_runs.ENVIRONMENT) as cluster:
-            column_runs.assert_ends(cluster, 200)
+            column_runs.assert_ends(cluster, 300)
     assert_alike(config.parent)

@@ -29,11 +29,11 @@ def test_a_server_answers_until_it_is_stopped():
     )
     try:
         pid = int(server.stdout.readline())
-        assert watching.answers(address)
+        assert watching.answers(address, 60)
         os.kill(pid, signal.SIGSTOP)
         assert not watching.answers(address, 0.5)
         os.kill(pid, signal.SIGCONT)
-        assert watching.answers(address)
+        assert watching.answers(address, 60)
     finally:
         server.kill()
         server.communicate()

@@ -23,7 +23,7 @@ class Result(NamedTuple):
     wrong: str | None
 
 
-AREAS = ("gradients", "arguments", "configs", "files", "kills", "state")
+AREAS = ("gradients", "arguments", "configs", "files", "kills", "state", "clusters")
 
 
 def made(area: str, every: int) -> Iterator[Result]:
