@@ -1,9 +1,13 @@
-"""Runs on several replicas that are stopped in the middle: they go on to the bit."""
+"""Runs on several replicas: stopped in the middle they go on to the bit; none goes on alone."""
 
 import pytest
 
 from support import column_runs
 from tf_graft.processes.cluster import Cluster
+from tf_graft.training import run
+from tf_graft.training.errors import Source
+from tf_graft.training.place import Place
+from tf_graft.training.stop import ProcessLost
 
 CONFIG = """
 data: {name: digits, batch_size: 24, train: "train[:432]", test: "test[:96]"}
@@ -48,10 +52,22 @@ def test_replicas_go_on_in_mid_epoch_as_undisturbed(optimizer, devices, batch, s
     assert_alike(config.parent)
 
 
+@pytest.mark.parametrize("error", run.LOSSES)
+@pytest.mark.parametrize("others", [{"workers": 2}, {"servers": True}])
+def test_whoever_loses_another_process_says_so(error, others):
+    of_several = Place(None, None, True, Source("here.yaml"), **others)
+    said = r"Another process of this run has ended, .* TensorFlow says: gone$"
+    with pytest.raises(ProcessLost, match=said), run._others(of_several):
+        raise error(None, None, "gone\nand more")
+    alone = Place(None, None, True, Source("here.yaml"))
+    with pytest.raises(error), run._others(alone):
+        raise error(None, None, "gone")
+
+
 @pytest.mark.slow
 def test_workers_go_on_in_mid_epoch_as_undisturbed(config):
     config.write_text(CONFIG.replace("mirrored", "multi_worker").replace(ADAM, AGN))
-    for run in ("parts:3", "parts", "whole"):
-        with Cluster(command(config, run), {"worker": 3}, column_runs.ENVIRONMENT) as cluster:
+    for each in ("parts:3", "parts", "whole"):
+        with Cluster(command(config, each), {"worker": 3}, column_runs.ENVIRONMENT) as cluster:
             column_runs.assert_ends(cluster, 300)
     assert_alike(config.parent)

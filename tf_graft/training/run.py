@@ -37,6 +37,13 @@ from tf_graft.training.schema import RunConfig
 from tf_graft.training.stop import ProcessLost, StopRequest
 from tf_graft.wrappers import AGN, CenterWeights
 
+# What TensorFlow raises when another process has ended, is stopped or out of reach.
+LOSSES = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+)
 RECORDS = 200  # of a graft in a run, at most, so that small models do not wait for them
 
 
@@ -195,10 +202,11 @@ def _others(place: Place) -> Iterator[None]:
     try:
         yield
         place.told(0)
-    except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError) as error:
+    except LOSSES as error:
         if not place.with_others:
             raise
-        raise ProcessLost(f"TensorFlow says: {error.message.partition(chr(10))[0]}") from None
+        said = error.message.partition("\n")[0]
+        raise ProcessLost(f"TensorFlow says: {said}") from None
 
 
 @contextlib.contextmanager
