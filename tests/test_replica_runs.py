@@ -4,9 +4,8 @@ import pytest
 
 from support import column_runs
 from tf_graft.processes.cluster import Cluster
-from tf_graft.training import run
+from tf_graft.training import place
 from tf_graft.training.errors import Source
-from tf_graft.training.place import Place
 from tf_graft.training.stop import ProcessLost
 
 CONFIG = """
@@ -52,15 +51,15 @@ def test_replicas_go_on_in_mid_epoch_as_undisturbed(optimizer, devices, batch, s
     assert_alike(config.parent)
 
 
-@pytest.mark.parametrize("error", run.LOSSES)
+@pytest.mark.parametrize("error", place.LOSSES)
 @pytest.mark.parametrize("others", [{"workers": 2}, {"servers": True}])
 def test_whoever_loses_another_process_says_so(error, others):
-    of_several = Place(None, None, True, Source("here.yaml"), **others)
-    said = r"Another process of this run has ended, .* TensorFlow says: gone$"
-    with pytest.raises(ProcessLost, match=said), run._others(of_several):
-        raise error(None, None, "gone\nand more")
-    alone = Place(None, None, True, Source("here.yaml"))
-    with pytest.raises(error), run._others(alone):
+    of_several = place.Place(None, None, True, Source("here.yaml"), **others)
+    said = r"Another process of this run has ended, .* TensorFlow says: .* is aborted by: gone$"
+    with pytest.raises(ProcessLost, match=said), of_several.together():
+        raise error(None, None, "Graph execution error:\n\nCollective ops is aborted by: gone\n!")
+    alone = place.Place(None, None, True, Source("here.yaml"))
+    with pytest.raises(error), alone.together():
         raise error(None, None, "gone")
 
 

@@ -1,4 +1,4 @@
-"""Processes of a cluster are killed at random times; `tf-graft launch` must end as if undisturbed.
+"""Processes of a cluster are killed or stopped; `tf-graft launch` must end as if undisturbed.
 
 Of parameter servers there is one worker: the order of several workers' steps is nobody's. A step
 that it has not answered is taken again, so where it alone is killed, the numbers may differ.
@@ -33,7 +33,8 @@ KINDS = {
     "multi_worker": ("strategy: {name: multi_worker}", {"worker": 2, "ps": 0}),
     "parameter_server": ("strategy: {name: parameter_server}", {"worker": 1, "ps": 1}),
 }
-EACH = 20  # attacks on a kind, on one process and on all
+EACH = 20  # attacks of each way on a kind
+WAYS = ("one", "all", "stopped")  # one process is killed, all are, or one is stopped
 ENDS = ("steps.csv", "metrics.csv", "summary.json", "model.keras")
 
 
@@ -52,15 +53,10 @@ def attacks(every):
     turn = itertools.count()
     with tempfile.TemporaryDirectory() as folder, _on_our_path():
         undisturbed = functools.cache(functools.partial(_undisturbed, Path(folder)))
-        for number, (kind, whom) in itertools.product(range(EACH), _victims()):
+        for number, kind, way in itertools.product(range(EACH), KINDS, WAYS):
             if next(turn) % every == 0:
                 end, seconds = undisturbed(kind)
-                yield _killed(Path(folder) / f"{kind}_{number}_{whom}", kind, whom, end, seconds)
-
-
-def _victims():
-    """Each kind with one of its processes, chosen for each attack, and with all."""
-    return [(kind, whom) for kind in KINDS for whom in ("one", "all")]
+                yield _attack(Path(folder) / f"{kind}_{number}_{way}", kind, way, end, seconds)
 
 
 def _undisturbed(folder, kind):
@@ -71,24 +67,28 @@ def _undisturbed(folder, kind):
     return operations.content(folder / kind), time.monotonic() - began
 
 
-def _killed(folder, kind, whom, end, seconds):
-    """Kills in a run, once, after a random part of the time that it takes."""
+def _attack(folder, kind, way, end, seconds):
+    """Disturbs a run, once: kills after a random part of its time, or stops while it trains."""
     after, hit = random.uniform(0, seconds), []
 
-    def kill(ended):
-        if ended.wait(after):
+    def disturb(ended):
+        if way == "stopped":  # before, it has no heartbeat
+            while not list(folder.glob("checkpoints/*.index")) and not ended.wait(0.05):
+                pass
+        elif ended.wait(after):
             return
-        chosen = [random.choice(Launched.now.tasks)] if whom == "one" else Launched.now.tasks
-        hit.extend(chosen)
-        Launched.now.send(signal.SIGKILL, chosen)
+        tasks = Launched.now.tasks
+        hit.extend(tasks if way == "all" else [random.choice(tasks)])
+        Launched.now.send(signal.SIGSTOP if way == "stopped" else signal.SIGKILL, hit)
 
     try:
-        code, said = _launch(folder, kind, kill)
+        code, said = _launch(folder, kind, disturb)
         wrong = _difference(operations.content(folder), end, hit) if code == 0 else f"code {code}"
     except launcher.LaunchError as error:
         said, wrong = [], str(error)
     again = sum("restarted" in line for line in said)
-    return Result(f"{kind}: {hit or 'nobody'} killed after {after:.1f} s, {again} restarts", wrong)
+    when = "" if way == "stopped" else f" after {after:.1f} s"
+    return Result(f"{kind}: {way}, {hit or 'nobody'}{when}, {again} restarts", wrong)
 
 
 def _difference(found, end, hit):

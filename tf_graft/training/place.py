@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+from collections.abc import Iterator
 
 import keras
 import numpy as np
@@ -18,7 +19,15 @@ from tf_graft.training import task
 from tf_graft.training.data import Batches
 from tf_graft.training.errors import Source
 from tf_graft.training.schema import Mesh, Mirrored, ParameterServer, RunConfig
+from tf_graft.training.stop import ProcessLost
 
+# What TensorFlow raises when another process has ended, is stopped or out of reach.
+LOSSES = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+)
 MAX_PARTS = 256  # logical devices of a CPU; each has its own threads
 
 
@@ -53,11 +62,6 @@ class Place:
         """The mesh, if each of several processes holds a part of the variables."""
         return self.mesh if self.mesh is not None and clients.several(self.mesh) else None
 
-    @property
-    def with_others(self) -> bool:
-        """Whether the run has other processes."""
-        return self.workers > 1 or self.servers
-
     def told(self, number: int) -> list[int]:
         """Waits for the others that run the same program to come here, too.
 
@@ -70,6 +74,23 @@ class Place:
             return [number]
         own = len(self.strategy.extended.worker_devices)
         return gathered(self.strategy, [np.array(number)] * own).tolist()
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Ends with the other processes of the run; says in a sentence that one is lost.
+
+        Raises:
+            ProcessLost: TensorFlow has lost another process within the context.
+        """
+        try:
+            yield
+            self.told(0)
+        except LOSSES as error:
+            if self.workers == 1 and not self.servers:
+                raise
+            lines = error.message.splitlines() or ["nothing."]
+            reason = next((line for line in lines if "is aborted by" in line), lines[0])
+            raise ProcessLost(f"TensorFlow says: {reason}") from None
 
     def settle(self, model: keras.Model, data: Batches, section: Mesh | None) -> None:
         """Creates all variables that a compiled model creates on first use, and places them.

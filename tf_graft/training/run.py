@@ -34,16 +34,9 @@ from tf_graft.training.place import Place, enter
 from tf_graft.training.results import Numbers
 from tf_graft.training.saved_state import groups_of
 from tf_graft.training.schema import RunConfig
-from tf_graft.training.stop import ProcessLost, StopRequest
+from tf_graft.training.stop import StopRequest
 from tf_graft.wrappers import AGN, CenterWeights
 
-# What TensorFlow raises when another process has ended, is stopped or out of reach.
-LOSSES = (
-    tf.errors.UnavailableError,
-    tf.errors.AbortedError,
-    tf.errors.CancelledError,
-    tf.errors.DeadlineExceededError,
-)
 RECORDS = 200  # of a graft in a run, at most, so that small models do not wait for them
 
 
@@ -66,7 +59,7 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
     """
     place = enter(config, source)
     with _environment(config), StopRequest().listening() as stop, ExitStack() as opened:
-        opened.enter_context(_others(place))
+        opened.enter_context(place.together())
         data = data_sets.load(config.data, config.run.steps_per_execution, source)
         model = _compile(config, data, source, place)
         folder = RunFolder(config.run.dir or "runs/run")
@@ -194,19 +187,6 @@ def _finish(
         "tensorflow": tf.__version__,
     }
     return results.write(folder.summary, numbers)
-
-
-@contextlib.contextmanager
-def _others(place: Place) -> Iterator[None]:
-    """Ends with the other processes of the run; says in a sentence when one is lost before."""
-    try:
-        yield
-        place.told(0)
-    except LOSSES as error:
-        if not place.with_others:
-            raise
-        said = error.message.partition("\n")[0]
-        raise ProcessLost(f"TensorFlow says: {said}") from None
 
 
 @contextlib.contextmanager
