@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from support import column_runs, forked
-from tf_graft.processes.cluster import Cluster, free_ports
+from tf_graft.processes.cluster import LOST, Cluster, free_ports
 from tf_graft.training import config as configs
 from tf_graft.training import launch as launcher
 from tf_graft.training import place
@@ -149,6 +149,40 @@ def test_a_worker_that_is_killed_again_and_again_ends_the_run(tasks_do):
 def test_a_lost_server_ends_the_run(tasks_do):
     with pytest.raises(LaunchError, match="the ps 0 was killed by SIGKILL"):
         tasks_do("parameter_server", SERVERS, ps="os.kill(os.getpid(), 9)", others="time.sleep(60)")
+
+
+@pytest.mark.parametrize(
+    ("name", "tasks", "alone"),
+    [
+        ("multi_worker", WORKERS, "worker_0"),
+        ("multi_worker", WORKERS, "worker_1"),
+        ("parameter_server", SERVERS, "chief_0"),
+        ("parameter_server", SERVERS, "worker_1"),
+    ],
+)
+def test_all_are_started_again_when_one_has_lost_another(name, tasks, alone, tasks_do):
+    """As when a process is stopped: it does not end, and who notices ends with that code."""
+    first = "worker_0" if name == "multi_worker" else "chief_0"
+    once = f"if open(runs).read() == 'x': sys.exit({LOST})"
+    rest = "" if name == "multi_worker" else "time.sleep(60)"
+    stays = f"if open(runs).read() == 'x': time.sleep(60)\n{rest}"
+    said = []
+    does = {"others": stays, first: stays.removesuffix(rest)} | {alone: f"{once}\n{rest}"}
+    if alone == first:
+        does[alone] = once
+    assert tasks_do(name, tasks, said.append, **does) == 0
+    who = alone.replace("_", " ")
+    assert said[1:] == [
+        f"The {who} has lost another process; all are restarted, from the last saved state.",
+        said[0],
+    ]
+
+
+def test_a_task_that_fails_is_named_rather_than_one_that_has_lost_it(tasks_do, tmp_path):
+    fails = f"open({str(tmp_path / 'failing')!r}, 'w').close(); sys.exit(3)"
+    wait = f"while not os.path.exists({str(tmp_path / 'failing')!r}): time.sleep(0.02)"
+    with pytest.raises(LaunchError, match="the worker 1 ended with code 3"):
+        tasks_do("multi_worker", WORKERS, worker_1=fails, worker_0=f"{wait}\nsys.exit({LOST})")
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])

@@ -99,6 +99,7 @@ WRITERS = {
     "optimizers/kernels.py": "what the kernels of several optimizers share",
     "core/scratch.py": "zeros that live for one step, which are no tf.Variable",
     "training/loop.py": "puts back the metrics of a resumed epoch, and counts its own batches",
+    "training/replica_values.py": "restores what each replica had",
     "training/schedule_plot.py": "steps an optimizer that trains nothing",
     "bench/floor.py": "measures assignment",
 }

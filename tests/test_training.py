@@ -494,3 +494,29 @@ def test_a_signal_saves_and_says_how_to_resume(signum, code, tmp_path):
     rows = (tmp_path / "a" / "steps.csv").read_text().count("\n") - 1
     assert f"after step {rows:,}," in last
     assert tf.train.latest_checkpoint(tmp_path / "a" / "checkpoints").endswith(f"ckpt-{rows}")
+
+
+def test_what_another_process_prepares_meanwhile_is_used(tmp_path, monkeypatch):
+    """As the workers of a cluster do, which begin together."""
+    make, made = prepared.SOURCES["digits"], []
+    before = make.download_and_prepare
+
+    def in_the_middle(self, **how):
+        if not made:
+            made.append(self)
+            monkeypatch.setattr(self, "_download_and_prepare", in_both(self, how))
+        before(self, **how)
+
+    def in_both(self, how):
+        prepare = self._download_and_prepare
+
+        def both(**more):
+            prepare(**more)
+            make(data_dir=tmp_path).download_and_prepare(**how)
+
+        return both
+
+    monkeypatch.setattr(make, "download_and_prepare", in_the_middle)
+    found = prepared.builder(Data(name="digits", dir=str(tmp_path)), Source("here.yaml"))
+    assert found.info.splits.total_num_examples == 1797
+    assert found is not made[0]

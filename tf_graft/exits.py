@@ -57,13 +57,16 @@ def _sentence(error: Exception) -> str:
 
 def _code(error: Exception) -> int | None:
     """Returns the exit code for an error; None for one that a user cannot fix."""
+    from tf_graft.processes.cluster import code_of_loss
     from tf_graft.training.errors import ConfigError
     from tf_graft.training.launch import LaunchError
     from tf_graft.training.stop import ProcessLost, Stopped
 
     if isinstance(error, Stopped):
         return 128 + error.signum
-    if isinstance(error, ConfigError | LaunchError | ProcessLost):
+    if isinstance(error, ProcessLost):
+        return code_of_loss()
+    if isinstance(error, ConfigError | LaunchError):
         return 2 if isinstance(error, ConfigError) else 1
     if isinstance(error, OSError) and not isinstance(error, ConnectionError):
         return 1  # a closed pipe, the only possible ConnectionError, is handled by the caller

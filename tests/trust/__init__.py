@@ -23,7 +23,8 @@ class Result(NamedTuple):
     wrong: str | None
 
 
-AREAS = ("gradients", "arguments", "configs", "names", "files", "kills", "state", "threads")
+AREAS = ("gradients", "arguments", "configs", "names", "files", "kills", "state", "clusters")
+AREAS += ("threads",)
 
 
 def made(area: str, every: int) -> Iterator[Result]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Self
 
 LAUNCHED = "TF_GRAFT_LAUNCHED"  # set in processes that end when their standard input closes
+LOST = 75  # how a launched process ends that has lost another one: it may be started again
 SHOWN = 15  # lines of a task's output in an error message
 
 Task = tuple[str, int]
@@ -33,6 +34,11 @@ def _wait_for_end() -> None:
     while os.read(0, 1):
         pass
     os._exit(1)
+
+
+def code_of_loss() -> int:
+    """Returns the exit code of this process if another one is lost: 1, or what a launcher knows."""
+    return LOST if os.environ.get(LAUNCHED) else 1
 
 
 def free_ports(count: int) -> list[int]:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tf_graft.core.errors import CheckpointError
 from tf_graft.core.whole_files import kind, remove, whole, write
 from tf_graft.report import ReportError, records
-from tf_graft.training import shared_state
+from tf_graft.training import replica_values, shared_state
 from tf_graft.training.origin import Now, OfLog, Origin, parsed
 from tf_graft.training.saved_state import UNREADABLE, Groups, SavedState, keyed, paths_of
 
@@ -60,7 +60,9 @@ class Checkpoints:
             if not shared_state.completes():
                 return
         else:
-            tensors = {name: variable.value for name, variable in keyed(self._groups).items()}
+            variables = keyed(self._groups)
+            tensors = {name: variable.value for name, variable in variables.items()}
+            tensors |= replica_values.differing(variables)
             with whole(path) as part:
                 tf.train.Checkpoint(origin=self._origin, **tensors).write(str(part))
         for path in _states(self._folder):

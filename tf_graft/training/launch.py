@@ -6,21 +6,21 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from tf_graft.processes.cluster import Cluster, Task
+from tf_graft.processes.cluster import LOST, Cluster, Task
 from tf_graft.training.errors import ConfigError, Source
 from tf_graft.training.schema import RunConfig
 from tf_graft.training.stop import StopRequest
 
 GRACE = 30.0  # seconds for the others to end after the chief, or for the chief after a signal
-RESTARTS = 3  # of processes that were killed
+RESTARTS = 3  # of processes that were killed, or of all when one does not answer
 
 
 class LaunchError(Exception):
     """A task ended in a way that the run cannot survive; the message says which and how."""
 
 
-class _Killed(Exception):
-    """A task was killed; the arguments are the task and its code."""
+class _Broken(Exception):
+    """A task was killed, or has lost another one; the arguments are the task and its code."""
 
 
 def launch(
@@ -39,8 +39,9 @@ def launch(
         command: the command that trains the config, run in each process.
         tasks: `{"worker": n, "ps": m}`.
         say: called with each line for the user.
-        restarts: how many times processes that were killed are started again: a worker of
-            parameter servers alone, else all processes, which continue from the last state.
+        restarts: how many times processes that were killed, or that no longer answer, are started
+            again: a killed worker of parameter servers alone, else all processes, which continue
+            from the last state.
 
     Raises:
         ConfigError: neither strategy nor mesh takes the tasks.
@@ -54,10 +55,10 @@ def launch(
                 say(f"Started {listed} on this machine.")
                 try:
                     return _watched(cluster, stop, say, left)
-                except _Killed as killed:
+                except _Broken as broken:
                     if next(left, None) is None:
-                        raise LaunchError(_failure(cluster, *killed.args)) from None
-                    task, code = killed.args
+                        raise LaunchError(_failure(cluster, *broken.args)) from None
+                    task, code = broken.args
             say(f"The {_name(task)} {_ending(code)}; all are restarted, from the last saved state.")
 
 
@@ -86,7 +87,7 @@ def _watched(
 
     Raises:
         LaunchError: a task has failed.
-        _Killed: a task was killed that the others cannot go on without.
+        _Broken: a task was killed that the others cannot go on without, or is lost to them.
     """
     serves = "ps" in cluster.spec
     while cluster.chief not in cluster.ended():
@@ -99,23 +100,36 @@ def _watched(
             if code < 0 and task[0] == "worker" and serves and next(restarts, None) is not None:
                 say(f"The {_name(task)} {_ending(code)}; it is restarted, and the run continues.")
                 cluster.start(task)
-            elif code < 0:
-                raise _Killed(task, code)
+            elif _is_broken(code):
+                raise _Broken(task, code)
             elif not cluster.wait([cluster.chief], 1.0):
                 raise LaunchError(_failure(cluster, task, code))
         time.sleep(0.05)
     for task, code in _failed(cluster):
-        if code < 0:
-            raise _Killed(task, code)
+        if _is_broken(code):
+            raise _Broken(task, code)
+        if cluster.ended()[cluster.chief] == LOST:
+            raise LaunchError(_failure(cluster, task, code))
     return _collected(cluster)
 
 
+def _is_broken(code: int) -> bool:
+    """Returns whether a task's end is none of its own: a later start may do better."""
+    return code < 0 or code == LOST
+
+
 def _failed(cluster: Cluster) -> list[tuple[Task, int]]:
-    """Lists the tasks that have failed, those that were killed first; a server is never done."""
+    """Lists the tasks that have failed; a server is never done.
+
+    Those that were killed come first. Those that have lost another one come last, a second later:
+    the other one may have failed.
+    """
     serves = "ps" in cluster.spec
+    if LOST in cluster.ended().values():
+        cluster.wait(cluster.tasks, 1.0)
     ended = cluster.ended().items()
     failed = [(task, code) for task, code in ended if code or (serves and task != cluster.chief)]
-    return sorted(failed, key=lambda found: found[1] >= 0)
+    return sorted(failed, key=lambda found: (found[1] >= 0, found[1] == LOST))
 
 
 def _collected(cluster: Cluster) -> int:
@@ -141,6 +155,8 @@ def _failure(cluster: Cluster, task: Task, code: int) -> str:
 def _ending(code: int) -> str:
     if code < 0:
         return f"was killed by {signal.Signals(-code).name}"
+    if code == LOST:
+        return "has lost another process"
     return f"ended with code {code}"
 
 

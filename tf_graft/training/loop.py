@@ -12,6 +12,7 @@ from tf_graft import dtensor
 from tf_graft.core.types import Logs, Structure
 from tf_graft.report import GraftRecorder
 from tf_graft.scaling import MixedPrecision
+from tf_graft.training import replica_values
 from tf_graft.training.checkpoints import Checkpoints
 from tf_graft.training.log import Log
 from tf_graft.training.stop import Stopped, StopRequest
@@ -105,7 +106,7 @@ class Bookkeeping(keras.callbacks.Callback):
     step: int
     writers: Writers
     agreed: Callable[[int | None], int | None] = lambda signum: signum
-    _running: list[np.ndarray] = field(default_factory=list)
+    _running: list[tuple[tf.Variable, tf.Tensor]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -114,13 +115,17 @@ class Bookkeeping(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Logs = None) -> None:
         """Keeps the restored metrics, which `fit` is about to reset."""
-        self._running = [variable.numpy() for variable in self.model.metrics_variables]
+        self._running = [
+            (copy, copy.read_value())
+            for variable in self.model.metrics_variables
+            for copy in replica_values.copies(variable)
+        ]
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         """Restores the metrics of an interrupted epoch."""
         if self.step % self.steps_per_epoch:
-            for variable, value in zip(self.model.metrics_variables, self._running, strict=True):
-                variable.assign(value)
+            for copy, value in self._running:
+                copy.assign(value)
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Logs the steps of an execution; saves and stops if it is time."""

@@ -2,31 +2,33 @@
 
 import contextlib
 import dataclasses
-import json
-import os
-import signal
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tf_graft import dtensor
 from tf_graft.core import jobs
 from tf_graft.dtensor import clients
 from tf_graft.processes.cluster import end_with_launcher
+from tf_graft.processes.gathering import gathered
 from tf_graft.processes.multi_step import multi_step
 from tf_graft.processes.multi_worker import multi_worker
+from tf_graft.training import task
 from tf_graft.training.data import Batches
 from tf_graft.training.errors import Source
 from tf_graft.training.schema import Mesh, Mirrored, ParameterServer, RunConfig
+from tf_graft.training.stop import ProcessLost
 
+# What TensorFlow raises when another process has ended, is stopped or out of reach.
+LOSSES = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+)
 MAX_PARTS = 256  # logical devices of a CPU; each has its own threads
-
-
-class _Task(NamedTuple):
-    kind: str
-    number: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,10 +63,34 @@ class Place:
         return self.mesh if self.mesh is not None and clients.several(self.mesh) else None
 
     def told(self, number: int) -> list[int]:
-        """Waits for the other processes of a mesh to come here, too; returns the number of each."""
-        if self.shared_mesh is None:
+        """Waits for the others that run the same program to come here, too.
+
+        Returns:
+            The number of each of them.
+        """
+        if self.shared_mesh is not None:
+            return [row[0] for row in clients.gathered(self.shared_mesh, [number])]
+        if self.strategy is None or self.servers:
             return [number]
-        return [row[0] for row in clients.gathered(self.shared_mesh, [number])]
+        own = len(self.strategy.extended.worker_devices)
+        return gathered(self.strategy, [np.array(number)] * own).tolist()
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Ends with the other processes of the run; says in a sentence that one is lost.
+
+        Raises:
+            ProcessLost: TensorFlow has lost another process within the context.
+        """
+        try:
+            yield
+            self.told(0)
+        except LOSSES as error:
+            if self.workers == 1 and not self.servers:
+                raise
+            lines = error.message.splitlines() or ["nothing."]
+            reason = next((line for line in lines if "is aborted by" in line), lines[0])
+            raise ProcessLost(f"TensorFlow says: {reason}") from None
 
     def settle(self, model: keras.Model, data: Batches, section: Mesh | None) -> None:
         """Creates all variables that a compiled model creates on first use, and places them.
@@ -95,27 +121,9 @@ class Place:
             named = [pattern for pattern in section.layouts if f"['{pattern}']" in message]
             raise self.source.error(("mesh", "layouts", *named[:1]), message) from None
 
-    def agreed(self) -> Callable[[int | None], int | None]:
-        """Returns a function from this process's signal to the signal of any process."""
-        if self.shared_mesh is not None:
-            return lambda signum: max(self.told(signum or 0)) or None
-        if self.strategy is None or self.workers == 1:
-            return lambda signum: signum
-        strategy = self.strategy
-
-        @tf.function
-        def anywhere(asked: tf.Tensor) -> tf.Tensor:
-            def on_worker(asked: tf.Tensor) -> tf.Tensor:
-                context = tf.distribute.get_replica_context()
-                return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(asked))
-
-            return strategy.run(on_worker, args=(asked,))
-
-        def of_all(signum: int | None) -> int | None:
-            asked = anywhere(tf.constant(0.0 if signum is None else 1.0))
-            return (signum or signal.SIGTERM) if float(asked) else None
-
-        return of_all
+    def agreed(self, signum: int | None) -> int | None:
+        """Returns the signal of any process, given that of this one."""
+        return max(self.told(signum or 0)) or None
 
 
 def enter(config: RunConfig, source: Source) -> Place:
@@ -156,10 +164,10 @@ def _mirrored(section: Mirrored, config: RunConfig, source: Source) -> Place:
 
 
 def _multi_worker(config: RunConfig, source: Source) -> Place:
-    task, cluster = _tf_config(source)
+    here, cluster = task.tf_config(source)
     workers = sum(len(cluster.get(kind, ())) for kind in ("chief", "worker"))
     _check_batch(config, workers, "workers", source)
-    chief = task.kind == "chief" or ("chief" not in cluster and task.number == 0)
+    chief = here.kind == "chief" or ("chief" not in cluster and here.number == 0)
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     return Place(strategy, None, chief, source, workers=workers)
 
@@ -169,14 +177,15 @@ def _parameter_servers(section: ParameterServer, config: RunConfig, source: Sour
     if steps > 1:
         message = f"steps_per_execution={steps}: a worker takes one step at a time; leave it at 1."
         raise source.error(("run", "steps_per_execution"), message)
-    task, cluster = _tf_config(source)
+    here, cluster = task.tf_config(source)
     if not cluster.get("ps") or not cluster.get("worker"):
         message = "parameter_server: the cluster in TF_CONFIG needs 'worker' and 'ps' tasks."
         raise source.error(("strategy", "name"), message)
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    if task.kind in ("worker", "ps"):
+    task.watch_others(here, cluster)
+    if here.kind in ("worker", "ps"):
         server = tf.distribute.Server(
-            resolver.cluster_spec(), job_name=task.kind, task_index=task.number
+            resolver.cluster_spec(), job_name=here.kind, task_index=here.number
         )
         server.join()  # until this process ends
     partitioner = None
@@ -184,20 +193,6 @@ def _parameter_servers(section: ParameterServer, config: RunConfig, source: Sour
         partitioner = tf.distribute.experimental.partitioners.FixedShardsPartitioner(section.shards)
     strategy = tf.distribute.ParameterServerStrategy(resolver, partitioner)
     return Place(strategy, None, True, source, workers=len(cluster["worker"]), servers=True)
-
-
-def _tf_config(source: Source) -> tuple[_Task, dict[str, list[str]]]:
-    """Reads this process's task, and the addresses of all tasks, from the environment."""
-    try:
-        config = json.loads(os.environ["TF_CONFIG"])
-        task = _Task(config["task"]["type"], int(config["task"]["index"]))
-        return task, dict(config["cluster"])
-    except KeyError:
-        problem = "TF_CONFIG in the environment must say which task this process is"
-    except (ValueError, TypeError):
-        problem = "TF_CONFIG in the environment is not JSON of 'cluster' and 'task'"
-    advice = f"a scheduler sets it, and so does: tf-graft launch --workers 2 {source.file}"
-    raise source.error(("strategy", "name"), f"{problem}; {advice}.")
 
 
 def _mesh(section: Mesh, config: RunConfig, source: Source) -> Place:

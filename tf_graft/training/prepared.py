@@ -1,6 +1,7 @@
 """Data sets on disk, as tensorflow-datasets keeps them."""
 
 import contextlib
+import functools
 import http.client
 import io
 import os
@@ -8,7 +9,7 @@ import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import tensorflow as tf
@@ -41,18 +42,18 @@ def builder(config: Data, source: Source) -> tfds.core.DatasetBuilder:
     download = tfds.download.DownloadConfig(try_download_gcs=False)
     if config.name in SOURCES:
         with _usable(folder, config, source):
-            found = SOURCES[config.name](data_dir=folder)
             # A second's work on local files: without progress bars and notices of a download.
             tfds.disable_progress_bar()
             with contextlib.redirect_stdout(io.StringIO()):
-                found.download_and_prepare(download_config=download)
+                found = _prepared(lambda: SOURCES[config.name](data_dir=folder), download)
             tfds.enable_progress_bar()
             if not _is_whole(found):
                 raise ParseError("files are missing, or of another size")
         return found
     try:
         with _usable(folder, config, source):
-            found = tfds.builder(config.name, data_dir=folder, try_gcs=False)
+            find = functools.partial(tfds.builder, config.name, data_dir=folder, try_gcs=False)
+            found = find()
     except ConfigError:
         raise
     except (tfds.core.registered.DatasetNotFoundError, ValueError):
@@ -64,7 +65,21 @@ def builder(config: Data, source: Source) -> tfds.core.DatasetBuilder:
         )
         raise source.error(("data", "name"), message) from None
     if not found.is_prepared():
-        _download(found, download, config, source)
+        found = _download(find, download, config, source)
+    return found
+
+
+def _prepared(
+    find: Callable[[], tfds.core.DatasetBuilder], how: tfds.download.DownloadConfig
+) -> tfds.core.DatasetBuilder:
+    """Prepares a data set, unless another process of the run does so meanwhile; returns it."""
+    found = find()
+    try:
+        found.download_and_prepare(download_config=how)
+    except (OSError, tf.errors.OpError):
+        found = find()
+        if not found.is_prepared():
+            raise
     return found
 
 
@@ -97,16 +112,16 @@ def _is_whole(found: tfds.core.DatasetBuilder) -> bool:
 
 
 def _download(
-    builder: tfds.core.DatasetBuilder,
+    find: Callable[[], tfds.core.DatasetBuilder],
     how: tfds.download.DownloadConfig,
     config: Data,
     source: Source,
-) -> None:
+) -> tfds.core.DatasetBuilder:
     """Prepares a data set after asking its host, as tensorflow-datasets would retry for minutes."""
     try:
-        for url in list(builder.url_infos or ())[:1]:
+        for url in list(find().url_infos or ())[:1]:
             _reach(url)
-        builder.download_and_prepare(download_config=how)
+        return _prepared(find, how)
     except (OSError, AssertionError, tfds.download.DownloadError) as error:
         reason = str(error).strip().partition("\n")[0].rstrip(".")
         message = (

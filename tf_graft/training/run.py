@@ -35,7 +35,7 @@ from tf_graft.training.place import Place, enter
 from tf_graft.training.results import Numbers
 from tf_graft.training.saved_state import groups_of
 from tf_graft.training.schema import RunConfig
-from tf_graft.training.stop import ProcessLost, StopRequest
+from tf_graft.training.stop import StopRequest
 from tf_graft.wrappers import AGN, CenterWeights
 
 RECORDS = 200  # of a graft in a run, at most, so that small models do not wait for them
@@ -60,7 +60,7 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
     """
     place = enter(config, source)
     with _environment(config), StopRequest().listening() as stop, ExitStack() as opened:
-        opened.enter_context(_others(place))
+        opened.enter_context(place.together())
         data = data_sets.load(config.data, config.run.steps_per_execution, source)
         model = _compile(config, data, source, place)
         folder = RunFolder(config.run.dir or "runs/run")
@@ -152,7 +152,7 @@ def _fit(
                     every=config.run.checkpoint_every,
                     step=start,
                     writers=writers,
-                    agreed=place.agreed(),
+                    agreed=place.agreed,
                 ),
                 EpochBar(*divmod(start, data.steps_per_epoch)),
             ],
@@ -190,18 +190,6 @@ def _finish(
         "tensorflow": tf.__version__,
     }
     return results.write(folder.summary, numbers)
-
-
-@contextlib.contextmanager
-def _others(place: Place) -> Iterator[None]:
-    """Ends with the other processes of a mesh; says in a sentence when one has ended before."""
-    try:
-        yield
-        place.told(0)
-    except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError) as error:
-        if place.shared_mesh is None:
-            raise
-        raise ProcessLost(error.message.partition("\n")[0]) from None
 
 
 @contextlib.contextmanager

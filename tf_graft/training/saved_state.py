@@ -14,6 +14,8 @@ from tf_graft.core.errors import CheckpointError
 from tf_graft.core.parameters import paths
 from tf_graft.core.state import misfit, renamed, saved_names
 from tf_graft.core.whole_files import kind
+from tf_graft.training import replica_values
+from tf_graft.training.replica_values import OF_REPLICAS
 
 # Keys in a file: the ending of a variable's; the origin's, or those of the step and of the number
 # of states in version 0.1, which had no origin; that of TensorFlow's graph.
@@ -94,6 +96,7 @@ class SavedState:
     ) -> dict[str, keras.Variable]:
         """Returns the variables by the names of their saved values, matched by path.
 
+        One whose copies on the replicas were saved, too, is there again by the name of those.
         It allocates nothing: a damaged file may claim any shape.
 
         Args:
@@ -119,6 +122,11 @@ class SavedState:
                     what = f"{path} of shape {tuple(variable.shape)}"
                     raise CheckpointError(f"cannot be read: it holds no {what}")
                 result[name] = variable
+                copies = f"{name}{OF_REPLICAS}"
+                if f"{copies}{VALUE}" in shapes:
+                    dtype, shape = dtypes[f"{copies}{VALUE}"], shapes.pop(f"{copies}{VALUE}")
+                    if replica_values.fits(variable, dtype, shape):
+                        result[copies] = variable
         for key in sorted(set(shapes) - {ORIGIN, GRAPH, STEP, COUNTER}):
             problem = f"its {more.get(key, key)} is no variable of this run"
             raise CheckpointError(f"cannot be read: {problem}")
@@ -136,9 +144,11 @@ class SavedState:
             CheckpointError: no step gives a variable the value that it is to have.
         """
         self._check_values(variables, loose)
-        tensors = {name: variable.value for name, variable in variables.items()}
-        status = tf.train.Checkpoint(**tensors).read(str(self._path)).expect_partial()
+        whole = {n: v.value for n, v in variables.items() if not n.endswith(OF_REPLICAS)}
+        status = tf.train.Checkpoint(**whole).read(str(self._path)).expect_partial()
         status.assert_existing_objects_matched()
+        for name in variables.keys() - whole.keys():
+            replica_values.give(variables[name], self._reader.get_tensor(f"{name}{VALUE}"))
 
     def _in_order(self, group: str, ours: list[str]) -> list[str]:
         """Returns the paths of a state that does not list them: ours, by position.

@@ -18,12 +18,16 @@ class Stopped(Exception):
 
 
 class ProcessLost(Exception):
-    """Another process of the run's mesh has ended, without which this one cannot go on."""
+    """Another process of the run is lost, without which this one cannot go on.
+
+    Args:
+        reason: a sentence on how it was noticed.
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__(
             "Another process of this run has ended, and this one cannot go on alone: start all "
-            f"again, and they continue from the last saved state. TensorFlow says: {reason}"
+            f"again, and they continue from the last saved state. {reason}"
         )
 
 

@@ -1,0 +1,72 @@
+"""Runs on several replicas: stopped in the middle they go on to the bit; none goes on alone."""
+
+import pytest
+
+from support import column_runs
+from tf_graft.processes.cluster import Cluster
+from tf_graft.training import place
+from tf_graft.training.errors import Source
+from tf_graft.training.stop import ProcessLost
+
+CONFIG = """
+data: {name: digits, batch_size: 24, train: "train[:432]", test: "test[:96]"}
+model: {name: mlp, units: [8]}
+strategy: {name: mirrored}
+optimizer: {name: adam, learning_rate: 0.01}
+run: {epochs: 2, checkpoint_every: 5, progress: none, tensorboard: false}
+"""
+ADAM = "optimizer: {name: adam, learning_rate: 0.01}"
+AGN = ADAM.replace("{name", "{name: agn, communication_period: 4, optimizer: {name") + "}"
+LOGS = ("steps.csv", "metrics.csv")
+
+
+@pytest.fixture
+def config(tmp_path, prepared_data):
+    path = tmp_path / "run.yaml"
+    path.write_text(CONFIG)
+    return path
+
+
+def command(config, *words):
+    return column_runs.program("programs.interrupted_runs", config, *words)
+
+
+def assert_alike(folder):
+    """What a run that was stopped has written is what one that was not has, byte for byte."""
+    for log in LOGS:
+        parts, whole = ((folder / name / log).read_bytes() for name in ("parts", "whole"))
+        assert parts == whole, log
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("optimizer", "devices", "batch", "stops"),
+    [(ADAM, 2, 12, [3, 39]), (ADAM, 3, 48, [3, 5, 15]), (AGN, 2, 24, [3]), (AGN, 3, 24, [3])],
+)
+def test_replicas_go_on_in_mid_epoch_as_undisturbed(optimizer, devices, batch, stops, config):
+    config.write_text(CONFIG.replace(ADAM, optimizer))
+    runs = [*(f"parts:{step}" for step in stops), "parts", "whole"]
+    overrides = f"strategy.devices={devices}", f"data.batch_size={batch}"
+    column_runs.run_alone(command(config, *runs, *overrides), 300)
+    assert_alike(config.parent)
+
+
+@pytest.mark.parametrize("error", place.LOSSES)
+@pytest.mark.parametrize("others", [{"workers": 2}, {"servers": True}])
+def test_whoever_loses_another_process_says_so(error, others):
+    of_several = place.Place(None, None, True, Source("here.yaml"), **others)
+    said = r"Another process of this run has ended, .* TensorFlow says: .* is aborted by: gone$"
+    with pytest.raises(ProcessLost, match=said), of_several.together():
+        raise error(None, None, "Graph execution error:\n\nCollective ops is aborted by: gone\n!")
+    alone = place.Place(None, None, True, Source("here.yaml"))
+    with pytest.raises(error), alone.together():
+        raise error(None, None, "gone")
+
+
+@pytest.mark.slow
+def test_workers_go_on_in_mid_epoch_as_undisturbed(config):
+    config.write_text(CONFIG.replace("mirrored", "multi_worker").replace(ADAM, AGN))
+    for each in ("parts:3", "parts", "whole"):
+        with Cluster(command(config, each), {"worker": 3}, column_runs.ENVIRONMENT) as cluster:
+            column_runs.assert_ends(cluster, 300)
+    assert_alike(config.parent)

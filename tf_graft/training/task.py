@@ -1,0 +1,48 @@
+"""The task of this process in a cluster, and the others that it waits for."""
+
+import json
+import os
+from typing import NamedTuple
+
+from tf_graft.processes.cluster import code_of_loss
+from tf_graft.processes.watch import watch
+from tf_graft.training.errors import Source
+from tf_graft.training.stop import ProcessLost
+
+
+class Task(NamedTuple):
+    """One of the processes that `TF_CONFIG` describes."""
+
+    kind: str
+    number: int
+
+
+def watch_others(here: Task, cluster: dict[str, list[str]]) -> None:
+    """Ends this process when another one is silent: the chief's, all; the others', the chief."""
+    watched = {
+        f"{kind} {number}": address
+        for kind, addresses in cluster.items()
+        for number, address in enumerate(addresses)
+        if (kind == "chief") != (here.kind == "chief")
+    }
+
+    def end(name: str) -> None:
+        lost = ProcessLost(f"The {name} does not answer.")
+        os.write(2, f"{lost}\n".encode())
+        os._exit(code_of_loss())  # whatever this process waits for would not end
+
+    watch(watched, end)
+
+
+def tf_config(source: Source) -> tuple[Task, dict[str, list[str]]]:
+    """Reads this process's task, and the addresses of all tasks, from the environment."""
+    try:
+        config = json.loads(os.environ["TF_CONFIG"])
+        task = Task(config["task"]["type"], int(config["task"]["index"]))
+        return task, dict(config["cluster"])
+    except KeyError:
+        problem = "TF_CONFIG in the environment must say which task this process is"
+    except (ValueError, TypeError):
+        problem = "TF_CONFIG in the environment is not JSON of 'cluster' and 'task'"
+    advice = f"a scheduler sets it, and so does: tf-graft launch --workers 2 {source.file}"
+    raise source.error(("strategy", "name"), f"{problem}; {advice}.")
