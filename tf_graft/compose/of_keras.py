@@ -43,7 +43,8 @@ class Wrapped(Optimizer):
     Args:
         optimizer: a Keras optimizer that has not been built, its name, or its config.
         learning_rate: instead of the optimizer's own, if not None.
-        **common: see `tf_graft.core.options.Common`; instead of the optimizer's own.
+        **common: see `tf_graft.core.options.Common`; instead of the optimizer's own. Exclusions
+            from weight decay add up.
 
     Raises:
         TypeError: not a Keras optimizer; or one that does more than update the variable that its

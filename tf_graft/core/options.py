@@ -5,7 +5,7 @@ import inspect
 import re
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal, TypedDict, get_type_hints
+from typing import Annotated, Any, TypedDict, get_type_hints
 
 import keras
 from tensorflow.experimental import dtensor
@@ -17,8 +17,6 @@ from tf_graft.core.mesh_arguments import MeshLike, as_mesh
 
 ABOVE: dict[str, Any] = {"open_low": True}
 OPTIONAL: dict[str, Any] = {"optional": True}
-UPDATE: dict[str, Any] = {"scope": "update"}
-DETAIL: dict[str, Any] = {"scope": "detail"}
 CLIPS = ("clipvalue", "clipnorm", "global_clipnorm")
 DECAYING = "keras.optimizers.schedules.InverseTimeDecay(learning_rate, 1, decay)"
 
@@ -30,8 +28,6 @@ class Option(Checked):
         check: one of `tf_graft.core.checks`, which returns the value as it is kept.
         *bounds: its further arguments.
         default: its value where none is given.
-        scope: `"update"` if it acts on all gradients of an update at once, so that a child of a
-            wrapper has none of its own; `"detail"` if it only says how such an argument acts.
         in_config: whether `get_config` returns it.
         **details: further arguments of `check`.
     """
@@ -41,12 +37,11 @@ class Option(Checked):
         check: Callable[..., Any],
         *bounds: Any,
         default: Any = None,
-        scope: Literal["variable", "update", "detail"] = "variable",
         in_config: bool = True,
         **details: Any,
     ):
         super().__init__(check, *bounds, default=default, **details)
-        self.scope, self.in_config = scope, in_config
+        self.in_config = in_config
 
 
 class Clip(Option):
@@ -76,9 +71,8 @@ def _mesh(owner: str, name: str, given: Any) -> dtensor.Mesh | None:
 class Common(TypedDict, total=False):
     """Arguments common to all optimizers; the first ten are Keras' own.
 
-    Each is an attribute, too (`exclude_from_weight_decay`: `decay_exclusions`), checked again when
-    that is set. What decides which state is kept (`use_ema`, `gradient_accumulation_steps`,
-    and of an optimizer's own arguments `momentum` or `amsgrad`) is fixed once the state exists.
+    Each is an attribute, too (`exclude_from_weight_decay`: `decay_exclusions`), which can be set
+    until the optimizer is built, and is checked again then.
     Numbers must hold in float32, which updates are computed in: 1e39 is infinite there, and 1e-300
     is zero.
 
@@ -109,31 +103,24 @@ class Common(TypedDict, total=False):
             `skipped_steps`. `"raise"`: an `InvalidArgumentError`, and nothing changes. `"apply"`:
             it is made, unchecked, as Keras would.
         exclude_from_weight_decay: regular expressions; a variable whose path contains one does not
-            decay. One that matches no variable is not an error.
+            decay, neither here nor in an optimizer within this one. A warning tells of an
+            expression that matches no variable.
     """
 
     weight_decay: Annotated[float | None, Option(checks.number, 0, **OPTIONAL)]
-    clipnorm: Annotated[float | None, Clip(checks.number, 0, **ABOVE, **OPTIONAL, **UPDATE)]
-    clipvalue: Annotated[float | None, Clip(checks.number, 0, **ABOVE, **OPTIONAL, **UPDATE)]
-    global_clipnorm: Annotated[float | None, Clip(checks.number, 0, **ABOVE, **OPTIONAL, **UPDATE)]
-    use_ema: Annotated[bool, Option(checks.boolean, default=False, **UPDATE)]
-    ema_momentum: Annotated[float, Option(checks.number, 0, 1, default=0.99, **DETAIL)]
-    ema_overwrite_frequency: Annotated[int | None, Option(checks.integer, 1, **OPTIONAL, **DETAIL)]
-    loss_scale_factor: Annotated[
-        float | None, Option(checks.number, 0, **ABOVE, **OPTIONAL, **UPDATE)
-    ]
-    gradient_accumulation_steps: Annotated[
-        int | None, Option(checks.integer, 2, **OPTIONAL, **UPDATE)
-    ]
+    clipnorm: Annotated[float | None, Clip(checks.number, 0, **ABOVE, **OPTIONAL)]
+    clipvalue: Annotated[float | None, Clip(checks.number, 0, **ABOVE, **OPTIONAL)]
+    global_clipnorm: Annotated[float | None, Clip(checks.number, 0, **ABOVE, **OPTIONAL)]
+    use_ema: Annotated[bool, Option(checks.boolean, default=False)]
+    ema_momentum: Annotated[float, Option(checks.number, 0, 1, default=0.99)]
+    ema_overwrite_frequency: Annotated[int | None, Option(checks.integer, 1, **OPTIONAL)]
+    loss_scale_factor: Annotated[float | None, Option(checks.number, 0, **ABOVE, **OPTIONAL)]
+    gradient_accumulation_steps: Annotated[int | None, Option(checks.integer, 2, **OPTIONAL)]
     name: Annotated[str | None, Option(_name)]
-    mesh: Annotated[MeshLike | None, Option(_mesh, in_config=False, **DETAIL)]
-    jit_compile: Annotated[
-        bool | str, Option(checks.choice, ("auto", True, False), default="auto", **UPDATE)
-    ]
-    sparse: Annotated[str, Option(checks.choice, ("lazy", "exact"), default="lazy", **UPDATE)]
-    nonfinite: Annotated[
-        str, Option(checks.choice, ("skip", "raise", "apply"), default="skip", **UPDATE)
-    ]
+    mesh: Annotated[MeshLike | None, Option(_mesh, in_config=False)]
+    jit_compile: Annotated[bool | str, Option(checks.choice, ("auto", True, False), default="auto")]
+    sparse: Annotated[str, Option(checks.choice, ("lazy", "exact"), default="lazy")]
+    nonfinite: Annotated[str, Option(checks.choice, ("skip", "raise", "apply"), default="skip")]
     # Keras has a method of this argument's name.
     exclude_from_weight_decay: Annotated[
         Sequence[str] | None, Option(checks.patterns, kept_as="decay_exclusions")

@@ -39,7 +39,8 @@ class MixedPrecision(Around, keras_contract.ScalesLoss):
         loss_scale: a number for a fixed scale, `"backoff"`, `"logmax"`, a scaler of
             `tf_graft.scaling` or its config; None for 1.
         learning_rate: instead of the optimizer's own, if not None.
-        **common: see `tf_graft.core.options.Common`; instead of the optimizer's own.
+        **common: see `tf_graft.core.options.Common`; instead of the optimizer's own, whose decay
+            `weight_decay` sets. Exclusions from weight decay add up.
 
     Raises:
         TypeError: an argument of the wrong type; an optimizer that cannot be wrapped.

@@ -58,7 +58,8 @@ class AdaGraft(Wrapper):
             variables are in memory then. Default False.
         diagnostic: whether to keep the two norms of each variable's last step, in the slots
             `magnitude_norm` and `direction_norm`. Default False.
-        **common: see `tf_graft.core.options.Common`.
+        **common: see `tf_graft.core.options.Common`. Weight decay is beside that of the two
+            optimizers; what is excluded from it does not decay in them either.
 
     Raises:
         TypeError: an argument of the wrong type; an optimizer that cannot be wrapped.

@@ -48,7 +48,7 @@ class LARC(Around):
             `r = 1`. Default None.
         learning_rate: sets the optimizer's rate, if not None: a number, at least 0, or schedule.
         **common: see `tf_graft.core.options.Common`; what the optimizer was given of them is
-            taken over.
+            taken over. `weight_decay` sets the optimizer's; exclusions from it add up.
 
     Raises:
         TypeError: an argument of the wrong type; an optimizer that cannot be wrapped.

@@ -33,7 +33,8 @@ class LayerwiseRates(Wrapper):
         optimizer: gives the step: an optimizer of tf_graft or Keras, a name or a config.
         rates: a `tf_graft.report.MeasuredRates`, the path of a rates file, or what one holds.
         learning_rate: number, at least 0, or schedule: a factor on all steps. Default 1.
-        **common: see `tf_graft.core.options.Common`.
+        **common: see `tf_graft.core.options.Common`. Weight decay is beside that of the
+            optimizer; what is excluded from it does not decay there either.
 
     Raises:
         TypeError: an argument of the wrong type; an optimizer that cannot be wrapped.
