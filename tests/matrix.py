@@ -1,7 +1,7 @@
 """Computes the matrix: optimizer x execution x option, each held against the float64 oracle.
 
     python tests/matrix.py [--through model] [--output docs/data/matrix.json] [--all] [--every 1]
-        [--jobs 2] [--run 2_clients]
+        [--jobs 2] [--run 2_clients] [--options exact,plain]
 
 Two parts: through a compiled Keras model, as users meet an optimizer, and through `apply` alone. A
 cell is the largest error of weights and averages after four steps, as a share of what is allowed:
@@ -60,10 +60,12 @@ class Part:
         names: the rows.
         every: of how many cells one is computed.
         run: the only execution; None for all.
+        options: by name; None for all.
     """
 
-    def __init__(self, through, names, every=1, run=None):
+    def __init__(self, through, names, every=1, run=None, options=None):
         self.through, self.names, self.every = through, names, every
+        self.options = options or list(cells.OPTIONS)
         wanted = RUNS if run is None else [run]
         self.columns = [
             name
@@ -78,7 +80,7 @@ class Part:
         """Runs a group of columns; what breaks is a cell too."""
         began = time.monotonic()
         try:
-            part = column_runs.Part(run, self.names, None, self.every, self.through)
+            part = column_runs.Part(run, self.names, self.options, self.every, self.through)
             (lines,) = column_runs.run(part, seconds=LIMIT)
         except AssertionError as error:
             print(f"{self.through}, {run}: {error}", file=sys.stderr)
@@ -89,7 +91,7 @@ class Part:
 
     @functools.cached_property
     def wanted(self):
-        return samples.spread(self.names, list(cells.OPTIONS), self.every)
+        return samples.spread(self.names, self.options, self.every)
 
     def cell(self, name, option, column):
         """An error as a share of what is allowed, `traced`, a numbered refusal; None: not run."""
@@ -136,7 +138,7 @@ class Part:
             "cells": self.count(),
             "wrong": self.wrong(),
             "columns": [TITLES[column] for column in self.columns],
-            "options": cells.OPTIONS,
+            "options": {name: cells.OPTIONS[name] for name in self.options},
             "optimizers": {
                 name: {
                     "allowed": model_rows.ROWS[name].rtol,
@@ -180,7 +182,8 @@ def parts_of(given):
         asked = given.samples.split(",")
         rows = {"model": asked, "apply": [name for name in asked if name in samples.BY_NAME]}
     wanted = [given.through] if given.through else ["model", "apply"]
-    return [Part(through, rows[through], given.every, given.run) for through in wanted]
+    options = given.options.split(",") if given.options else None
+    return [Part(through, rows[through], given.every, given.run, options) for through in wanted]
 
 
 def main():
@@ -192,6 +195,7 @@ def main():
     arguments.add_argument("--jobs", type=int, default=2)
     arguments.add_argument("--samples")
     arguments.add_argument("--run", choices=RUNS)
+    arguments.add_argument("--options")
     given = arguments.parse_args()
     parts = parts_of(given)
     began = time.monotonic()
