@@ -129,6 +129,23 @@ def test_another_way_of_clipping_outside_replaces_the_one_inside():
     assert (wrapped.global_clipnorm, wrapped.clipnorm) == (0.5, None)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda child: tg.MixedPrecision(child),
+        lambda child: tg.MixedPrecision(tg.LARC(child)),
+        lambda child: tg.AdaGraft(child, "adam"),
+        lambda child: tg.AGN(child),
+    ],
+)
+def test_what_is_set_inside_later_is_refused_where_it_would_have_no_effect(make):
+    child = tg.SGD(1.0)
+    outer = make(child)
+    child.clipnorm = 0.5
+    with pytest.raises(ValueError, match=r"optimizer=SGD\(clipnorm=0\.5\)\): .*give it to"):
+        outer.build([tf.Variable([1.0])])
+
+
 def test_what_was_given_inside_of_what_agn_unpacks_is_named_as_it_was_given():
     with pytest.raises(
         ValueError, match=r"^AGN\(optimizer=MixedPrecision\(use_ema=True\)\): the c"

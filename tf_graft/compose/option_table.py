@@ -136,6 +136,18 @@ def divided(pair: Pair, given: Mapping[str, Any], inside: Mapping[str, Any]) -> 
     return Outcome(outer, inner)
 
 
+def refuse_unused(pair: Pair, inside: Mapping[str, Any]) -> None:
+    """Refuses what was set on the inner optimizer later, where the outer one acts.
+
+    Raises:
+        ValueError: it would have no effect.
+    """
+    for name in inside.keys() - {"mesh"}:  # which the outer one sets
+        unused = pair.acts(name) in (Acts.OUTER, Acts.OUTSIDE, Acts.NEITHER)
+        if unused and not _same(inside[name], OPTIONS[name].default):
+            raise pair.refusal(name, inside[name], inside=True)
+
+
 def taken_over(column: str) -> list[str]:
     """The arguments that the outer optimizer takes over from the inner one."""
     return [name for name in TABLE if Pair(column, "", "", "").acts(name) is Acts.OUTER]

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from tf_graft.compose.of_keras import wrap
-from tf_graft.compose.option_table import Pair, divided
+from tf_graft.compose.option_table import Pair, divided, refuse_unused
 from tf_graft.core import keras_contract, rates
 from tf_graft.core.algorithm import Delegate
 from tf_graft.core.exchange import Exchange
@@ -73,7 +73,9 @@ class Wrapper(Optimizer):
         return super().shared_slots() | self._of_children(lambda child: child.shared_slots())
 
     def prepare(self, variables: Mapping[str, Any]) -> None:
-        for child in self.children().values():
+        for role, child in self.children().items():
+            pair = Pair(self.column, type(self).__name__, self.roles[role], child.called)
+            refuse_unused(pair, held_by(child))
             with tf.init_scope():
                 child.settle(self.mesh, moved=True)
             keras_contract.set_storage(child.iterations, self.iterations)
