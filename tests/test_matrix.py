@@ -12,7 +12,7 @@ KNOWN = "AGN.round: a round on a worker of parameter servers keeps no loss scale
 @pytest.fixture
 def part():
     """One optimizer, of whose executions two were run."""
-    part = matrix.Part("apply", ["adam"], every=6)
+    part = matrix.Part("apply", ["adam"], options=["plain", "accumulation"])
     for option, column, error, refusal in (
         ("plain", "eager", 0.1234, ""),
         ("accumulation", "eager", 0.5, ""),

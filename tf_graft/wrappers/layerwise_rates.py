@@ -10,7 +10,6 @@ from tensorflow.experimental import dtensor
 
 from tf_graft import report
 from tf_graft.compose.wrapper import Wrapper
-from tf_graft.core.checks import shown
 from tf_graft.core.options import Common
 from tf_graft.core.point import Point, Step, under
 from tf_graft.core.registry import register
@@ -107,6 +106,6 @@ def _read(given: Any) -> report.MeasuredRates:
     if isinstance(given, dict):
         return report.MeasuredRates.from_dict(given, "LayerwiseRates(rates=...)")
     raise TypeError(
-        f"LayerwiseRates(rates={shown(given)}): rates must be a tf_graft.report.MeasuredRates, the "
+        f"LayerwiseRates(rates={given!r:.200}): rates must be a tf_graft.report.MeasuredRates, the "
         "path of a rates file, or what one holds."
     )
