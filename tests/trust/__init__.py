@@ -23,8 +23,10 @@ class Result(NamedTuple):
     wrong: str | None
 
 
-AREAS = ("gradients", "arguments", "configs", "names", "files", "kills", "state", "clusters")
-AREAS += ("threads",)
+AREAS = (
+    *("gradients", "arguments", "configs", "names", "files", "kills", "state", "clusters"),
+    "threads",
+)
 
 
 def made(area: str, every: int) -> Iterator[Result]:
