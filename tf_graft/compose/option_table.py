@@ -7,6 +7,8 @@ import enum
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from tf_graft.core.checks import shown
 from tf_graft.core.options import CLIPS, OPTIONS
 from tf_graft.core.types import Config
@@ -158,8 +160,11 @@ def _refused_inside(acts: Acts, held: object, outer: object) -> bool:
 
 
 def _same(one: object, other: object) -> bool:
-    """Whether two values are equal; a mesh cannot be compared with None."""
-    return one is other or (one is not None and other is not None and one == other)
+    """Whether two values are equal: a mesh cannot be compared with None, an array is no value."""
+    if one is None or other is None:
+        return one is other
+    equal = one == other
+    return isinstance(equal, bool | np.bool_) and bool(equal)
 
 
 def _replaced(name: str, given: Mapping[str, Any]) -> bool:
