@@ -68,8 +68,11 @@ class Leaf:
         """Starts anew, for the rows of each path."""
         for path, which in rows.items():
             for role, value in self.slots.get(path, {}).items():
-                start = self.hyperparameters.get(STARTS.get(role), 0.1 if role in STARTS else 0.0)
-                self.slots[path][role] = self._with(value, which, start)
+                self.slots[path][role] = self._with(value, which, self._start(role))
+
+    def _start(self, role):
+        """What a slot is filled with at the start."""
+        return self.hyperparameters.get(STARTS.get(role), 0.1 if role in STARTS else 0.0)
 
     def steps(self, g, w, rows, t, excluded, shapes):
         """The steps of the rows of all variables; `excluded` are patterns of those around it."""
@@ -87,8 +90,7 @@ class Leaf:
         step = self.rule(g, w, here, self.lr, t, **own)
         for role, value in here.items():
             if np.shape(value) == np.shape(g):
-                start = own.get(STARTS.get(role), 0.1 if role in STARTS else 0.0)
-                full = slots.get(role, np.full(shape, start))
+                full = slots.get(role, np.full(shape, self._start(role)))
                 slots[role] = self._with(full, rows, value)
             else:
                 slots[role] = value
@@ -239,7 +241,7 @@ class Pipeline:
         for path, g in gradients.items():
             if finite:
                 self.pending.setdefault(path, []).append(g)
-            self.touched = {p: g.rows for p, g in gradients.items()}
+        self.touched = {path: g.rows for path, g in gradients.items()}
         self.calls += 1
         period = self.options.get("gradient_accumulation_steps") or 1
         if self.calls % period:
