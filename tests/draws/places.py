@@ -145,6 +145,8 @@ def by_checkpoint(optimizer, variables, folder):
             other.build(others)
         tf.train.Checkpoint(optimizer=other, variables=list(others)).read(path)
         other.build(others)
+        for each in (*others, *other.variables):  # a mesh reads the file when a value is asked for
+            each.numpy()
 
     return load
 

@@ -10,12 +10,13 @@ import itertools
 import os
 import random
 import signal
+import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
 
-from support import column_runs, forked
+from support import column_runs
 from tf_graft.processes.cluster import Cluster
 from tf_graft.training import config as configs
 from tf_graft.training import launch as launcher
@@ -105,7 +106,7 @@ def _launch(folder, kind, disturb=lambda ended: None):
     config, source = configs.parse(f"{CONFIG}{section}\n")
     path = folder.with_suffix(".yaml")
     path.write_text(f"{CONFIG}{section}\n")
-    command = [forked.python(), "-m", "tf_graft", "train", str(path), f"run.dir={folder}"]
+    command = [sys.executable, "-m", "tf_graft", "train", str(path), f"run.dir={folder}"]
     said, ended = [], threading.Event()
     thread = threading.Thread(target=disturb, args=(ended,))
     before, launcher.Cluster = launcher.Cluster, Launched

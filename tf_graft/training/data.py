@@ -79,17 +79,27 @@ def list_data_sets() -> dict[str, str]:
     return ours | {"mnist, imdb_reviews ...": "Any image or text classes of tensorflow-datasets."}
 
 
-def load(config: Data, steps_per_execution: int, source: Source) -> Batches:
+def load(
+    config: Data, steps_per_execution: int, source: Source, distributed: bool = False
+) -> Batches:
     """Opens a data set, after preparing it (downloading it, if it is not one of ours).
 
     An epoch is cut to whole batches, and to a whole number of executions.
+
+    Args:
+        config: the config's section `data`.
+        steps_per_execution: the steps of an execution.
+        source: the places of the config's values.
+        distributed: whether a strategy reads the data. Such data is not kept in memory: Keras drops
+            an iterator after its first batch, and TensorFlow (2.21) may then take what a
+            distributed iterator has read by then for the whole data set.
 
     Raises:
         ConfigError: the data set is unknown, cannot be downloaded, is of an unsupported kind, or
             is smaller than a batch.
     """
-    builder = prepared.builder(config, source)
-    train, test = (_split(builder, key, config, source) for key in ("train", "test"))
+    builder, cached = prepared.builder(config, source), not distributed
+    train, test = (_split(builder, key, config, source, cached) for key in ("train", "test"))
     if config.name == "text":
         form = _characters(config.sequence_length)
         train, test = (_windows(split, config.sequence_length) for split in (train, test))
@@ -116,11 +126,11 @@ def _for_all_workers(batches: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def _split(
-    builder: tfds.core.DatasetBuilder, key: str, config: Data, source: Source
+    builder: tfds.core.DatasetBuilder, key: str, config: Data, source: Source, cached: bool
 ) -> tf.data.Dataset:
-    split = getattr(config, key)
+    split, how = getattr(config, key), tfds.ReadConfig(try_autocache=cached)
     try:
-        examples = builder.as_dataset(split=split, shuffle_files=False)
+        examples = builder.as_dataset(split=split, shuffle_files=False, read_config=how)
     except (ValueError, KeyError, AssertionError) as error:
         known = ", ".join(builder.info.splits)
         message = f"no split '{split}' in '{config.name}'; there are {known}."

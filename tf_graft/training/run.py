@@ -61,7 +61,8 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
     place = enter(config, source)
     with _environment(config), StopRequest().listening() as stop, ExitStack() as opened:
         opened.enter_context(place.together())
-        data = data_sets.load(config.data, config.run.steps_per_execution, source)
+        distributed, steps = place.strategy is not None, config.run.steps_per_execution
+        data = data_sets.load(config.data, steps, source, distributed)
         model = _compile(config, data, source, place)
         folder = RunFolder(config.run.dir or "runs/run")
         if place.chief:
@@ -73,7 +74,9 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
         remote = servers.Remote(config, data, model, place, source) if place.servers else None
         saved, keep = remote.saved() if remote else groups_of(model), config.run.keep_checkpoints
         origin = Origin(config, folder, config.run.epochs * data.steps_per_epoch)
-        loose = judge.applies(model.optimizer.nonfinite)
+        # In Keras' LossScaleOptimizer, which `compile` adds for a policy of half precision.
+        ours = next(each for each in nested(model.optimizer) if hasattr(each, "nonfinite"))
+        loose = judge.applies(ours.nonfinite)
         checkpoints = Checkpoints(folder.checkpoints, saved, keep, origin, place.shared_mesh, loose)
         start = progress.resumed(config, place, folder, checkpoints, say)
         say(progress.announced(config, folder, model, data, start))
