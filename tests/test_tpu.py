@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import tf_graft
-from support import columns, samples, schedule_samples, tpu_traced
+from support import cells, columns, samples, schedule_samples, tpu_traced
 from support.replicas import mirrored
 from tf_graft.core import tpus
 
@@ -232,6 +232,8 @@ def hidden(slices):
 
 class HiddenShapes(columns.Replicas):
     """Replicas that learn at run time only how many rows they are given."""
+
+    problem = cells.Problem(averages_whole_tables=True)
 
     def gradients(self, values, rows, model):
         slices, *dense = super().gradients(values, rows, model)

@@ -145,8 +145,6 @@ def by_checkpoint(optimizer, variables, folder):
             other.build(others)
         tf.train.Checkpoint(optimizer=other, variables=list(others)).read(path)
         other.build(others)
-        for each in (*others, *other.variables):  # a mesh reads the file when a value is asked for
-            each.numpy()
 
     return load
 
@@ -192,16 +190,16 @@ def run(place, make, problem, way, built):
     half = len(problem.steps) // 2
     for shares in problem.steps[:half]:
         step(shares)
-    if way is not None:
-        with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:  # to the end: a mesh reads what it is asked for
+        if way is not None:
             load = WAYS[way](optimizer, variables, pathlib.Path(folder))
             other = tg.deserialize(tg.serialize(optimizer))
             optimizer, variables = place.begun(lambda: other, problem.weights, problem.dtype)
             load(optimizer, variables, built)
-        step = place.steps(optimizer, variables)
-    for shares in problem.steps[half:]:
-        step(shares)
-    return left(place, optimizer, variables, problem)
+            step = place.steps(optimizer, variables)
+        for shares in problem.steps[half:]:
+            step(shares)
+        return left(place, optimizer, variables, problem)
 
 
 def left(place, optimizer, variables, problem):

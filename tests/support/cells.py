@@ -259,10 +259,14 @@ def oracle_of(sample, options, start):
 
 
 class Problem(NamedTuple):
-    """Where a cell starts and which gradients it gets, from which follows what is right."""
+    """Where a cell starts and which gradients it gets, from which follows what is right.
+
+    Averages of whole tables are rounded where no gradient touches a row, too.
+    """
 
     shapes: dict[str, tuple[int, ...]] = SHAPES
     shards: int = 1
+    averages_whole_tables: bool = False
 
 
 USUAL = Problem()
@@ -323,9 +327,8 @@ class Found(NamedTuple):
 def judged(sample, option, found: Found, problem: Problem = USUAL, only: str = "") -> Cell:
     """The cell of what was found; of the variables whose path begins with `only`."""
     whole, first = sample.whole or exact(option), weights(problem.shapes)
-    # on a mesh averages are taken of whole tables
-    on_mesh = problem.shapes is ON_MESH and found.averages is not None
-    roundings = STEPS * np.finfo("float32").eps if on_mesh else 0.0
+    rounded = problem.averages_whole_tables and found.averages is not None
+    roundings = STEPS * np.finfo("float32").eps if rounded else 0.0
 
     def ready(values):
         values = joined(values, problem.shapes)

@@ -163,7 +163,7 @@ class Mesh(OneDevice):
     Eager, as the layout of a whole function takes a minute; functions: `mesh_cases.py`.
     """
 
-    problem = cells.Problem(shapes=cells.ON_MESH)
+    problem = cells.Problem(shapes=cells.ON_MESH, averages_whole_tables=True)
 
     def __init__(self):
         super().__init__()

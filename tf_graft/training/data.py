@@ -60,6 +60,11 @@ class Batches:
         prepared = examples.map(self._prepare, num_parallel_calls=tf.data.AUTOTUNE)
         return _for_all_workers(prepared.batch(size, drop_remainder=True))
 
+    def zeros(self, count: int) -> tf.data.Dataset:
+        """Returns one batch, of `count` examples that are all zero."""
+        batch = tuple(tf.zeros([count, *s.shape[1:]], s.dtype) for s in self.test.element_spec)
+        return _for_all_workers(tf.data.Dataset.from_tensors(batch))
+
 
 class _Form(NamedTuple):
     """What the examples of a data set are, and how to make inputs and classes of them."""

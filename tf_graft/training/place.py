@@ -106,8 +106,7 @@ class Place:
         workers = isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy)
         (multi_worker if workers else multi_step)(model)
         count = 1 if self.strategy is None else self.strategy.num_replicas_in_sync
-        x, y = (tf.zeros([count, *s.shape[1:]], s.dtype) for s in data.test.element_spec)
-        model.evaluate(x, y, verbose=0)
+        model.evaluate(data.zeros(count), verbose=0)
         model.reset_metrics()
         if section is not None:
             self._put_on_mesh(model, section)
