@@ -32,6 +32,7 @@ WORKERS = {"worker": 2, "ps": 0}
 def tasks_do(tmp_path, monkeypatch):
     """Launches a cluster whose tasks run what is given by name, and notes every process."""
     monkeypatch.setattr(launcher, "GRACE", 3.0)
+    monkeypatch.setattr(launcher, "LINGER", 3.0)
     script = """
         import json, os, signal, subprocess, sys, time
         config = json.loads(os.environ["TF_CONFIG"])

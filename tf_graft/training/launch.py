@@ -11,7 +11,10 @@ from tf_graft.training.errors import ConfigError, Source
 from tf_graft.training.schema import RunConfig
 from tf_graft.training.stop import StopRequest
 
-GRACE = 30.0  # seconds for the others to end after the chief, or for the chief after a signal
+GRACE = 30.0  # seconds for the chief to end after a signal
+# Seconds for the others to end after the chief. Whoever deletes an iterator of a strategy waits for
+# its autotuning thread, which may sleep up to a minute (TensorFlow 2.21).
+LINGER = 90.0
 RESTARTS = 3  # of processes that were killed, or of all when one does not answer
 
 
@@ -136,7 +139,7 @@ def _collected(cluster: Cluster) -> int:
     """Waits for the other tasks to end, and returns the chief's exit code."""
     code = cluster.ended()[cluster.chief]
     others = [] if "ps" in cluster.spec or code else cluster.tasks[1:]
-    if not cluster.wait(others, GRACE):
+    if not cluster.wait(others, LINGER):
         late = next(task for task in others if task not in cluster.ended())
         raise LaunchError(f"the {_name(late)} did not end with the chief; it was killed.")
     for task in others:
