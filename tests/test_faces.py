@@ -31,6 +31,7 @@ FOR_AUTHORS = {
         "propose",
         "rowwise",
         "shared_slots",
+        "skips_zero_rows",
         "slots",
         "slots_for",
     ),

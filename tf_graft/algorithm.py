@@ -14,8 +14,8 @@ guarantees on it.
   variables of an update
 - `NOT_NEGATIVE`: what a slot of squares lies `within`
 - of `Optimizer` one overrides `slots` (or `slots_for`) and `step`; less often `shared_slots` and
-  `advance`, `traits`, `whole`, `decays`, `kernel`, `propose`; `rowwise`, `idle`,
-  `exact_kernel`, `kernel_reads` and `keras_slots` say what is so
+  `advance`, `traits`, `whole`, `decays`, `kernel`, `propose`; `rowwise`,
+  `skips_zero_rows`, `idle`, `exact_kernel`, `kernel_reads` and `keras_slots` say what is so
 - `scratch_variable`: for a kernel that wants a variable where there is no slot; `added_by`: what a
   kernel adds to one
 - `Wrapper`, `Around`, `Point`, `under`, `within`, `Parameter`, `Parameters`: for optimizers made of

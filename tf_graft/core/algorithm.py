@@ -33,6 +33,9 @@ class Algorithm:
 
     Attributes:
         rowwise: each row of a variable is updated from that row alone.
+        skips_zero_rows: where rows depend on one another, rows of zeros in the gradient, weights and
+            slots change nothing for the others, as in a norm or a sum over rows. Otherwise `step`
+            is shown whole variables, with a row-sparse gradient too.
         idle: a zero gradient changes neither slots nor weights.
         exact_kernel: `kernel` gives the bits of `step`, added to the weights.
         kernel_reads: `kernel` reads the weights, which then may not decay before it.
@@ -42,6 +45,7 @@ class Algorithm:
     """
 
     rowwise = True
+    skips_zero_rows = False
     idle = False
     weight_decay: Any = None
     decay_exclusions: Any = ()
@@ -77,7 +81,9 @@ class Algorithm:
         """The signed step to add to the weights, and the new slots. Pure: reads no variable.
 
         Args:
-            g: gradient, of the shape of `w`: a whole variable or its touched rows.
+            g: gradient, of the shape of `w`: a whole variable or its touched rows. With the latter
+                there may be rows of zeros in `g`, `w` and `s`, where XLA or a mesh needs a static
+                size; the steps of such rows are dropped, whatever they are.
             w: weights, float32 or float64.
             s: slots by role.
             lr: learning rate, a scalar of the dtype of `w`.
@@ -91,7 +97,7 @@ class Algorithm:
 
     def whole(self, path: str) -> bool:
         """Whether a step needs the whole variable, and not its touched rows alone."""
-        return False
+        return not (self.rowwise or self.skips_zero_rows)
 
     def advance(self, s: Slots, rates: Rates, t: tf.Tensor) -> dict[str, tf.Tensor]:
         """The new values of `shared_slots`: once an update, before its steps."""
@@ -127,10 +133,11 @@ class Algorithm:
         self.kernel(p.g, weights, p.s, p.lr, p.t, **self.traits(p.path))
 
     def proposals(self, points: Iterable[Point]) -> Iterator[Step]:
-        """`propose`, with decoupled weight decay."""
+        """`propose`, with decoupled weight decay, for the touched rows."""
         points, given = itertools.tee(points)
         for p, (d, slots) in zip(points, self.propose(given), strict=True):
-            yield (d - p.lr * self.weight_decay * p.w if self.decays(p.path) else d), slots
+            moved = d - p.lr * self.weight_decay * p.w if self.decays(p.path) else d
+            yield p.of_touched(moved), slots
 
     @functools.cached_property
     def compiled_proposals(self) -> Any:

@@ -99,6 +99,11 @@ def zero(dtype: tf.DType) -> tf.Tensor:
     return tf.raw_ops.Empty(shape=[], dtype=dtype, init=True)
 
 
+def where_rows(rows: tf.Tensor, value: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+    """`value` in the rows that are true, `other` elsewhere."""
+    return tf.where(tf.reshape(rows, [-1] + [1] * (value.shape.rank - 1)), value, other)
+
+
 def square(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     """The sum of the squares of all entries of all tensors: float64 if one is, else float32.
 

@@ -40,6 +40,7 @@ class Optimizer(KerasOptimizer, Algorithm):
 
     Attributes:
         rowwise: each row of a variable is updated from that row alone.
+        skips_zero_rows: see `tf_graft.core.algorithm.Algorithm`, for what is not `rowwise`.
         idle: a zero gradient changes neither slots nor weights.
         keras_slots: the roles of the slots of Keras' optimizer of that name: see `core/stock.py`.
         skipped_steps: how many updates were left out by `nonfinite="skip"`.

@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tf_graft.core import numerics
+
 Step = tuple[tf.Tensor, dict[str, tf.Tensor]]
 
 
@@ -23,6 +25,9 @@ class Point(NamedTuple):
         rates: learning rates by role, scalars of the dtype of `w`.
         t: number of this update, from 1, a scalar of the dtype of `w`.
         in_place: whether `s` are variables that a kernel may change.
+        touched: which rows of `w` the gradient touches, booleans of shape [k]; None if it touches
+            all of them. Where sizes must be static, the others fill up what is shown: XLA adds rows,
+            a mesh shows whole variables. There `g`, `w` and `s` are zero.
     """
 
     path: str
@@ -32,6 +37,7 @@ class Point(NamedTuple):
     rates: dict[str, tf.Tensor]
     t: tf.Tensor
     in_place: bool = False
+    touched: tf.Tensor | None = None
 
     @property
     def lr(self) -> tf.Tensor:
@@ -41,6 +47,12 @@ class Point(NamedTuple):
     def state(self) -> dict[str, tf.Tensor]:
         """`s`, read."""
         return {role: tf.convert_to_tensor(x) for role, x in self.s.items()}
+
+    def of_touched(self, d: tf.Tensor) -> tf.Tensor:
+        """A step with zeros in the rows that the gradient does not touch."""
+        if self.touched is None:
+            return d
+        return numerics.where_rows(self.touched, d, tf.zeros_like(d))
 
     def within(self, role: str) -> "Point":
         """The same place, seen by the child of that role."""

@@ -148,7 +148,9 @@ class Writer:
             g = numerics.values(numerics.divided(gradient, update.scale))
             w = parameter.read(part)
             rates, t = scalars[parameter.dtype]
-            return Point(parameter.path, g, w, {**slots, **shared}, dict(rates), t, in_place)
+            return Point(
+                parameter.path, g, w, {**slots, **shared}, dict(rates), t, in_place, part.touched
+            )
 
         points, given = itertools.tee(
             point(g, p, part) for (g, p), part in zip(both, parts, strict=True)

@@ -59,6 +59,8 @@ def add_product(variable: tf.Variable, factor: tf.Tensor, x: tf.Tensor) -> None:
 class Whole:
     """A dense gradient's part of a variable: all of it."""
 
+    touched = None
+
     def read(self, variable: tf.Variable) -> tf.Tensor:
         """The variable's value."""
         return tf.convert_to_tensor(variable)
@@ -84,12 +86,20 @@ class Rows:
         self.indices = indices
         self.rows = rows
 
+    @property
+    def touched(self) -> tf.Tensor | None:
+        """Which of `indices` are rows of the variable; None if all are, as without XLA."""
+        return self.indices < self.rows if keras_contract.in_xla() else None
+
     def read(self, variable: tf.Variable) -> tf.Tensor:
         """The touched rows' values, of shape [k, ...]."""
         rows = _has_rows(variable, self.rows)
         if not rows:
             return tf.convert_to_tensor(variable)
-        return self._filled_up(tf.gather(variable, self.indices))
+        value, touched = tf.gather(variable, self.indices), self.touched
+        if touched is None:
+            return value
+        return numerics.where_rows(touched, value, tf.zeros_like(value))
 
     def write(self, variable: tf.Variable, value: tf.Tensor) -> None:
         """Replaces the touched rows' values."""
@@ -102,12 +112,6 @@ class Rows:
         """Adds to the touched rows' values."""
         variable.scatter_add(tf.IndexedSlices(delta, self.indices))
 
-    def _filled_up(self, value: tf.Tensor) -> tf.Tensor:
-        """What was read, with zeros for rows outside, which there are in XLA only."""
-        if not keras_contract.in_xla():
-            return value
-        return _where_rows(self.indices < self.rows, value, tf.zeros_like(value))
-
 
 class Masked:
     """The rows of a masked gradient: the others read as zero and are not changed.
@@ -118,27 +122,25 @@ class Masked:
     """
 
     def __init__(self, mask: tf.Tensor, rows: int):
-        self.mask = mask
+        self.touched = mask
         self.rows = rows
 
     def read(self, variable: tf.Variable) -> tf.Tensor:
         """The variable's value, zero in the other rows."""
         value = tf.convert_to_tensor(variable)
         rows = _has_rows(variable, self.rows)
-        return self._touched(value, tf.zeros_like(value)) if rows else value
+        return numerics.where_rows(self.touched, value, tf.zeros_like(value)) if rows else value
 
     def write(self, variable: tf.Variable, value: tf.Tensor) -> None:
         """Replaces the touched rows' values."""
         if _has_rows(variable, self.rows):
-            value = self._touched(value, tf.convert_to_tensor(variable))
+            value = numerics.where_rows(self.touched, value, tf.convert_to_tensor(variable))
         variable.assign(value, read_value=False)
 
     def add(self, variable: tf.Variable, delta: tf.Tensor) -> None:
         """Adds to the touched rows' values."""
-        variable.assign_add(self._touched(delta, tf.zeros_like(delta)), read_value=False)
-
-    def _touched(self, value: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-        return _where_rows(self.mask, value, other)
+        delta = numerics.where_rows(self.touched, delta, tf.zeros_like(delta))
+        variable.assign_add(delta, read_value=False)
 
 
 Part = Whole | Rows | Masked
@@ -151,11 +153,6 @@ def part_of(gradient: Any, rows: int) -> Part:
     if isinstance(gradient, UniqueRows):
         return Rows(gradient.indices, rows)
     return Whole()
-
-
-def _where_rows(rows: tf.Tensor, value: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-    """`value` in the rows that are true, `other` elsewhere."""
-    return tf.where(tf.reshape(rows, [-1] + [1] * (value.shape.rank - 1)), value, other)
 
 
 def _has_rows(variable: tf.Variable, rows: int) -> bool:

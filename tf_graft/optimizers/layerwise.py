@@ -33,6 +33,7 @@ class Layerwise(Optimizer):
     """
 
     rowwise = False
+    skips_zero_rows = True
     exact_kernel = True
     kernel_reads = True
 

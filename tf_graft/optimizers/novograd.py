@@ -65,6 +65,7 @@ class NovoGrad(Optimizer):
     """
 
     rowwise = False
+    skips_zero_rows = True
 
     beta1 = Checked(number, 0, 1, open_high=True)
     beta2 = Checked(number, 0, 1, open_high=True)

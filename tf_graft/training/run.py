@@ -61,8 +61,8 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
     place = enter(config, source)
     with _environment(config), StopRequest().listening() as stop, ExitStack() as opened:
         opened.enter_context(place.together())
-        distributed, steps = place.strategy is not None, config.run.steps_per_execution
-        data = data_sets.load(config.data, steps, source, distributed)
+        steps = config.run.steps_per_execution
+        data = data_sets.load(config.data, steps, source, distributed=place.strategy is not None)
         model = _compile(config, data, source, place)
         folder = RunFolder(config.run.dir or "runs/run")
         if place.chief:
@@ -74,15 +74,14 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
         remote = servers.Remote(config, data, model, place, source) if place.servers else None
         saved, keep = remote.saved() if remote else groups_of(model), config.run.keep_checkpoints
         origin = Origin(config, folder, config.run.epochs * data.steps_per_epoch)
-        # In Keras' LossScaleOptimizer, which `compile` adds for a policy of half precision.
-        ours = next(each for each in nested(model.optimizer) if hasattr(each, "nonfinite"))
-        loose = judge.applies(ours.nonfinite)
+        loose = _may_be_nonfinite(model.optimizer)
         checkpoints = Checkpoints(folder.checkpoints, saved, keep, origin, place.shared_mesh, loose)
         start = progress.resumed(config, place, folder, checkpoints, say)
         say(progress.announced(config, folder, model, data, start))
         if not place.chief:  # all workers must save, but only one in the run's folder
-            own = opened.enter_context(tempfile.TemporaryDirectory(prefix="tf_graft_"))
-            folder = RunFolder(own)
+            folder = RunFolder(
+                opened.enter_context(tempfile.TemporaryDirectory(prefix="tf_graft_"))
+            )
             if place.shared_mesh is None:
                 checkpoints = Checkpoints(folder.checkpoints, saved, keep, origin)
         began = time.monotonic()
@@ -91,6 +90,15 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
         else:
             _fit(config, data, model, place, folder, checkpoints, start, stop)
         return _finish(config, data, model, folder, time.monotonic() - began)
+
+
+def _may_be_nonfinite(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Returns whether state that is infinite or NaN is right for an optimizer of this package.
+
+    For a policy of half precision `compile` has put it into Keras' LossScaleOptimizer.
+    """
+    ours = next(each for each in nested(optimizer) if hasattr(each, "nonfinite"))
+    return judge.applies(ours.nonfinite)
 
 
 def _compile(
