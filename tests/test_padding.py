@@ -1,7 +1,7 @@
 """Rows that fill up a gradient, where XLA and meshes need static sizes, are nobody's rows.
 
-What an optimizer written outside computes of the touched rows is the same in every execution: with a
-rule that is not finite where all slots are zero, and with one that looks across rows.
+What an optimizer written outside computes of the touched rows is the same in every execution: with
+a rule that is not finite where all slots are zero, and with one that looks across rows.
 """
 
 import functools

@@ -33,9 +33,9 @@ class Algorithm:
 
     Attributes:
         rowwise: each row of a variable is updated from that row alone.
-        skips_zero_rows: where rows depend on one another, rows of zeros in the gradient, weights and
-            slots change nothing for the others, as in a norm or a sum over rows. Otherwise `step`
-            is shown whole variables, with a row-sparse gradient too.
+        skips_zero_rows: where rows depend on one another, rows of zeros in the gradient, weights
+            and slots change nothing for the others, as in a norm or a sum over rows. Otherwise
+            `step` is shown whole variables, with a row-sparse gradient too.
         idle: a zero gradient changes neither slots nor weights.
         exact_kernel: `kernel` gives the bits of `step`, added to the weights.
         kernel_reads: `kernel` reads the weights, which then may not decay before it.

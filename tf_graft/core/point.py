@@ -26,8 +26,8 @@ class Point(NamedTuple):
         t: number of this update, from 1, a scalar of the dtype of `w`.
         in_place: whether `s` are variables that a kernel may change.
         touched: which rows of `w` the gradient touches, booleans of shape [k]; None if it touches
-            all of them. Where sizes must be static, the others fill up what is shown: XLA adds rows,
-            a mesh shows whole variables. There `g`, `w` and `s` are zero.
+            all of them. Where sizes must be static, the others fill up what is shown: XLA adds
+            rows, a mesh shows whole variables. There `g`, `w` and `s` are zero.
     """
 
     path: str

@@ -148,15 +148,13 @@ class Writer:
             g = numerics.values(numerics.divided(gradient, update.scale))
             w = parameter.read(part)
             rates, t = scalars[parameter.dtype]
-            return Point(
-                parameter.path, g, w, {**slots, **shared}, dict(rates), t, in_place, part.touched
-            )
+            s = {**slots, **shared}
+            return Point(parameter.path, g, w, s, dict(rates), t, in_place, part.touched)
 
         points, given = itertools.tee(
             point(g, p, part) for (g, p), part in zip(both, parts, strict=True)
         )
-        dense = not any(isinstance(part, Rows) for part in parts)
-        compiled = self.compiles and dense
+        compiled = self.compiles and not any(isinstance(part, Rows) for part in parts)
         algorithm = self.algorithm
         steps = iter(
             algorithm.compiled_proposals(list(given)) if compiled else algorithm.proposals(given)

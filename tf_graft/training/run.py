@@ -78,10 +78,8 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
         checkpoints = Checkpoints(folder.checkpoints, saved, keep, origin, place.shared_mesh, loose)
         start = progress.resumed(config, place, folder, checkpoints, say)
         say(progress.announced(config, folder, model, data, start))
-        if not place.chief:  # all workers must save, but only one in the run's folder
-            folder = RunFolder(
-                opened.enter_context(tempfile.TemporaryDirectory(prefix="tf_graft_"))
-            )
+        if not place.chief:
+            folder = _own_folder(opened)
             if place.shared_mesh is None:
                 checkpoints = Checkpoints(folder.checkpoints, saved, keep, origin)
         began = time.monotonic()
@@ -99,6 +97,12 @@ def _may_be_nonfinite(optimizer: keras.optimizers.Optimizer) -> bool:
     """
     ours = next(each for each in nested(optimizer) if hasattr(each, "nonfinite"))
     return judge.applies(ours.nonfinite)
+
+
+def _own_folder(opened: ExitStack) -> RunFolder:
+    """Opens a worker's own folder: all workers must save, but only one in the run's folder."""
+    own = opened.enter_context(tempfile.TemporaryDirectory(prefix="tf_graft_"))
+    return RunFolder(own)
 
 
 def _compile(
