@@ -66,7 +66,7 @@ def gradients_of(case, step):
 
 
 def replay(case, optimizer, function):
-    """(centre, local copy, rounds) after each step."""
+    """(center, local copy, rounds) after each step."""
     model = variables({path: np.array(w, case["dtype"]) for path, w in case["initial"].items()})
     optimizer.build(list(model.values()))
 
@@ -114,8 +114,8 @@ def test_the_comparison_notices_another_period():
         np.testing.assert_allclose(found, right, rtol=1e-3)
 
 
-def test_the_bias_correction_of_the_centre_is_its_own():
-    """`single_adam_period4`: the centre used that of the worker, of `period` steps more a round."""
+def test_the_bias_correction_of_the_center_is_its_own():
+    """`single_adam_period4`: the center used that of the worker, of `period` steps more a round."""
     case = CASES["single_adam_period4"]
     adam = rounds.by(oracles.adam, float(np.float32(0.1)), epsilon=1e-8)
     truth = rounds.Rounds(case["initial"], adam, adam, 4)
@@ -133,7 +133,7 @@ def test_the_bias_correction_of_the_centre_is_its_own():
     assert found[2][1][1].tobytes() != found[3][1][1].tobytes()
 
 
-def test_what_is_not_finite_never_reaches_the_centre():
+def test_what_is_not_finite_never_reaches_the_center():
     """`nan_gradient`: it did, for good."""
     case = CASES["nan_gradient"]
     sgd = rounds.by(oracles.sgd, 0.1)
@@ -207,7 +207,7 @@ def test_a_graft_as_child():
 
 
 def test_diloco_and_post_local_sgd_are_settings():
-    """The difference of centre and local copy, through Nesterov, or averaged."""
+    """The difference of center and local copy, through Nesterov, or averaged."""
     period = 4
     for momentum, rate in ((0.9, 0.7), (0.0, 1.0)):
         center = tg.SGD(rate * period, momentum=momentum, nesterov=momentum > 0)
@@ -229,7 +229,7 @@ def test_diloco_and_post_local_sgd_are_settings():
             assert_close(values_of(model), w, atol=1e-5)
 
 
-def test_schedules_count_rounds_on_the_centre_and_steps_on_the_worker():
+def test_schedules_count_rounds_on_the_center_and_steps_on_the_worker():
     class Counting(keras.optimizers.schedules.LearningRateSchedule):
         def __call__(self, step):
             return 1.0 / (1.0 + tf.cast(step, tf.float32))
@@ -471,20 +471,20 @@ def compiled(optimizer, **options):
     return model
 
 
-def assert_holds_the_centre(model):
+def assert_holds_the_center(model):
     center = model.optimizer.center_values()
     for variable, value in zip(model.trainable_variables, center.values(), strict=True):
         np.testing.assert_array_equal(variable.numpy(), value)
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_fit_ends_with_the_centre(steps):
+def test_fit_ends_with_the_center(steps):
     model = compiled(tg.AGN(tg.Adam(0.05), communication_period=4), steps_per_execution=steps)
     history = model.fit(*data(), epochs=3, batch_size=16, verbose=0).history
     assert history["loss"][-1] < history["loss"][0]
     assert int(model.optimizer.iterations.numpy()) == 18
     assert int(model.optimizer.rounds.numpy()) == 4
-    assert_holds_the_centre(model)
+    assert_holds_the_center(model)
 
 
 @pytest.mark.slow
@@ -500,7 +500,7 @@ def test_fit_on_replicas_with_a_period_of_one_is_synchronous_training():
 
 
 @pytest.mark.slow
-def test_fit_on_replicas_ends_with_the_centre_on_all():
+def test_fit_on_replicas_ends_with_the_center_on_all():
     with mirrored().scope():
         model = compiled(tg.AGN(tg.Adam(0.05), communication_period=4))
     history = model.fit(*data(), epochs=3, batch_size=16, verbose=0).history
@@ -509,11 +509,11 @@ def test_fit_on_replicas_ends_with_the_centre_on_all():
     for variable in model.trainable_variables:
         first, second = mirrored().experimental_local_results(variable.value)
         np.testing.assert_array_equal(first.numpy(), second.numpy())
-    assert_holds_the_centre(model)
+    assert_holds_the_center(model)
 
 
-def test_validation_sees_the_centre_and_training_the_local_copy():
-    optimizer = tg.AGN(tg.SGD(0.05), communication_period=100)  # the centre never moves
+def test_validation_sees_the_center_and_training_the_local_copy():
+    optimizer = tg.AGN(tg.SGD(0.05), communication_period=100)  # the center never moves
     model = compiled(optimizer)
     x, y = data()
     before = model.evaluate(x, y, verbose=0)
@@ -537,7 +537,7 @@ def test_validation_sees_the_centre_and_training_the_local_copy():
     start = np.concatenate([c.ravel() for c in optimizer.center_values().values()])
     for shown in saved.shown:
         np.testing.assert_array_equal(shown, start)
-    assert_holds_the_centre(model)
+    assert_holds_the_center(model)
 
 
 def test_the_state_is_saved_and_goes_on(tmp_path):
@@ -582,8 +582,8 @@ def test_the_state_is_saved_and_goes_on(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["m.keras", "m.weights.h5"])
-def test_what_is_saved_in_centered_goes_on_from_the_centre(tmp_path, name):
-    """The file's centre is the centre, and not the local copy that is put aside meanwhile."""
+def test_what_is_saved_in_centered_goes_on_from_the_center(tmp_path, name):
+    """The file's center is the center, and not the local copy that is put aside meanwhile."""
     model = compiled(tg.AGN(tg.Adam(0.05), communication_period=4))
     x, y = data()
     for _ in range(6):
@@ -602,7 +602,7 @@ def test_what_is_saved_in_centered_goes_on_from_the_centre(tmp_path, name):
         loaded.optimizer.build(loaded.trainable_variables)
     for mine, right in zip(loaded.get_weights(), center, strict=True):
         np.testing.assert_array_equal(mine, right)
-    assert_holds_the_centre(loaded)
+    assert_holds_the_center(loaded)
 
 
 def test_autograph_leaves_apply_alone():
@@ -610,7 +610,7 @@ def test_autograph_leaves_apply_alone():
     assert all(hasattr(cls.apply, "autograph_info__") for cls in (tg.SGD, tg.AGN))
 
 
-def test_another_centres_state_is_refused(tmp_path):
+def test_another_centers_state_is_refused(tmp_path):
     models = [
         compiled(tg.AGN(tg.SGD(0.05), center_optimizer=center)) for center in (tg.SGD(), tg.Adam())
     ]
@@ -701,8 +701,8 @@ def test_as_many_workers_as_replicas():
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_half_precision_has_a_centre_in_float32(dtype):
-    """As in float32, rounded; the local copy's master goes on from the centre, too."""
+def test_half_precision_has_a_center_in_float32(dtype):
+    """As in float32, rounded; the local copy's master goes on from the center, too."""
     found = {}
     for kind in (dtype, "float32"):
         w = tf.Variable(tf.cast([1.0, 2.0], kind), name="w")
@@ -715,7 +715,7 @@ def test_half_precision_has_a_centre_in_float32(dtype):
     np.testing.assert_allclose(found[dtype][0], found["float32"][0], rtol=epsilon)
 
 
-def test_patterns_are_for_the_models_paths_on_the_centre_too():
+def test_patterns_are_for_the_models_paths_on_the_center_too():
     child = tg.SGD(0.5, weight_decay=0.5, exclude_from_weight_decay=["bias$"])
     model = variables({"kernel": np.float32([1.0]), "bias": np.float32([1.0])})
     optimizer = tg.AGN(child, communication_period=1)
@@ -726,7 +726,7 @@ def test_patterns_are_for_the_models_paths_on_the_centre_too():
 @pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_fit_of_a_model_that_its_first_step_makes(jit_compile):
-    """There the centre begins from weights that have no values before the step runs."""
+    """There the center begins from weights that have no values before the step runs."""
 
     def weights_after(deferred):
         keras.backend.clear_session(free_memory=False)
@@ -743,7 +743,7 @@ def test_fit_of_a_model_that_its_first_step_makes(jit_compile):
         np.testing.assert_allclose(deferred, right, rtol=1e-6)
 
 
-def test_the_centre_begins_from_weights_that_are_set_after_build():
+def test_the_center_begins_from_weights_that_are_set_after_build():
     w = tf.Variable([1.0])
     optimizer = tg.AGN(tg.SGD(0.5), communication_period=1)
     optimizer.build([w])
@@ -752,8 +752,8 @@ def test_the_centre_begins_from_weights_that_are_set_after_build():
     assert w.numpy().tolist() == [4.0]
 
 
-def test_constraints_hold_on_the_centre_too():
-    """They did on the local copy, until it was replaced with the centre."""
+def test_constraints_hold_on_the_center_too():
+    """They did on the local copy, until it was replaced with the center."""
     w = keras.Variable([1.0, -1.0])
     w.constraint = keras.constraints.NonNeg()
     optimizer = tg.AGN(tg.SGD(0.5), communication_period=2)
@@ -768,7 +768,7 @@ def test_a_round_is_for_parameter_servers():
         optimizer.round(lambda x: x, (tf.ones([3]),))
 
 
-def test_without_a_round_nothing_of_the_centre_is_written():
+def test_without_a_round_nothing_of_the_center_is_written():
     optimizer = tg.AGN(tg.Adam(RATE), communication_period=10)
     model = list(variables(weights(SHAPES)).values())
     optimizer.build(model)
@@ -824,7 +824,7 @@ def after_scaled_steps(optimizer, function):
     ids=str,
 )
 def test_around_mixed_precision_as_without(options, function):
-    """A power of two changes no bit, of the local copy, the centre or the state of either."""
+    """A power of two changes no bit, of the local copy, the center or the state of either."""
     child = lambda: tg.SGD(RATE, momentum=0.9, clipvalue=1.0)  # noqa: E731
     plain = tg.AGN(child(), communication_period=3, **options)
     right = after_scaled_steps(plain, function)

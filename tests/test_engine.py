@@ -47,7 +47,7 @@ class Watching(Momentum):
 
 
 def options(**given):
-    return Options(tg.SGD(**given))
+    return Options.of(tg.SGD(**given))
 
 
 def variables(weights):
@@ -168,7 +168,7 @@ def test_options_are_frozen_and_as_of_now():
     before = optimizer.common
     optimizer.clipnorm = 2.0
     assert (before.clipnorm, optimizer.common.clipnorm) == (1.0, 2.0)
-    with pytest.raises(AttributeError, match=r"Options\.clipnorm: set it on the optimizer"):
+    with pytest.raises(AttributeError, match="cannot assign to field"):
         before.clipnorm = 3.0
 
 

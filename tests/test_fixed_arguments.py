@@ -105,7 +105,7 @@ def test_agn_copies_a_callable_rate_and_a_schedule_of_ones_own():
         agn = tg.AGN(tg.LARC(tg.SGD(rate), eta=100.0), communication_period=1)
         assert agn.center_optimizer.optimizer.learning_rate is not None
     w = tf.Variable([1.0])
-    agn.apply([tf.constant([1.0])], [w])  # the centre is at its first step, at 0.5
+    agn.apply([tf.constant([1.0])], [w])  # the center is at its first step, at 0.5
     assert w.numpy() == [0.5]
     workers = tg.AGN(tg.SGD(lambda: 0.5), num_worker=2).workers()
     assert [worker.learning_rate for worker in workers] == [0.5, 0.5]

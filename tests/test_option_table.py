@@ -244,7 +244,7 @@ def test_keras_decay_is_excluded_from_outside(make, way):
     np.testing.assert_allclose(kept_of(outer), [KEPT**2, KEPT**2, 1.0], rtol=1e-6)
 
 
-def test_the_centre_does_not_decay_what_is_excluded_outside():
+def test_the_center_does_not_decay_what_is_excluded_outside():
     center = tg.SGD(1.0, weight_decay=0.5)
     agn = tg.AGN(tg.SGD(1.0), None, 1, center, sparse="exact", **EXCLUDED)
     np.testing.assert_allclose(kept_of(agn, 1), [0.5, 0.5, 1.0])

@@ -141,7 +141,7 @@ def operations(function):
 
 
 def test_what_is_unique_is_not_coalesced_again():
-    """AGN sends its centre each row once: only the gradient that is given is coalesced."""
+    """AGN sends its center each row once: only the gradient that is given is coalesced."""
     table = tf.Variable(tf.zeros([4, 2]))
     optimizer = tg.AGN(tg.SGD(0.1, gradient_accumulation_steps=2), communication_period=2)
     optimizer.build([table])

@@ -39,7 +39,7 @@ class Spec:
         kind: a key of `LEAVES`, or what wraps the children.
         own: its own arguments.
         given: the common arguments that it is given.
-        children: the optimizers in it; of an `agn` the second is the centre's.
+        children: the optimizers in it; of an `agn` the second is the center's.
     """
 
     kind: str

@@ -336,11 +336,11 @@ def summed(gradients):
 
 
 class Workers:
-    """`AGN`: a local copy for each replica, and a centre.
+    """`AGN`: a local copy for each replica, and a center.
 
     Args:
         local: the pipeline of a copy.
-        center: that of the centre.
+        center: that of the center.
         period, updates, reset: as `AGN`'s `communication_period`, `mode="updates"` and
             `reset_local_state`.
         replicas: how many copies there are.

@@ -39,7 +39,7 @@ def whole(rows, g):
 
 
 def assert_replicas_follow(strategy, form, graph, period, steps=7, first=0):
-    """Each replica's local copy and the centre follow the model at every step.
+    """Each replica's local copy and the center follow the model at every step.
 
     `first` is the number of this process's first replica.
     """

@@ -120,9 +120,9 @@ def each_examples(w, batch: Batch, rows: np.ndarray) -> dict[str, np.ndarray]:
     counts = (batch.ids[:, :, None] == rows).mean(1)
     x = counts @ w[TABLE]
     h = x @ w["dense/kernel"] + w["dense/bias"]
-    centred = h - h.mean(-1, keepdims=True)
-    r = 1 / np.sqrt((centred**2).mean(-1, keepdims=True) + VARIANCE)
-    n = centred * r
+    centered = h - h.mean(-1, keepdims=True)
+    r = 1 / np.sqrt((centered**2).mean(-1, keepdims=True) + VARIANCE)
+    n = centered * r
     z = n * w["norm/gamma"] + w["norm/beta"]
     error = w["scale/scale"] * z - batch.targets.astype("float64")
 

@@ -138,14 +138,14 @@ class Scaled(Together):
 
 
 class Workers:
-    """`AGN`: a local copy for each replica, around a centre.
+    """`AGN`: a local copy for each replica, around a center.
 
     Args:
         start: weights by path.
         local, center: each an algorithm with its hyperparameters.
         period: local updates between two communications.
         options: of the local optimizers.
-        averaging: of the centre's.
+        averaging: of the center's.
         problem: how many replicas, whose copy is read, and whether a round is taken at a time.
         updates, reset: as `AGN`'s `mode="updates"` and `reset_local_state`.
         scaler: of the loss, where there is one: each copy has its own.
@@ -259,13 +259,13 @@ AVERAGING = ("use_ema", "ema_momentum", "ema_overwrite_frequency")
 
 
 def parted(options):
-    """The options of the local optimizer's side, and those of the centre's."""
+    """The options of the local optimizer's side, and those of the center's."""
     center = {name: value for name, value in options.items() if name in AVERAGING}
     return {name: value for name, value in options.items() if name not in center}, center
 
 
 def agn_adam(**options):
-    """The centre is a copy; where it averages, it has to be given as one."""
+    """The center is a copy; where it averages, it has to be given as one."""
     local, averaging = parted(options)
     outer, inner = sides(local)
     decay = {name: inner[name] for name in inner if "weight_decay" in name}

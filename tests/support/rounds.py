@@ -18,7 +18,7 @@ class Worker:
 
 
 class Rounds:
-    """Workers around a centre.
+    """Workers around a center.
 
     Args:
         weights: by path.
@@ -53,7 +53,7 @@ class Rounds:
             worker.sums[path] += -d if self.updates else x
 
     def push(self, numbers):
-        """The mean of those workers' means goes to the centre, from which they go on."""
+        """The mean of those workers' means goes to the center, from which they go on."""
         self.rounds += 1
         for path in self.c:
             means = [self.workers[i].sums[path] / self.workers[i].taken for i in numbers]

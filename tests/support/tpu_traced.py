@@ -31,7 +31,7 @@ ROWS = 3  # of each replica's slices
 
 # What wraps others; on rows and dense like every optimizer.
 def agn(sample, mixed=False, mode="gradients", **options):
-    """AGN around an optimizer, which averages at the centre where it is to average."""
+    """AGN around an optimizer, which averages at the center where it is to average."""
     averages = {name: options.pop(name) for name in list(options) if "ema" in name}
     center = tf_graft.SGD(0.5, **averages)
     local = mixed_precision(sample, **options) if mixed else sample.make(**options)

@@ -152,7 +152,7 @@ def _attributes() -> Iterator[Place]:
 
 
 def _called_rates(cls: type, given: dict[str, Any]) -> Iterator[Place]:
-    # AGN's centre has a copy of the optimizer, which Keras makes of no function.
+    # AGN's center has a copy of the optimizer, which Keras makes of no function.
     center = {"center_optimizer": "sgd"} if cls is tf_graft.AGN else {}
     w, g = tf.Variable([1.0], name="w"), [tf.constant([1.0])]
 

@@ -71,7 +71,7 @@ TABLE: dict[str, tuple[Acts, ...]] = {
 }
 # Why an argument is refused, and what to do instead; elsewhere it is for the outer optimizer.
 _OF_LOSS = "only optimizer sees gradients of the loss; give it to optimizer"
-_OF_CENTER = "the centre is averaged, not the local copies; give it to center_optimizer"
+_OF_CENTER = "the center is averaged, not the local copies; give it to center_optimizer"
 REASONS = {
     ("weight_decay", "local"): "each of the two optimizers has its own; give it to optimizer",
     ("use_ema", "local"): _OF_CENTER,

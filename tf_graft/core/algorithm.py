@@ -51,11 +51,11 @@ class Algorithm:
     decay_exclusions: Any = ()
     outer_exclusions: Sequence[str] = ()
 
-    # `step` as one in-place TensorFlow kernel, where there is one: a function of (g, w, s, lr, t)
-    # like it and of the same traits, but of variables; it adds to `w` and makes no other use of it
-    # than to read `w.value()`, if `kernel_reads`. For dense gradients; on rows `step` was measured
-    # to be as fast. An exact one gives the bits of `step` added to `w`, and so serves the masters
-    # of variables in half precision too.
+    # `step` as one TensorFlow kernel that works in place, or None. It takes the arguments of
+    # `step`, but `w` and `s` are variables. It adds the step to `w`, and reads `w.value()` only if
+    # the class says `kernel_reads`. The engine calls it for dense gradients; on rows, `step` was
+    # measured to be as fast. A kernel that gives the bits of `step` (`exact_kernel`) also updates
+    # the float32 masters of variables in half precision.
     kernel: Callable[..., None] | None = None
     exact_kernel = False
     kernel_reads = False

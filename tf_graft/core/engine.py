@@ -57,7 +57,10 @@ class Engine:
     def receive(
         self, gradients: list[Any], parameters: list[Parameter], summed: bool, method: str = "apply"
     ) -> None:
-        """Aggregate, coalesce, judge. Gradients are unscaled when they are used, still in caches.
+        """Aggregates, coalesces and judges gradients; the rest of the pipeline follows.
+
+        Each gradient is divided by the loss scale only where it is read next, while it is in the
+        processor's caches, and not in a pass of its own.
 
         Args:
             gradients: as this replica was given them, times the loss scale.
@@ -104,7 +107,11 @@ class Engine:
                 self.state.release(parameter)
 
     def _accumulate(self, update: Update) -> None:
-        """An update now, or at the last micro-step with the sums, still to be divided."""
+        """Adds gradients up, and makes an update of the sums at the last micro-step.
+
+        Without accumulation every call makes an update. The sums are divided by the number of
+        steps later, where they are read.
+        """
         steps = self.options.gradient_accumulation_steps
         if not steps:
             self._decide(update)
@@ -133,7 +140,7 @@ class Engine:
         return result
 
     def _decide(self, update: Update) -> None:
-        """Apply or skip, and tell everyone who wants to know."""
+        """Applies or skips an update, and tells the watcher, the loss scale and the exchange."""
         if self.watcher is not None:
             self.watcher(update.unscaled(), update.parameters)
         self.scaling.judged(update)
@@ -143,7 +150,7 @@ class Engine:
         self.exchange.meet(update)
 
     def _apply(self, update: Update) -> None:
-        """Clip, propose, write, average, count."""
+        """Clips, proposes, writes, averages and counts an update."""
         options, parameters, done = self.options, update.parameters, self.state.updates()
         parts = [_averaged_part(g, p) for g, p in zip(update.gradients, parameters, strict=True)]
         if options.use_ema:

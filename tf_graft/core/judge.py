@@ -71,10 +71,16 @@ def in_range(
 ) -> tf.Tensor:
     """Whether gradients can be applied, a boolean scalar: their sum of squares is in range.
 
-    The sum over all entries, after the division by `divisor`, costs one pass and is at most what
-    `_largest_square` says; it is not where an entry is infinite or NaN. Gradients that are to be
-    clipped need only be finite: a sum that overflows wants an exact check then. `square` is that
-    sum, where it is known already and they are to be clipped: it saves the pass.
+    The check costs one pass over the gradients. The sum of the squares of all entries, each divided
+    by `divisor`, must be at most `_largest_square`; an infinite or NaN entry makes the sum infinite
+    or NaN, which is not. Gradients that will be clipped need only be finite, so if their sum
+    overflows, every entry is checked by itself.
+
+    Args:
+        tensors: the values of the gradients.
+        divisor: the loss scale, by which they are still to be divided; None for none.
+        clipped: whether the gradients will be clipped.
+        square: the sum of squares, if it is known already; it saves the pass.
     """
     if square is not None:
         fits = tf.math.is_finite(square)

@@ -72,7 +72,7 @@ class KerasOptimizer(keras.optimizers.Optimizer):
     @property
     def common(self) -> Options:
         """The common arguments as they are now."""
-        return Options(self)
+        return Options.of(self)
 
     def everywhere(self, method: Callable[..., None], *args: Any, traced: bool = False) -> None:
         """Runs a method in each replica's context; see `replicas.Everywhere`."""

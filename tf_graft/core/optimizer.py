@@ -35,7 +35,7 @@ class Optimizer(KerasOptimizer, Algorithm):
 
     A subclass says what it remembers and what it proposes; the engine writes it into variables.
     `apply` goes through, in this order: check, aggregate over replicas, coalesce repeated rows,
-    unscale, judge finiteness, accumulate, clip, propose, write (with decay and constraint),
+    judge finiteness, unscale, accumulate, clip, propose, write (with decay and constraint),
     average, count.
 
     Attributes:

@@ -1,11 +1,11 @@
 """The arguments that every optimizer takes: each in one place, with all that is known of it."""
 
+import dataclasses
 import difflib
 import inspect
 import re
-import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, TypedDict, get_type_hints
+from typing import Annotated, Any, Self, TypedDict, get_type_hints
 
 import keras
 from tensorflow.experimental import dtensor
@@ -135,15 +135,30 @@ for _argument, _hint in get_type_hints(Common, include_extras=True).items():
 OF_KERAS = [n for n in inspect.signature(keras.optimizers.SGD).parameters if n in OPTIONS]
 
 
-class Options(types.SimpleNamespace):
-    """The common arguments of an optimizer, each under its name: frozen, as they are now."""
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The common arguments of an optimizer as they are now; `Common` says what each is."""
 
-    def __init__(self, optimizer: Any):
-        kept = {name: getattr(optimizer, option.kept_as) for name, option in OPTIONS.items()}
-        super().__init__(**kept)
+    weight_decay: float | None
+    clipnorm: float | None
+    clipvalue: float | None
+    global_clipnorm: float | None
+    use_ema: bool
+    ema_momentum: float
+    ema_overwrite_frequency: int | None
+    loss_scale_factor: float | None
+    gradient_accumulation_steps: int | None
+    name: str
+    mesh: dtensor.Mesh | None
+    jit_compile: bool | str
+    sparse: str
+    nonfinite: str
+    exclude_from_weight_decay: Sequence[str] | None
 
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"Options.{name}: set it on the optimizer.")
+    @classmethod
+    def of(cls, optimizer: Any) -> Self:
+        """Those of an optimizer."""
+        return cls(**{n: getattr(optimizer, option.kept_as) for n, option in OPTIONS.items()})
 
     def config(self) -> dict[str, Any]:
         """Those that a config holds, as plain values."""

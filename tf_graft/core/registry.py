@@ -49,10 +49,6 @@ def register(cls: Class) -> Class:
     return keras.saving.register_keras_serializable(package="tf_graft")(cls)
 
 
-def _plain(name: str) -> str:
-    return name.replace("_", "").lower()
-
-
 def resolve(identifier: Any) -> keras.optimizers.Optimizer:
     """The optimizer that an identifier of `get` stands for, Keras' own where it is one of Keras'.
 

@@ -28,8 +28,8 @@ class Update(NamedTuple):
     finite: tf.Tensor | None = None
     square: tf.Tensor | None = None
 
-    def made(self) -> tf.Tensor:
-        """1 if it is applied, 0 if it is skipped: an int64 scalar."""
+    def increment(self) -> tf.Tensor:
+        """By how much the update moves a counter: 1 if it is applied, 0 if it is skipped, int64."""
         one = tf.constant(1, tf.int64)
         return one if self.finite is None else tf.cast(self.finite, tf.int64)
 

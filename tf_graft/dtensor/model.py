@@ -213,7 +213,7 @@ def _distinct(variables: Iterable[keras.Variable]) -> list[keras.Variable]:
 
 
 def follow(model: keras.Model) -> None:
-    """Moves variables made since then to the mesh, such as those of metrics."""
+    """Moves variables to the mesh that were made after `distribute`, such as those of metrics."""
     mesh = PLACEMENTS[model].layout_map.mesh
     for variable in _variables(model):
         move(variable, mesh)

@@ -84,7 +84,8 @@ class Adam(Optimizer):
         self.beta_2 = beta_2
         self.epsilon = epsilon
         self.amsgrad = amsgrad
-        self.exact_kernel = not amsgrad  # which forgets a NaN
+        # The kernel of AMSGrad takes a maximum that drops a NaN; `step` keeps it.
+        self.exact_kernel = not amsgrad
 
     def slots(self) -> dict[str, Slot]:
         squares = ["velocity"] + ["velocity_hat"] * self.amsgrad

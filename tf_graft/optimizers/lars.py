@@ -55,7 +55,8 @@ class LARS(Layerwise):
             in neither way.
         exclude_from_layer_adaptation: likewise; the variable has `r = 1`. None takes the list
             above.
-        sum_of_norms: whether the paper's sum of norms is below. Default False.
+        sum_of_norms: whether the denominator of the ratio is the sum of the two norms, as in the
+            paper. Default False.
         epsilon: at least 0. Default 0.
         **common: see `tf_graft.algorithm.Common`.
 

@@ -27,7 +27,7 @@ from tf_graft.algorithm import (
 
 @register
 class RMSprop(Optimizer):
-    """RMSprop: the gradient over the root of its mean square, optionally centred, with momentum.
+    """RMSprop: the gradient over the root of its mean square, optionally centered, with momentum.
 
     ```
     v <- rho * v + (1 - rho) * g^2
@@ -60,7 +60,7 @@ class RMSprop(Optimizer):
         0.5
 
     Reference:
-        Tieleman and Hinton, 2012, "Lecture 6.5", slide 29; centred: Graves, 2013, "Generating
+        Tieleman and Hinton, 2012, "Lecture 6.5", slide 29; centered: Graves, 2013, "Generating
         sequences with recurrent neural networks", equations 38 to 45.
     """
 

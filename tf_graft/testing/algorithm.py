@@ -18,6 +18,7 @@ from tf_graft.testing.trials import (
     weights,
     with_rows,
 )
+from tf_graft.wrappers import AdaGraft
 
 Make = Callable[..., Optimizer]
 ROWS = [4, 1, 4, 2]  # with one that repeats
@@ -39,12 +40,13 @@ def functions(make: Make) -> str:
     return same("eager", Trial(make()).run(with_rows(ROWS), tf.function).state(), eager)
 
 
+def compiled(step: Callable[..., None]) -> Callable[..., None]:
+    """A step compiled by XLA."""
+    return tf.function(step, jit_compile=True)
+
+
 def xla(make: Make) -> str:
     """Compiled by XLA it computes the same."""
-
-    def compiled(step: Callable[..., None]) -> Callable[..., None]:
-        return tf.function(step, jit_compile=True)
-
     eager = Trial(make()).run(with_rows(ROWS)).state()
     own = Trial(make(jit_compile=True)).run(gradients()).state()
     return "; ".join(
@@ -53,6 +55,16 @@ def xla(make: Make) -> str:
             same("jit_compile=True", own, Trial(make()).run(gradients()).state()),
         ]
     )
+
+
+def padding(make: Make) -> str:
+    """Rows of zeros, which XLA adds, change nothing for the others, in a graft too."""
+
+    def grafted() -> Trial:
+        return Trial(AdaGraft(make(name="magnitude"), make(name="direction")))
+
+    eager = grafted().run(with_rows(ROWS)).state()
+    return same("eager", grafted().run(with_rows(ROWS), compiled).state(), eager)
 
 
 def order(make: Make) -> str:
@@ -140,6 +152,6 @@ def double_precision(make: Make) -> str:
 
 
 GUARANTEES = (
-    *(purity, functions, xla, order, repeated_rows, exact_rows, lazy_rows, rowwise, idle),
+    *(purity, functions, xla, padding, order, repeated_rows, exact_rows, lazy_rows, rowwise, idle),
     *(half_precision, double_precision),
 )

@@ -38,7 +38,7 @@ from tf_graft.training.schema import RunConfig
 from tf_graft.training.stop import StopRequest
 from tf_graft.wrappers import AGN, CenterWeights
 
-RECORDS = 200  # of a graft in a run, at most, so that small models do not wait for them
+RECORDS = 200  # how often a run records the norms of a graft, at most: a record takes time
 
 
 def train(config: RunConfig, source: Source, say: Callable[[str], None] = print) -> Numbers:
@@ -233,7 +233,7 @@ def _recorders(
     model: RecordedModel, folder: RunFolder, total: int, writers: Writers
 ) -> list[keras.callbacks.Callback]:
     """Returns the callbacks that record the loss scale and the norms of a graft, and the one that
-    evaluates AGN's centre. They run before a state is saved.
+    evaluates AGN's center. They run before a state is saved.
     """
     chosen = model.optimizer
     found: list[keras.callbacks.Callback] = []

@@ -93,7 +93,7 @@ class Remote:
             return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
 
         mean = self.optimizer.round(loss, (x, y), self.model.non_trainable_variables)
-        # the accuracy of the centre on the last batch
+        # the accuracy of the center on the last batch
         right = tf.cast(tf.argmax(self.model(x[-1]), axis=-1), y.dtype) == y[-1]
         rate = tf.cast(self.optimizer.learning_rate, tf.float32)
         return tf.stack([mean, tf.reduce_mean(tf.cast(right, tf.float32)), rate])

@@ -34,47 +34,47 @@ PAPER = {"name": "sgd", "learning_rate": 1.0}  # adds the mean of the updates to
 
 @register
 class AGN(OnServers):
-    """AGN: a period of local steps, then one push of the mean gradient to a centre that all share.
+    """AGN: a period of local steps, then one push of the mean gradient to a center that all share.
 
     ```
     w <- w + step(g)                         `optimizer`, on the worker's own copy
     a <- a + g
     every `communication_period` steps:
-        c <- c + step(a / n)                 `center_optimizer`, on the centre
-        w <- c,  a <- 0                      the worker goes on from the centre
+        c <- c + step(a / n)                 `center_optimizer`, on the center
+        w <- c,  a <- 0                      the worker goes on from the center
     ```
 
     `n` counts the gradients in `a`. The model's variables are the local copy; right after a
-    communication they equal the centre. `fit` ends with the centre in them; `centered()` and the
+    communication they equal the center. `fit` ends with the center in them; `centered()` and the
     callback `CenterWeights` put it there for evaluation and saving, and `center_values()` reads it.
 
-    Two counts: `iterations` are local steps, and `rounds` are updates of the centre. A schedule of
+    Two counts: `iterations` are local steps, and `rounds` are updates of the center. A schedule of
     `optimizer` sees the first, one of `center_optimizer` (a copy's too) the second. `learning_rate`
     is that of `optimizer`; set to a number, it is set for a copy as well.
 
     On the replicas of a strategy each takes local steps with its own share of the gradient, times
     the number of replicas, as its estimate of the whole; the shares of `a / n` are summed once a
     period, the only time that replicas wait for each other. So a period of 1 is plain synchronous
-    training. A checkpoint then holds the centre, and of local state the first replica's.
+    training. A checkpoint then holds the center, and of local state the first replica's.
 
-    From contrib's: the centre counts its own steps, so that Adam's bias correction is right; `a`
+    From contrib's: the center counts its own steps, so that Adam's bias correction is right; `a`
     starts at zero; row-sparse gradients are pushed by their rows; a non-finite gradient is neither
-    applied nor accumulated, and a non-finite mean never reaches the centre; the centre is saved,
+    applied nor accumulated, and a non-finite mean never reaches the center; the center is saved,
     and can be exported. There `num_worker` and `use_locking` had no effect.
 
     Settings: DiLoCo is `mode="updates"` with `center_optimizer=SGD(0.7 * communication_period,
     momentum=0.9, nesterov=True)` and AdamW inside; averaging (post-local SGD) is `mode="updates"`
     with `center_optimizer=SGD(communication_period)`: what these push is the difference between
-    centre and local copy, and the mean `a / n` is that much shorter.
+    center and local copy, and the mean `a / n` is that much shorter.
 
     Args:
         optimizer: for the local steps: an optimizer of tf_graft or Keras, a name or a config. What
             it was given for clipping and accumulation is done to the local gradients. In
-            `MixedPrecision`, each worker has a loss scale of its own, and the centre none.
+            `MixedPrecision`, each worker has a loss scale of its own, and the center none.
         num_worker: how many there are: the replicas of a strategy must be as many. In one process
-            `workers()` makes as many that share a centre. None: not checked.
+            `workers()` makes as many that share a center. None: not checked.
         communication_period: local steps between two communications, at least 1. Default 10.
-        center_optimizer: for the centre, with state of its own; likewise given. It may clip and
+        center_optimizer: for the center, with state of its own; likewise given. It may clip and
             average (`use_ema`). None: a copy of `optimizer`; with `mode="updates"`, `SGD(1.0)`.
         use_locking: whether a push to parameter servers is atomic. Without effect elsewhere.
         mode: what is accumulated. `"gradients"`: as in contrib. `"updates"`: the negative steps
@@ -97,7 +97,7 @@ class AGN(OnServers):
         >>> optimizer.apply([tf.constant([1.0])], [w])
         >>> w.numpy().tolist(), optimizer.center_values()["Variable"].tolist()
         ([0.5], [1.0])
-        >>> optimizer.apply([tf.constant([3.0])], [w])  # the centre: 1 - 0.5 * (1 + 3) / 2
+        >>> optimizer.apply([tf.constant([3.0])], [w])  # the center: 1 - 0.5 * (1 + 3) / 2
         >>> w.numpy().tolist(), optimizer.center_values()["Variable"].tolist()
         ([0.0], [0.0])
 
@@ -166,7 +166,7 @@ class AGN(OnServers):
 
     @property
     def weight_decay(self) -> Any:
-        """The weight decay of `optimizer`; setting it sets a copy's on the centre as well."""
+        """The weight decay of `optimizer`; setting it sets a copy's on the center as well."""
         return Around.weight_decay.fget(self)  # type: ignore[attr-defined]
 
     @weight_decay.setter

@@ -229,5 +229,5 @@ def refuse_scaling(owner: str, argument: str, given: object) -> None:
     if isinstance(given, keras.optimizers.LossScaleOptimizer):
         raise TypeError(
             f"{owner}({argument}={type(given).__name__}(...)): of what scales the loss {owner} "
-            "takes MixedPrecision alone, as optimizer; no scaled gradient comes to the centre."
+            "takes MixedPrecision alone, as optimizer; no scaled gradient comes to the center."
         )

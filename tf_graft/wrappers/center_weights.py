@@ -1,4 +1,4 @@
-"""Evaluation and saving in `fit` with the centre's weights."""
+"""Evaluation and saving in `fit` with the center's weights."""
 
 from typing import Any
 
@@ -8,10 +8,10 @@ from tf_graft.core import checks
 
 
 class CenterWeights(keras.callbacks.Callback):
-    """Has validation in `fit` see the centre of an `AGN`, and at will what is saved after an epoch.
+    """Has validation in `fit` see the center of an `AGN`, and at will what is saved after an epoch.
 
     Args:
-        swap_on_epoch: whether the model also holds the centre from the end of an epoch to the
+        swap_on_epoch: whether the model also holds the center from the end of an epoch to the
             beginning of the next, so that a `ModelCheckpoint` that stands after this callback saves
             it. Default False.
 
@@ -24,7 +24,7 @@ class CenterWeights(keras.callbacks.Callback):
         self.swap_on_epoch = checks.boolean("CenterWeights", "swap_on_epoch", swap_on_epoch)
 
     def on_test_begin(self, logs: Any = None) -> None:
-        """Puts the centre in."""
+        """Puts the center in."""
         self.model.optimizer.show_center(True)
 
     def on_test_end(self, logs: Any = None) -> None:
@@ -36,6 +36,6 @@ class CenterWeights(keras.callbacks.Callback):
         self.model.optimizer.show_center(False)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Puts the centre in, where it is asked to."""
+        """Puts the center in, where it is asked to."""
         if self.swap_on_epoch:
             self.model.optimizer.show_center(True)

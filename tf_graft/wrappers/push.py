@@ -68,7 +68,7 @@ class PeriodicPush(Exchange):
         return [numerics.like(g, numerics.values(g) * count) for g in gradients]
 
     def meet(self, update: Update) -> None:
-        taken = update.made()
+        taken = update.increment()
         # Replicas have to meet: with several of them a step that is skipped counts, too.
         counted = taken if replicas.count() == 1 else tf.constant(1, tf.int64)
         step = _read(self._agn.local_step) + counted

@@ -139,7 +139,7 @@ class Round(Exchange):
 
     def meet(self, update: Update) -> None:
         """Counts the steps of this worker."""
-        write.add(self._state.counters["worker_steps"], update.made())
+        write.add(self._state.counters["worker_steps"], update.increment())
 
     @property
     def skipped(self) -> tf.Tensor:
