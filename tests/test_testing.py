@@ -163,6 +163,17 @@ class AveragesRows(Right):
         return super().step(g - tf.reduce_mean(g), w, s, lr, t)
 
 
+class Ascends(Right):
+    def step(self, g, w, s, lr, t):
+        return super().step(-g, w, s, lr, t)
+
+
+class NaNFromTheFifth(Right):
+    def step(self, g, w, s, lr, t):
+        d, slots = super().step(g, w, s, lr, t)
+        return tf.where(t < 5, d, float("nan")), slots
+
+
 class DiffersByReplica(Right):
     def step(self, g, w, s, lr, t):
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
@@ -171,6 +182,7 @@ class DiffersByReplica(Right):
 
 BREAKS = {
     "purity": SetsAttribute,
+    "descent": Ascends,
     "functions": KeepsStateInPython,
     "xla": CallsNumPy,
     "padding": AveragesRows,
@@ -219,6 +231,11 @@ def test_a_breach_is_found(name):
     assert found.result == "BROKEN", found
 
 
+def test_the_update_is_named_that_is_not_finite():
+    found = checking.result_of(make(NaNFromTheFifth), GUARANTEES["descent"])
+    assert found.detail == "after update 5 weights are infinite or NaN"
+
+
 def test_replicas_are_skipped_on_one_device(monkeypatch):
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [kind])
     found = checking.result_of(make(Right), places.replicas)
@@ -232,13 +249,13 @@ def test_the_table_and_what_is_raised():
     with (
         contextlib.redirect_stdout(said),
         pytest.raises(
-            AssertionError, match=r"^DropsAnArgument breaks 1 of 24 guarantees:\n  config"
+            AssertionError, match=r"^DropsAnArgument breaks 1 of 25 guarantees:\n  config"
         ),
     ):
         check(DropsAnArgument)
     rows = said.getvalue().splitlines()
     assert rows[0] == "DropsAnArgument: the guarantees of tf_graft"
-    assert len(rows) == 25
+    assert len(rows) == 26
     assert sum(" BROKEN " in row for row in rows) == 1
 
 

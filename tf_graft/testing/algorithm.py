@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import tensorflow as tf
 
 from tf_graft.core import contract
@@ -22,6 +23,7 @@ from tf_graft.wrappers import AdaGraft
 
 Make = Callable[..., Optimizer]
 ROWS = [4, 1, 4, 2]  # with one that repeats
+UPDATES = 60  # past a change of rule in the first steps
 TOUCHED, UNTOUCHED = [1, 2, 4], [0, 3, 5]
 
 
@@ -32,6 +34,32 @@ def purity(make: Make) -> str:
     trial.optimizer.build(list(paths.values()))
     contract.check_fully(trial.optimizer, paths)
     return f"a trace of step for {len(SHAPES)} shapes"
+
+
+def descent(make: Make) -> str:
+    """It descends a quadratic, whose table has row-sparse gradients, and stays finite."""
+    trial = Trial(make())
+    trial.optimizer.build(list(trial.model.values()))
+    half = 0.5 * tf.ones([12, 1])  # each row occurs twice
+
+    @tf.function(autograph=False)
+    def step() -> tf.Tensor:
+        off = {path: v - tf.ones_like(v) for path, v in trial.model.items()}
+        ids = tf.concat([tf.range(6)] * 2, 0)
+        slices = tf.IndexedSlices(tf.gather(off[TABLE], ids) * half, ids)
+        trial.optimizer.apply(list((off | {TABLE: slices}).values()), list(trial.model.values()))
+        return tf.add_n([tf.nn.l2_loss(x) for x in off.values()])
+
+    losses = [float(step()) for _ in range(UPDATES)]
+    for update, loss in enumerate(losses):
+        if not np.isfinite(loss):
+            raise AssertionError(f"after update {update} weights are infinite or NaN")
+    if not losses[-1] < losses[0]:
+        raise AssertionError(
+            f"a quadratic rises from {losses[0]:.4g} to {losses[-1]:.4g} in {UPDATES} updates; "
+            "what `step` returns is added to the weights: is its sign that of -g?"
+        )
+    return f"{UPDATES} updates of a quadratic: {losses[0]:.4g} to {losses[-1]:.4g}"
 
 
 def functions(make: Make) -> str:
@@ -105,16 +133,16 @@ def lazy_rows(make: Make) -> str:
 
 def rowwise(make: Make) -> str:
     """What is declared `rowwise` updates a row by that row alone."""
-    optimizer = make()
+    optimizer, steps = make(), with_rows(ROWS)
+    trial = Trial(optimizer).run(steps)
     if not optimizer.rowwise or optimizer.whole(TABLE):
         raise Skipped("rowwise is False")
-    steps = with_rows(ROWS)
     others = [  # the same gradients in the touched rows, and some in the others
         {**step, TABLE: step[TABLE] + other[TABLE] * (step[TABLE] == 0)}
         for step, other in zip(dense(steps), gradients(), strict=True)
     ]
-    sparse = rows_of(Trial(optimizer).run(steps).state(), TOUCHED)
-    return same("rows among others", sparse, rows_of(Trial(make()).run(others).state(), TOUCHED))
+    alone = rows_of(trial.state(), TOUCHED)
+    return same("rows among others", alone, rows_of(Trial(make()).run(others).state(), TOUCHED))
 
 
 def idle(make: Make) -> str:
@@ -152,6 +180,18 @@ def double_precision(make: Make) -> str:
 
 
 GUARANTEES = (
-    *(purity, functions, xla, padding, order, repeated_rows, exact_rows, lazy_rows, rowwise, idle),
+    *(
+        purity,
+        descent,
+        functions,
+        xla,
+        padding,
+        order,
+        repeated_rows,
+        exact_rows,
+        lazy_rows,
+        rowwise,
+        idle,
+    ),
     *(half_precision, double_precision),
 )
