@@ -4,11 +4,11 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import threading
 
 import pytest
 
-from support import forked
 from tf_graft.processes import watch as watching
 from tf_graft.processes.cluster import free_ports
 
@@ -25,7 +25,8 @@ server.join()
 def test_a_server_answers_until_it_is_stopped():
     address = f"localhost:{free_ports(1)[0]}"
     server = subprocess.Popen(
-        [forked.python(), "-c", SERVER, address], stdout=subprocess.PIPE, text=True
+        # Not a forked one: a signal that stops reaches the client alone.
+        [sys.executable, "-c", SERVER, address], stdout=subprocess.PIPE, text=True
     )
     try:
         pid = int(server.stdout.readline())

@@ -100,8 +100,8 @@ def zero(dtype: tf.DType) -> tf.Tensor:
 
 
 def where_rows(rows: tf.Tensor, value: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-    """`value` in the rows that are true, `other` elsewhere."""
-    return tf.where(tf.reshape(rows, [-1] + [1] * (value.shape.rank - 1)), value, other)
+    """`value` in the rows that are true, elsewhere `other`, whose number of axes is known."""
+    return tf.where(tf.reshape(rows, [-1] + [1] * (other.shape.rank - 1)), value, other)
 
 
 def square(tensors: Sequence[tf.Tensor]) -> tf.Tensor:

@@ -52,7 +52,7 @@ class Point(NamedTuple):
         """A step with zeros in the rows that the gradient does not touch."""
         if self.touched is None:
             return d
-        return numerics.where_rows(self.touched, d, tf.zeros_like(d))
+        return numerics.where_rows(self.touched, d, tf.zeros_like(self.w, d.dtype))
 
     def within(self, role: str) -> "Point":
         """The same place, seen by the child of that role."""
