@@ -32,7 +32,7 @@ nitpick_ignore_regex = [("py:.*", r"(tf|keras|collections)\..*")]  # their inven
 # The profile in `ipython` says in which folder, and how commands print.
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
-nb_execution_timeout = 180
+nb_execution_timeout = 600
 nb_merge_streams = True
 nb_output_stderr = "remove"  # TensorFlow's messages at its start
 os.environ |= {

@@ -47,7 +47,7 @@ RUNS = ("2_clients", "mesh", "4_replicas", "xla", "2_workers", "2_replicas", "sh
 RUNS += ("function", "parameter_server", "eager")
 RUN_OF = dict.fromkeys(("replicated", "rows", "columns", "both"), "mesh")  # of columns
 ONE_PART_HAS = {"tpu": "model", "rows": "apply", "columns": "apply"}  # columns of one part alone
-LIMIT = 3600.0
+LIMIT = 7200.0
 # Of the samples that have the same class, one goes through the model, unless all do.
 THROUGH_APPLY_ALONE = ("sgd", "sgd_nesterov", "rmsprop", "rmsprop_momentum", "adam_amsgrad")
 
@@ -173,6 +173,7 @@ def save(path, parts):
 def parts_of(given):
     """The parts that are asked for."""
     chosen = [sample.name for sample in samples.SAMPLES if given.all or not sample.slow]
+    chosen += [sample.name for sample in samples.ONLY_IN_MATRIX]
     more = [name for name in model_rows.ROWS if name not in samples.BY_NAME]
     rows = {
         "model": [n for n in chosen if given.all or n not in THROUGH_APPLY_ALONE] + more,
@@ -202,10 +203,10 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
         waiting = [pool.submit(part.fill, run) for part in parts for run in part.runs]
         for done in concurrent.futures.as_completed(waiting):
-            print(done.result(), file=sys.stderr)
+            print(done.result(), file=sys.stderr, flush=True)
+            if given.output:  # what is cut off later does not take it along
+                save(given.output, parts)
     print("\n".join(line for part in parts for line in part.markdown()))
-    if given.output:
-        save(given.output, parts)
     wrong, seconds = sum(part.wrong() for part in parts), time.monotonic() - began
     count = sum(part.count() for part in parts)
     print(f"{count} cells in {seconds:.0f} s, {wrong} wrong.", file=sys.stderr)

@@ -188,6 +188,11 @@ def test_get_nothing(identifier, said):
         tg.get(identifier)
 
 
+def test_get_refuses_arguments_outside_the_config():
+    with pytest.raises(ValueError, match=r"'learning_rate' stands beside 'class_name'.*'config'"):
+        tg.get({"class_name": "Adam", "learning_rate": 0.5})
+
+
 def test_adamw_without_decay_is_refused_as_keras_does():
     for cls in (keras.optimizers.AdamW, tg.AdamW):
         with pytest.raises(ValueError, match="weight_decay=None"):

@@ -26,7 +26,9 @@ def test_a_server_answers_until_it_is_stopped():
     address = f"localhost:{free_ports(1)[0]}"
     server = subprocess.Popen(
         # Not a forked one: a signal that stops reaches the client alone.
-        [sys.executable, "-c", SERVER, address], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", SERVER, address],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         pid = int(server.stdout.readline())

@@ -213,7 +213,26 @@ def nadam(g, w, s, lr, t):
     return -lr * m / (np.sqrt(v / (1 - 0.999**t)) + 1e-7)
 
 
-ALGORITHMS = {"wrapped_muon": muon, "wrapped_nadam": nadam}
+def ftrl(g, w, s, lr, t):
+    """McMahan's, without regularization."""
+    before = s.get("n", np.full_like(g, 0.1))
+    n = s["n"] = before + g**2
+    s["z"] = s.get("z", 0.0) + g - (np.sqrt(n) - np.sqrt(before)) / lr * w
+    return -lr * s["z"] / np.sqrt(n) - w
+
+
+def adamax(g, w, s, lr, t):
+    m = s["m"] = 0.9 * s.get("m", 0.0) + 0.1 * g
+    u = s["u"] = np.maximum(0.999 * s.get("u", 0.0), np.abs(g))
+    return -lr / (1 - 0.9**t) * m / (u + 1e-7)
+
+
+ALGORITHMS = {
+    "wrapped_adamax": adamax,
+    "wrapped_ftrl": ftrl,
+    "wrapped_muon": muon,
+    "wrapped_nadam": nadam,
+}
 
 # Why an option may be refused: what every refusal in the matrix has to match.
 REFUSALS = (

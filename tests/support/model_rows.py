@@ -394,7 +394,7 @@ def mixed(optimizer, loss_scale, options):
 
 
 BACKOFF = tg.scaling.BackoffScaler(scale_max=64.0, step_window=3)
-ROWS = {sample.name: of_sample(sample) for sample in samples.SAMPLES} | {
+ROWS = {name: of_sample(sample) for name, sample in samples.BY_NAME.items()} | {
     "layerwise_rates": Row(layerwise, layerwise_oracle),
     "mixed_backoff": Row(
         lambda **options: mixed(tg.Adam, BACKOFF, options),

@@ -23,6 +23,10 @@ def adagrad(g, w, s, lr, t, initial_accumulator_value=0.1, epsilon=1e-7):
     return -lr * g / np.sqrt(total + epsilon)
 
 
+def centered_gradient(g, w, s, lr, t):
+    return -lr * (g - np.mean(g))
+
+
 def adadelta(g, w, s, lr, t, rho=0.95, epsilon=1e-7):
     s["g2"] = rho * s.get("g2", 0.0) + (1 - rho) * g**2
     x = np.sqrt(s.get("x2", 0.0) + epsilon) / np.sqrt(s["g2"] + epsilon) * g

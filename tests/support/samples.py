@@ -17,7 +17,7 @@ import pytest
 import tensorflow as tf
 
 import tf_graft
-from support import oracles
+from support import oracles, outside
 from tf_graft.compose.of_keras import Wrapped
 
 RATE = 0.1
@@ -754,7 +754,40 @@ if hasattr(keras.optimizers, "ScheduleFreeAdamW"):  # from Keras 3.15 on; 3.12's
             grows=False,
         ),
     )
-BY_NAME = {sample.name: sample for sample in SAMPLES}
+# Rows of the matrix alone: classes written outside, and Keras' where all their slots are zero.
+ONLY_IN_MATRIX = (
+    Sample(
+        name="outside",
+        cls=outside.Bare,
+        kwargs={},
+        idle=True,
+        stock=None,
+        oracle=functools.partial(oracles.adagrad, epsilon=0.0),
+        slots=("accumulator",),
+    ),
+    Sample(
+        name="outside_mean",
+        cls=outside.Centered,
+        kwargs={},
+        idle=False,
+        stock=None,
+        oracle=oracles.centered_gradient,
+        rowwise=False,
+        whole=True,
+    ),
+    _graft(
+        "graft_outside",
+        (
+            {"name": "bare", "learning_rate": 0.5},
+            oracles.Child(oracles.adagrad, 0.5, epsilon=0.0),
+            ("accumulator",),
+        ),
+        (_ADAM_CHILD, _ADAM_ORACLE, ("momentum", "velocity")),
+    ),
+    _wrapped(keras.optimizers.Ftrl, "ftrl", slots=("accumulator", "linear")),
+    _wrapped(keras.optimizers.Adamax, "adamax", slots=("m", "u")),
+)
+BY_NAME = {sample.name: sample for sample in (*SAMPLES, *ONLY_IN_MATRIX)}
 
 # Keras' own optimizers, in every kind of their arithmetic: functions of the rate.
 BUILT_IN: dict[str, Callable[..., keras.optimizers.Optimizer]] = {

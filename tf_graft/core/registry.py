@@ -24,6 +24,12 @@ KERAS: Registry[keras.optimizers.Optimizer] = Registry(
     ),
 )
 
+# The keys of a dict in which Keras describes an optimizer.
+WRITTEN_BY_KERAS = (
+    *("module", "class_name", "config", "registered_name"),
+    *("build_config", "compile_config", "shared_object_id"),
+)
+
 
 def register(cls: Class) -> Class:
     """Makes an optimizer class known by its name: to `get`, to configs, and to Keras' saving.
@@ -65,16 +71,27 @@ def resolve(identifier: Any) -> keras.optimizers.Optimizer:
     if isinstance(identifier, Mapping) and isinstance(identifier.get("class_name"), str):
         if identifier.get("module") or identifier.get("registered_name"):
             return deserialize(identifier)
-        config = identifier.get("config", {})
-        if not isinstance(config, Mapping):
-            raise TypeError(f"get({shown(identifier)}): 'config' must be a dict.")
-        return find(identifier["class_name"]).from_config(dict(config))
+        return _configured(identifier)
     if isinstance(identifier, Mapping) and isinstance(identifier.get("name"), str):
         return _made({**identifier})
     raise TypeError(
         f"get({shown(identifier)}): an optimizer, a name, or a dict with 'name' or 'class_name' is "
         "wanted."
     )
+
+
+def _configured(identifier: Mapping[str, Any]) -> keras.optimizers.Optimizer:
+    """The optimizer of a dict as Keras writes it, without the module."""
+    config, name = identifier.get("config", {}), identifier["class_name"]
+    beside = [key for key in identifier if key not in WRITTEN_BY_KERAS]
+    if beside:
+        raise ValueError(
+            f"get({shown(identifier)}): {shown(beside[0])} stands beside 'class_name'; an argument "
+            "of the optimizer belongs into 'config'."
+        )
+    if not isinstance(config, Mapping):
+        raise TypeError(f"get({shown(identifier)}): 'config' must be a dict.")
+    return find(name).from_config(dict(config))
 
 
 def _made(config: dict[str, Any]) -> keras.optimizers.Optimizer:
