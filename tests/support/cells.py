@@ -12,6 +12,7 @@ with `sparse="exact"` all of it has to equal the dense gradient.
 import functools
 import hashlib
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import keras
@@ -301,6 +302,7 @@ class Expected(NamedTuple):
     allowed: dict[str, np.ndarray]
     iterations: int
     skipped: int
+    state: Sequence[np.ndarray] = ()
     exact: dict[str, float] = {}  # noqa: RUF012 - never written to
 
 
@@ -334,12 +336,16 @@ def seen(values: dict[str, np.ndarray], whole: bool) -> dict[str, np.ndarray]:
 
 
 class Found(NamedTuple):
-    """What an execution left: weights and averages by path, the two counters, other numbers."""
+    """What an execution left: weights and averages by path, two counters, other numbers, and state.
+
+    The state is every variable of the optimizer, in the order of the paths.
+    """
 
     weights: dict[str, np.ndarray]
     averages: dict[str, np.ndarray] | None
     iterations: int
     skipped: int
+    state: Sequence[np.ndarray] = ()
     exact: dict[str, float] = {}  # noqa: RUF012 - never written to
 
 
@@ -392,7 +398,8 @@ def left_by(optimizer, model, read=lambda variable: variable.numpy()) -> Found:
         read_averages = [read(v) for v in optimizer.synchronized_averages()]
         averages = dict(zip(model, read_averages, strict=True))
     iterations, skipped = (int(read(v)) for v in (optimizer.iterations, optimizer.skipped_steps))
-    return Found(found, averages, iterations, skipped)
+    state = [read(v) for v in sorted(optimizer.variables, key=lambda variable: variable.path)]
+    return Found(found, averages, iterations, skipped, state)
 
 
 def digest(*values: np.ndarray) -> str:

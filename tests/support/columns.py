@@ -244,4 +244,5 @@ def filled(place, sample, options):
         place.run(list(built.values()), list(built))
     for option, (optimizer, model) in built.items():
         found, left = place.judged(sample, option, optimizer, model)
-        yield found, cells.digest(*left.weights.values(), *(left.averages or {}).values())
+        averages = (left.averages or {}).values()
+        yield found, cells.digest(*left.weights.values(), *averages, *left.state)

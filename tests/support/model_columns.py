@@ -97,7 +97,7 @@ class OneDevice:
             exact["rounds"] = int(self.read(optimizer.rounds))
         if isinstance(optimizer, tf_graft.MixedPrecision):
             exact["loss_scale"] = float(self.host(optimizer.loss_scale()))
-        return cells.Found(before, after, *counts, exact)
+        return cells.Found(before, after, *counts, exact=exact)
 
     def host(self, tensor):
         return tensor
