@@ -78,6 +78,6 @@ def undrawn(monkeypatch):
 @pytest.fixture
 def names_forgotten(monkeypatch):
     """The optimizers that a test registers are unknown to the next."""
-    from tf_graft.core import registry
+    from tf_graft.core.arguments import registry
 
     monkeypatch.setattr(registry, "OURS", copy.deepcopy(registry.OURS))

@@ -16,7 +16,8 @@ import tensorflow as tf
 import tf_graft as tg
 from support import replicas, samples, written
 from tf_graft.compose.of_keras import Wrapped
-from tf_graft.core import contract, signatures
+from tf_graft.core import contract
+from tf_graft.core.arguments import signatures
 
 PACKAGE = pathlib.Path(tg.__file__).parent
 SHAPES = {"table": (4, 3), "kernel": (4, 3), "bias": (3,), "scale": ()}

@@ -9,12 +9,13 @@ import pytest
 import tensorflow as tf
 
 import tf_graft as tg
-from tf_graft.core import accumulation, keras_contract
-from tf_graft.core.algorithm import Algorithm
-from tf_graft.core.engine import Engine
-from tf_graft.core.options import OPTIONS, Common, Options
-from tf_graft.core.parameters import Parameter, Parameters
-from tf_graft.core.variables import State
+from tf_graft.core import keras_contract
+from tf_graft.core.arguments.options import OPTIONS, Common, Options
+from tf_graft.core.pipeline import accumulation
+from tf_graft.core.pipeline.engine import Engine
+from tf_graft.core.state.algorithm import Algorithm
+from tf_graft.core.state.optimizer_state import OptimizerState
+from tf_graft.core.state.parameters import Parameter, Parameters
 from tf_graft.wrappers.cells import Cell, CellState, parameter_of
 
 COUNTERS = ("iteration", "skipped_steps", "micro_steps", "spoiled_micro_steps")
@@ -57,7 +58,7 @@ def variables(weights):
     variable = keras_contract.OwnVariable(initializer=lambda *_, **__: weights, shape=weights.shape)
     parameter = Parameter(variable, "w", slots, engine)
     counters = {role: tf.Variable(0, dtype=tf.int64) for role in COUNTERS}
-    return parameter, State(Parameters({"w": parameter}), {}, counters)
+    return parameter, OptimizerState(Parameters({"w": parameter}), {}, counters)
 
 
 def cells(weights):
@@ -149,7 +150,7 @@ def test_bias_corrections_see_the_counter_that_is_named():
     parameter, state = variables(WEIGHTS)
     counters = {**state.counters, "rounds": tf.Variable(6, dtype=tf.int64)}
     algorithm = Watching()
-    held = State(state.parameters, {}, counters, done="rounds")
+    held = OptimizerState(state.parameters, {}, counters, done="rounds")
     Engine("Watching", algorithm, options(), held).receive(DENSE[:1], [parameter], summed=True)
     assert algorithm.seen == [7.0]
     assert int(held.count("iteration")) == 1

@@ -10,8 +10,8 @@ import tensorflow as tf
 import tf_graft as tg
 from support import samples
 from tf_graft.compose.of_keras import Wrapped
-from tf_graft.core import numerics
-from tf_graft.core.description import INTERNAL
+from tf_graft.core.arguments.description import INTERNAL
+from tf_graft.core.tensors import numerics
 
 INF, NAN = np.inf, np.nan
 

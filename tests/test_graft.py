@@ -16,7 +16,7 @@ import tf_graft
 from support import oracles, samples, saving
 from support.samples import assert_same_state, gradients, slices, state_of, variables, weights
 from tf_graft.compose.of_keras import wrap
-from tf_graft.core.point import Point, under
+from tf_graft.core.state.point import Point, under
 from tf_graft.wrappers.adagraft import NORMS
 
 RATE = 0.125

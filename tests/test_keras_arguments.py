@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import tf_graft as tg
-from tf_graft.core import keras_arguments, keras_contract, options
+from tf_graft.core import keras_contract
+from tf_graft.core.arguments import keras_arguments, options
 
 COMMON = {*options.Common.__annotations__, "learning_rate", "name", "kwargs"}
 OPTIMIZERS = [

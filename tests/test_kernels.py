@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 import tf_graft as tg
-from tf_graft.core import steps
-from tf_graft.core.variables import State
+from tf_graft.core.pipeline import writer
+from tf_graft.core.state.optimizer_state import OptimizerState
 
 HALF = ("float16", "bfloat16")
 EXACT = {
@@ -168,7 +168,7 @@ def test_layerwise_kernels_move_the_weights():
 @pytest.mark.parametrize("options", [{"use_ema": True}, {"gradient_accumulation_steps": 2}])
 def test_averages_and_accumulators_in_place(options, graph, monkeypatch):
     found = run(tg.Adam(0.01, **options), "float32", graph)
-    monkeypatch.setattr(State, "takes_kernels", False)
+    monkeypatch.setattr(OptimizerState, "takes_kernels", False)
     assert_same(found, run(tg.Adam(0.01, **options), "float32", graph))
 
 
@@ -238,5 +238,5 @@ def test_large_variables_are_updated_in_turn(make, made, monkeypatch):
         return sum(after_a_kernel(op) for op in graph.get_operations() if op.type == made)
 
     assert waiting() == 0
-    monkeypatch.setattr(steps, "LARGE", 21)
+    monkeypatch.setattr(writer, "LARGE", 21)
     assert waiting() == 2

@@ -44,6 +44,11 @@ ALLOWED = {
         *("compose", "openseq2seq", "processes", "training"),
     },
 }
+# The rooms of `core`, from the ground up: each may import those below it, and itself. The modules
+# that stand in no room are the ground, which imports nothing above it, or the top.
+ROOMS = ("tensors", "places", "arguments", "state", "pipeline", "files")
+GROUND = ("checks", "environment", "errors", "keras_contract", "media", "nesting", "patterns")
+GROUND += ("types",)
 # Algorithms do not import one another, but for these.
 SIDEWAYS = {
     ("optimizers/adamw.py", "tf_graft.optimizers.adam"): "AdamW is Adam with a default",
@@ -88,16 +93,16 @@ LIBRARIES = ("keras", "tf", "tensorflow")
 # The methods by which variables are written, and the operations on their handles.
 WRITES = r"(assign(_add|_sub)?|scatter_\w+|batch_scatter_update)$"
 RAW_WRITES = r"(\w*Assign\w*|Resource\w+)$"
-# Who else than `core/write.py` writes variables.
+# Who else than `core/state/write.py` writes variables.
 WRITERS = {
-    "core/write.py": "it is the one that does",
-    "core/mesh_storage.py": "defines assignment for a variable on a mesh",
+    "core/state/write.py": "it is the one that does",
+    "core/places/mesh_storage.py": "defines assignment for a variable on a mesh",
     "compose/stand_in.py": "defines assignment for what is no variable",
     "core/keras_contract/on_stand_ins.py": "assigns to stand-ins",
     "core/keras_contract/checkpoints.py": "puts a model back when its file is refused",
     "wrappers/resident.py": "a worker's own memory, which is no tf.Variable",
     "optimizers/kernels.py": "what the kernels of several optimizers share",
-    "core/scratch.py": "zeros that live for one step, which are no tf.Variable",
+    "core/tensors/scratch_variables.py": "zeros that live for one step, which are no tf.Variable",
     "training/loop.py": "puts back the metrics of a resumed epoch, and counts its own batches",
     "training/replica_values.py": "restores what each replica had",
     "training/schedule_plot.py": "steps an optimizer that trains nothing",
@@ -137,6 +142,25 @@ def wrong_imports(place, text):
             continue
         if part in ALLOWED and part_of(module) not in ALLOWED[part]:
             yield f"{place} imports {module}, which stands above it"
+
+
+def floor_of(place):
+    """How high a module of `core` stands: the ground is 0, the top above all rooms."""
+    name = place.split("/")[1].removesuffix(".py")
+    if name in ROOMS:
+        return 1 + ROOMS.index(name)
+    return 0 if name in GROUND else 1 + len(ROOMS)
+
+
+def imports_from_above(place, text):
+    """Within `core`: no room imports one that stands above it."""
+    if not place.startswith("core/"):
+        return
+    for module in imports(classes.parsed(text)):
+        parts = module.split(".")
+        if parts[:2] == ["tf_graft", "core"] and len(parts) > 2:
+            if floor_of("/".join(parts[1:])) > floor_of(place):
+                yield f"{place} imports {module}, which stands above it"
 
 
 def sideways_imports(place, text):
@@ -265,11 +289,17 @@ RULES = {
         ("core/a.py", "def f():\n    import tf_graft"),
         ("core/a.py", "from tf_graft import Adam"),
         ("algorithm.py", "from tf_graft import Adam"),
-        ("optimizers/a.py", "from tf_graft.core.numerics import length"),
+        ("optimizers/a.py", "from tf_graft.core.tensors.numerics import length"),
         ("optimizers/a.py", "import tf_graft.wrappers.larc"),
         ("schedules/a.py", "from tf_graft import optimizers"),
         ("schedules/a.py", "from tf_graft.training.config import load"),
         ("training/a.py", "from tf_graft import cli"),
+    ],
+    imports_from_above: [
+        ("core/checks.py", "from tf_graft.core.tensors import numerics"),
+        ("core/tensors/rows.py", "from tf_graft.core.state.write import Whole"),
+        ("core/pipeline/judge.py", "import tf_graft.core.files.saving"),
+        ("core/files/saving.py", "from tf_graft.core import building"),
     ],
     sideways_imports: [
         ("optimizers/a.py", "from tf_graft.optimizers.sgd import SGD"),
@@ -296,12 +326,18 @@ RULES = {
         ("training/a.py", "def f(o):\n    return o._strategy"),
         ("optimizers/a.py", "def f(self):\n    return self.child._parameters"),
         ("training/a.py", "def f(o):\n    return getattr(o, '_strategy', None)"),
-        ("core/a.py", "from tf_graft.core.rows import _true"),
+        ("core/a.py", "from tf_graft.core.tensors.rows import _true"),
     ],
     inherited_private_names: [
-        ("wrappers/a.py", f"from tf_graft.core import identity\n{A}(identity.Identity):{USE}"),
-        ("core/a.py", f"from tf_graft.core.identity import Identity as I\n{A}(I):{USE}"),
-        ("core/a.py", f"import tf_graft.core.identity as i\n{A}(i.Identity):\n    _named = None"),
+        (
+            "wrappers/a.py",
+            f"from tf_graft.core.files import identity\n{A}(identity.Identity):{USE}",
+        ),
+        ("core/a.py", f"from tf_graft.core.files.identity import Identity as I\n{A}(I):{USE}"),
+        (
+            "core/a.py",
+            f"import tf_graft.core.files.identity as i\n{A}(i.Identity):\n    _named = None",
+        ),
         (
             "optimizers/a.py",
             f"from tf_graft.core import keras_contract\n{A}(keras_contract.StoredVariable):\n"
@@ -309,7 +345,7 @@ RULES = {
         ),
         (
             "report/a.py",
-            f"from tf_graft.core.identity import Identity\n{A}(Identity):\n    pass\n"
+            f"from tf_graft.core.files.identity import Identity\n{A}(Identity):\n    pass\n"
             "class B(A):\n    def _restore(self):\n        pass",
         ),
     ],
@@ -396,14 +432,14 @@ def test_an_imported_test_is_noticed(text):
 def test_rule_lets_good_files_pass(rule):
     docstring = '    """' + "line\n" * 40 + '    """\n'
     for place, text in (
-        ("core/a.py", "import keras\nfrom tf_graft.core import rows\n"),
+        ("core/a.py", "import keras\nfrom tf_graft.core.tensors import rows\n"),
         ("optimizers/adamw.py", "from tf_graft.optimizers.adam import Adam\n"),
         ("training/plain_yaml.py", "from ruamel.yaml import YAML\n"),
         (f"{CONTRACT}a.py", "from tensorflow.python.ops import control_flow_util\n"),
         ("core/b.py", "def f():\n" + docstring + "    x = 1\n" * 30),
         ("core/c.py", f"{A}:\n    _value = 1\n    def f(self):\n        return self._value"),
         ("core/d.py", f"{A}:\n    _named = 1\n\nclass B(A):{USE}"),
-        ("core/e.py", "from tf_graft.core import state\nstate.assign({}, {})"),
+        ("core/e.py", "from tf_graft.core.files import state\nstate.assign({}, {})"),
     ):
         assert not list(rule(place, text))
 

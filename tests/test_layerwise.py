@@ -15,7 +15,7 @@ import tensorflow as tf
 import tf_graft
 from support import oracles
 from support.samples import BY_NAME, RATE, gradients, slices, state_of, variables, weights
-from tf_graft.core import numerics
+from tf_graft.core.tensors import numerics
 from tf_graft.schedules import lr_policies
 
 GOLDENS = Path(__file__).parent / "goldens"

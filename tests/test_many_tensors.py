@@ -7,7 +7,8 @@ import pytest
 import tensorflow as tf
 
 import tf_graft as tg
-from tf_graft.core import matching, once
+from tf_graft.core.pipeline import matching
+from tf_graft.core.tensors import memo
 
 # What a step does for each variable where nothing is clipped or decays: it judges, and applies.
 OPERATIONS = {
@@ -91,13 +92,13 @@ def test_keys_are_not_compared_with_each_other():
 def test_once_for_all_variables_of_an_update():
     made = []
 
-    @once.once
+    @memo.memoized
     def double(x, factor):
         made.append(x)
         return factor * x
 
     a, b = tf.constant(1.0), tf.constant(1.0)
-    with once.shared():
+    with memo.for_one_update():
         assert double(a, 2.0) is double(a, 2.0)
         assert double(a, 2.0) is not double(b, 2.0)
         assert double(a, 0.0) is not double(a, -0.0)

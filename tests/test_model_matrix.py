@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from support import cells, model_cells, model_columns, model_rows, samples
 from support.model_rows import SOME, WRAPPERS
-from tf_graft.core import engine, numerics, rows, scale
+from tf_graft.core.pipeline import engine, scale
+from tf_graft.core.tensors import numerics, rows
 from tf_graft.core.types import UniqueRows
 
 
@@ -82,11 +83,11 @@ def test_nadam_by_hand_is_keras(option, monkeypatch):
 
 
 def forget_to_sum_rows(monkeypatch):
-    def once(gradient, *_, **__):
+    def coalesced(gradient, *_, **__):
         sparse = isinstance(gradient, tf.IndexedSlices)
         return UniqueRows(gradient.values, gradient.indices) if sparse else gradient
 
-    monkeypatch.setattr(rows, "once", once)
+    monkeypatch.setattr(rows, "coalesced", coalesced)
 
 
 def halve_a_sum(monkeypatch):

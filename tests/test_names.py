@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 
-from tf_graft.core import names
+from tf_graft.core.arguments import names
 
 
 def made(name):

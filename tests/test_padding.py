@@ -14,7 +14,7 @@ import tensorflow as tf
 import tf_graft as tg
 from support.outside import Bare, Centered
 from support.samples import slices
-from tf_graft.core import rows
+from tf_graft.core.tensors import rows
 from tf_graft.report import MeasuredRates
 
 ROWS = [4, 1, 4, 2]  # with one that repeats, so that XLA adds a row
@@ -64,11 +64,11 @@ def table_after(make, wrap):
 def masked(monkeypatch):
     """Rows as a mesh or a TPU shows them: the whole variable, and which rows are touched."""
 
-    def once(gradient, count, masked):
+    def coalesced(gradient, count, masked):
         return summed(gradient, count, masked=True)
 
-    summed = rows.once
-    monkeypatch.setattr(rows, "once", once)
+    summed = rows.coalesced
+    monkeypatch.setattr(rows, "coalesced", coalesced)
 
 
 @pytest.mark.parametrize("made", MADE)

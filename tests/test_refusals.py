@@ -522,7 +522,7 @@ def changed_arguments(cls):
 
 
 def test_the_list_of_common_arguments_is_the_packages():
-    from tf_graft.core.options import Common
+    from tf_graft.core.arguments.options import Common
 
     assert set(COMMON_NAMES) == set(Common.__annotations__)
 

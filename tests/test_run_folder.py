@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from support import forked
-from tf_graft.core import whole_files
+from tf_graft.core.files import whole_files
 from tf_graft.training.lock import InUse, locked
 
 CONFIG = str(Path(__file__).parents[1] / "configs" / "digits_adagrad.yaml")

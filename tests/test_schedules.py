@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from support.schedule_samples import GOLDENS, RECORDED, SAMPLES
 from tf_graft import schedules
-from tf_graft.core import tpus
+from tf_graft.core.places import tpus
 from tf_graft.schedules import (
     ExpDecay,
     FixedLR,

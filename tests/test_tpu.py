@@ -12,7 +12,7 @@ import tensorflow as tf
 import tf_graft
 from support import cells, columns, samples, schedule_samples, tpu_traced
 from support.replicas import mirrored
-from tf_graft.core import tpus
+from tf_graft.core.places import tpus
 
 SLOW = pytest.mark.slow
 

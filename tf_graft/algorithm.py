@@ -10,7 +10,7 @@ guarantees on it.
 - `RateLike`, `Slots`, `SlotVariables`: types of a constructor's rate, of `step`'s and of `kernel`'s
   slots
 - `length`, `one_minus_power`, `product`, `quotient`: arithmetic that is the same in every execution
-- `scalar`: an argument as a tensor; `once`: a function of tensors that is computed once for all
+- `scalar`: an argument as a tensor; `memoized`: a function of tensors that is computed once for all
   variables of an update
 - `NOT_NEGATIVE`: what a slot of squares lies `within`
 - of `Optimizer` one overrides `slots` (or `slots_for`) and `step`; less often `shared_slots` and
@@ -23,19 +23,19 @@ guarantees on it.
 """
 
 from tf_graft.compose.wrapper import Around, Wrapper
-from tf_graft.core.checked import Checked
+from tf_graft.core.arguments.checked import Checked
+from tf_graft.core.arguments.options import Common
+from tf_graft.core.arguments.registry import register
 from tf_graft.core.checks import boolean, choice, integer, number, patterns
-from tf_graft.core.numerics import length, one_minus_power, product, quotient, scalar
-from tf_graft.core.once import once
 from tf_graft.core.optimizer import Optimizer
-from tf_graft.core.options import Common
-from tf_graft.core.parameters import Parameter, Parameters
 from tf_graft.core.patterns import matches
-from tf_graft.core.point import Point, Step, under, within
-from tf_graft.core.registry import register
-from tf_graft.core.scratch import added as added_by
-from tf_graft.core.scratch import variable as scratch_variable
-from tf_graft.core.slots import NOT_NEGATIVE, Slot
+from tf_graft.core.state.parameters import Parameter, Parameters
+from tf_graft.core.state.point import Point, Step, under, within
+from tf_graft.core.state.slots import NOT_NEGATIVE, Slot
+from tf_graft.core.tensors.memo import memoized
+from tf_graft.core.tensors.numerics import length, one_minus_power, product, quotient, scalar
+from tf_graft.core.tensors.scratch_variables import added as added_by
+from tf_graft.core.tensors.scratch_variables import variable as scratch_variable
 from tf_graft.core.types import RateLike, Slots, SlotVariables
 
 __all__ = [
@@ -59,8 +59,8 @@ __all__ = [
     "integer",
     "length",
     "matches",
+    "memoized",
     "number",
-    "once",
     "one_minus_power",
     "patterns",
     "product",

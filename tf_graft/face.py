@@ -2,12 +2,12 @@
 
 from tf_graft import algorithm, dtensor, report, scaling, schedules
 from tf_graft.compose.of_keras import get, wrap
-from tf_graft.core.clipping import clip_by_global_norm
+from tf_graft.core.arguments.registry import deserialize, list_optimizers, register, serialize
 from tf_graft.core.errors import CheckpointError
 from tf_graft.core.optimizer import Optimizer
-from tf_graft.core.registry import deserialize, list_optimizers, register, serialize
-from tf_graft.core.replicas import shards
-from tf_graft.core.slots import Slot
+from tf_graft.core.pipeline.clipping import clip_by_global_norm
+from tf_graft.core.places.replicas import shards
+from tf_graft.core.state.slots import Slot
 from tf_graft.openseq2seq.optimize_loss import get_regularization_loss, optimize_loss
 from tf_graft.optimizers import (
     LAMB,

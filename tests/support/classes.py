@@ -13,7 +13,7 @@ parsed = functools.cache(ast.parse)
 
 @functools.cache
 def trees():
-    """The syntax tree of every file of the package, by place: `core/rows.py`."""
+    """The syntax tree of every file of the package, by place: `core/tensors/rows.py`."""
     files = sorted(PACKAGE.rglob("*.py"))
     return {f.relative_to(PACKAGE).as_posix(): parsed(f.read_text("utf-8")) for f in files}
 

@@ -4,7 +4,7 @@ import inspect
 import json
 
 import tf_graft as tg
-from tf_graft.core import registry
+from tf_graft.core.arguments import registry
 from tf_graft.core.keras_contract import own_way
 
 RUN = {

@@ -9,8 +9,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from tf_graft.bench.areas import AREAS, Area
 from tf_graft.bench.results import Measured, Spread
+from tf_graft.core.files.whole_files import whole
 from tf_graft.core.media import for_figure
-from tf_graft.core.whole_files import whole
 
 COLORS = {
     **dict.fromkeys(("ours", "large"), "#4269d0"),

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from tf_graft.core.whole_files import write
+from tf_graft.core.files.whole_files import write
 
 Samples: TypeAlias = Sequence[float]
 

@@ -8,9 +8,9 @@ import keras
 from tf_graft.compose.of_keras import Wrapped
 from tf_graft.compose.wrapper import Around
 from tf_graft.core import keras_contract
+from tf_graft.core.arguments.registry import deserialize, serialize
 from tf_graft.core.nesting import nested
 from tf_graft.core.optimizer import Optimizer
-from tf_graft.core.registry import deserialize, serialize
 
 Copied = TypeVar("Copied", bound=Optimizer)
 

@@ -14,9 +14,11 @@ import keras
 import tensorflow as tf
 
 from tf_graft.compose.stand_in import StandIn, Value
-from tf_graft.core import keras_contract, numerics, replicas
+from tf_graft.core import keras_contract
 from tf_graft.core.keras_contract import Probe, storage
-from tf_graft.core.point import Point, Step
+from tf_graft.core.places import replicas
+from tf_graft.core.state.point import Point, Step
+from tf_graft.core.tensors import numerics
 from tf_graft.core.types import Key, Slots, VariableLike
 
 StandIns = dict[str, StandIn]  # by role

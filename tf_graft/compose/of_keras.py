@@ -11,13 +11,14 @@ import tensorflow as tf
 from tf_graft.compose.keras_step import KerasStep
 from tf_graft.compose.option_table import Pair, divided
 from tf_graft.compose.stand_in import StandIn
-from tf_graft.core import keras_arguments, keras_contract, options
-from tf_graft.core.description import Written, described
+from tf_graft.core import keras_contract
+from tf_graft.core.arguments import keras_arguments, options
+from tf_graft.core.arguments.description import Written, described
+from tf_graft.core.arguments.options import Common
+from tf_graft.core.arguments.registry import is_of_keras, register, resolve, serialize
 from tf_graft.core.optimizer import Optimizer
-from tf_graft.core.options import Common
-from tf_graft.core.point import Point, Step
-from tf_graft.core.registry import is_of_keras, register, resolve, serialize
-from tf_graft.core.slots import Slot
+from tf_graft.core.state.point import Point, Step
+from tf_graft.core.state.slots import Slot
 from tf_graft.core.types import Rates, Slots
 
 # What the Keras optimizer was given that this package's pipeline does instead.
@@ -43,7 +44,7 @@ class Wrapped(Optimizer):
     Args:
         optimizer: a Keras optimizer that has not been built, its name, or its config.
         learning_rate: instead of the optimizer's own, if not None.
-        **common: see `tf_graft.core.options.Common`; instead of the optimizer's own. Exclusions
+        **common: see `tf_graft.algorithm.Common`; instead of the optimizer's own. Exclusions
             from weight decay add up.
 
     Raises:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tf_graft.core.arguments.options import CLIPS, OPTIONS
 from tf_graft.core.checks import shown
-from tf_graft.core.options import CLIPS, OPTIONS
 from tf_graft.core.types import Config
 
 

@@ -9,17 +9,18 @@ import tensorflow as tf
 
 from tf_graft.compose.of_keras import wrap
 from tf_graft.compose.option_table import Pair, divided, refuse_unused
-from tf_graft.core import keras_contract, rates
-from tf_graft.core.algorithm import Delegate
-from tf_graft.core.exchange import Exchange
-from tf_graft.core.identity import Named
+from tf_graft.core import keras_contract
+from tf_graft.core.arguments import rates
+from tf_graft.core.arguments.options import OPTIONS, Common
+from tf_graft.core.arguments.registry import resolve, serialize
+from tf_graft.core.files.identity import Named
 from tf_graft.core.nesting import refuse_deep_around
 from tf_graft.core.optimizer import Optimizer
-from tf_graft.core.options import OPTIONS, Common
-from tf_graft.core.parameters import Parameter
-from tf_graft.core.point import Point, Step, under, within
-from tf_graft.core.registry import resolve, serialize
-from tf_graft.core.slots import Slot
+from tf_graft.core.pipeline.exchange import Exchange
+from tf_graft.core.state.algorithm import Delegate
+from tf_graft.core.state.parameters import Parameter
+from tf_graft.core.state.point import Point, Step, under, within
+from tf_graft.core.state.slots import Slot
 from tf_graft.core.types import Config, Rates, Slots
 
 
@@ -135,7 +136,7 @@ class Around(Wrapper):
     Args:
         optimizer: an optimizer of tf_graft or Keras, a name or a config.
         learning_rate: instead of the optimizer's own, if not None.
-        **common: see `tf_graft.core.Common`; instead of the optimizer's own.
+        **common: see `tf_graft.algorithm.Common`; instead of the optimizer's own.
     """
 
     roles: ClassVar[dict[str, str]] = {"optimizer": "optimizer"}

@@ -7,12 +7,16 @@ import keras
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-from tf_graft.core import accumulation, averaging, judge, keras_contract, numerics, slots, state
-from tf_graft.core.algorithm import Algorithm
-from tf_graft.core.identity import Named
-from tf_graft.core.options import Options
-from tf_graft.core.parameters import Parameter
-from tf_graft.core.slots import Slot
+from tf_graft.core import keras_contract
+from tf_graft.core.arguments.options import Options
+from tf_graft.core.files import state
+from tf_graft.core.files.identity import Named
+from tf_graft.core.pipeline import accumulation, averaging, judge
+from tf_graft.core.state import slots
+from tf_graft.core.state.algorithm import Algorithm
+from tf_graft.core.state.parameters import Parameter
+from tf_graft.core.state.slots import Slot
+from tf_graft.core.tensors import numerics
 from tf_graft.core.types import VariableLike
 
 MASTER = Slot(dtype="float32")

@@ -9,8 +9,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_graft.core import accumulation, averaging, checks, signatures, state
-from tf_graft.core.slots import SHAPES, Dimension, Slot
+from tf_graft.core import checks
+from tf_graft.core.arguments import signatures
+from tf_graft.core.files import state
+from tf_graft.core.pipeline import accumulation, averaging
+from tf_graft.core.state.slots import SHAPES, Dimension, Slot
 from tf_graft.core.traced_step import TracedStep
 
 # Roles of the engine's own state: a slot of that name would be taken for it in a saved file.

@@ -1,37 +1,28 @@
-"""What Keras and TensorFlow want of an optimizer but its updates: arguments, rates, files."""
+"""What Keras and TensorFlow want of an optimizer but its updates: arguments, gradients, files."""
 
 import contextlib
 import re
 import threading
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self, Unpack
 
 import keras
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-from tf_graft.core import (
-    added_variables,
-    building,
-    checks,
-    description,
-    keras_contract,
-    matching,
-    minimizing,
-    options,
-    rates,
-    replicas,
-    signatures,
-    slots,
-)
+from tf_graft.core import building, checks, keras_contract
+from tf_graft.core.arguments import description, options, rates, signatures
+from tf_graft.core.arguments.options import Common, Options
 from tf_graft.core.building import Builder
-from tf_graft.core.identity import Named
-from tf_graft.core.options import Common, Options
-from tf_graft.core.parameters import Parameter, Parameters, paths
-from tf_graft.core.saving import SavedState
+from tf_graft.core.files.identity import Named
+from tf_graft.core.files.saving import SavedState
+from tf_graft.core.pipeline import matching
+from tf_graft.core.places import replicas
+from tf_graft.core.state import slots
+from tf_graft.core.state.optimizer_state import OptimizerState
+from tf_graft.core.state.parameters import Parameter, Parameters, paths
 from tf_graft.core.types import Config, Gradient, Key, RateLike, Store, VariableLike
-from tf_graft.core.variables import State
 
 
 @options.as_attributes
@@ -106,8 +97,57 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         self.apply(*matching.gradients_and_variables(owner, grads_and_vars))
         return self.iterations
 
-    minimize = minimizing.minimize
-    compute_gradients = minimizing.compute_gradients
+    def minimize(
+        self, loss: Any, var_list: Any, tape: tf.GradientTape | None = None
+    ) -> keras.Variable:
+        """`apply_gradients` of `compute_gradients`; returns `iterations`.
+
+        Example:
+            >>> from tf_graft.optimizers import SGD
+            >>> w = tf.Variable(2.0)
+            >>> int(SGD(0.25).minimize(lambda: w * w, [w])), float(w)
+            (1, 1.0)
+        """
+        return self.apply_gradients(self.compute_gradients(loss, var_list, tape))
+
+    def compute_gradients(
+        self, loss: Any, var_list: Any, tape: tf.GradientTape | None = None
+    ) -> list[tuple[Gradient | None, VariableLike]]:
+        """Pairs of gradient and variable, as `apply_gradients` takes them.
+
+        They are those of `scale_loss(loss)`: with a loss scale, times the scale, which
+        `apply_gradients` divides them by.
+
+        Args:
+            loss: a function without arguments that returns the loss; or the loss, a tensor, with
+                the tape that recorded it.
+            var_list: the variables; or a function that returns them, for variables that are made
+                when `loss` is called for the first time.
+            tape: records a `loss` that is a function; a new one when None.
+
+        Raises:
+            TypeError: `var_list` is no list of variables; the loss is not floating point.
+            ValueError: a loss that is a tensor, without its tape.
+        """
+        owner = f"{type(self).__name__}.compute_gradients"
+        if isinstance(var_list, tf.Variable | keras.Variable):
+            raise TypeError(f"{owner}: var_list is a single variable; put it in a list.")
+        known = [] if callable(var_list) else matching.variables(owner, var_list)
+        if callable(loss):
+            tape = tf.GradientTape() if tape is None else tape
+            with tape:
+                tape.watch([keras_contract.storage(variable) for variable in known])
+                loss = matching.as_loss(owner, loss())
+        elif tape is None:
+            what = "a tensor" if tf.is_tensor(loss) else checks.shown(loss)
+            raise ValueError(
+                f"{owner}: the loss is {what}; give the tape that recorded it, or a function that "
+                "computes the loss."
+            )
+        variables = matching.variables(owner, var_list()) if callable(var_list) else known
+        scale = tf.cast(self.scale_loss(tf.ones_like(loss)), loss.dtype)
+        gradients = tape.gradient(loss, variables, output_gradients=scale)
+        return list(zip(gradients, variables, strict=True))
 
     @property
     def builder(self) -> Builder:
@@ -134,12 +174,44 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         self.mesh = mesh
         self.builder.move(self.variables, moved)
 
-    add_variable = added_variables.add_variable
-    add_variable_from_reference = added_variables.add_variable_from_reference
+    def add_variable(
+        self,
+        shape: Sequence[int],
+        initializer: Any = "zeros",
+        dtype: Any = None,
+        aggregation: str | None = "none",
+        layout: Any = None,
+        name: str | None = None,
+    ) -> keras.Variable:
+        """As Keras'. Where the optimizer is on a mesh it is, too, replicated if no
+        `tf.experimental.dtensor.Layout` is given.
+        """
+        if not isinstance(layout, dtensor.Layout):
+            if self.mesh is None:
+                of_keras = keras.optimizers.Optimizer.add_variable
+                return of_keras(self, shape, initializer, dtype, aggregation, layout, name)
+            layout = dtensor.Layout.replicated(self.mesh, len(shape))
+        return self.builder.laid_out(layout, shape, initializer, dtype, name)
 
-    def state(self, done: str) -> State:
+    def add_variable_from_reference(
+        self,
+        reference_variable: VariableLike,
+        name: str | None = None,
+        initializer: Any = "zeros",
+    ) -> keras.Variable:
+        """As Keras'. It is laid out as the reference variable's slots where that is on a mesh."""
+        layout = slots.slot_layout_of(reference_variable)
+        if layout is None:
+            of_keras = keras.optimizers.Optimizer.add_variable_from_reference
+            return of_keras(self, reference_variable, name, initializer)
+        (path,) = paths([reference_variable])
+        name = f"{path.replace('/', '_')}_{name or 'var'}"
+        like = reference_variable
+        return self.builder.laid_out(layout, like.shape, initializer, like.dtype, name)
+
+    def state(self, done: str) -> OptimizerState:
         """The variables as the engine sees them; `done` names the counter of the updates."""
-        return State(self.parameters, self._shared, self._scalars, done, self.mesh)
+        return OptimizerState(self.parameters, self._shared, self._scalars, done, self.mesh)
 
     def hold(self, parameters: dict[Key, Parameter], shared: Named) -> None:
         """Takes the state that was created, and gives it what was loaded before."""

@@ -7,25 +7,17 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_graft.core import (
-    building,
-    checked,
-    checks,
-    contract,
-    description,
-    keras_contract,
-    matching,
-    rates,
-    replicas,
-    signatures,
-    slots,
-)
-from tf_graft.core.algorithm import Algorithm, Watcher
-from tf_graft.core.engine import Engine
-from tf_graft.core.exchange import Exchange
+from tf_graft.core import building, checks, contract, keras_contract
+from tf_graft.core.arguments import checked, description, rates, signatures
 from tf_graft.core.keras_optimizer import KerasOptimizer
-from tf_graft.core.parameters import Parameter, paths
-from tf_graft.core.scale import Scaling
+from tf_graft.core.pipeline import matching
+from tf_graft.core.pipeline.engine import Engine
+from tf_graft.core.pipeline.exchange import Exchange
+from tf_graft.core.pipeline.scale import Scaling
+from tf_graft.core.places import replicas
+from tf_graft.core.state import slots
+from tf_graft.core.state.algorithm import Algorithm, Watcher
+from tf_graft.core.state.parameters import Parameter, paths
 from tf_graft.core.types import Gradient, Scalar, VariableLike
 
 
@@ -40,15 +32,15 @@ class Optimizer(KerasOptimizer, Algorithm):
 
     Attributes:
         rowwise: each row of a variable is updated from that row alone.
-        skips_zero_rows: see `tf_graft.core.algorithm.Algorithm`, for what is not `rowwise`.
+        skips_zero_rows: see `tf_graft.core.state.algorithm.Algorithm`, for what is not `rowwise`.
         idle: a zero gradient changes neither slots nor weights.
-        keras_slots: the roles of the slots of Keras' optimizer of that name: see `core/stock.py`.
+        keras_slots: the roles of the slots of Keras' optimizer of that name, in its order.
         skipped_steps: how many updates were left out by `nonfinite="skip"`.
 
     Args:
         learning_rate: a number, at least 0; a `LearningRateSchedule`; or a callable without
             arguments.
-        **common: see `tf_graft.core.options.Common`.
+        **common: see `tf_graft.algorithm.Common`.
 
     Raises:
         TypeError: an argument of the wrong type.

@@ -4,8 +4,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_graft.core import checks, numerics
-from tf_graft.core.slots import Slot
+from tf_graft.core import checks
+from tf_graft.core.state.slots import Slot
+from tf_graft.core.tensors import numerics
 
 
 class TracedStep:

@@ -96,3 +96,20 @@ class OptimizerLike(Protocol):
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]], /) -> object: ...
     def scale_loss(self, loss: tf.Tensor) -> tf.Tensor: ...
     def get_config(self) -> Config: ...
+
+
+class Entry(NamedTuple):
+    """A value in a file, which is read when it is converted to an array.
+
+    Args:
+        read: reads it.
+        shape: the shape that the file declares.
+        dtype: the dtype that the file declares.
+    """
+
+    read: Callable[[], np.ndarray]
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self.read())

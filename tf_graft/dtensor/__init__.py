@@ -1,7 +1,7 @@
 """Training Keras 3 models on a DTensor mesh."""
 
-from tf_graft.core.mesh_tensors import from_mesh, to_mesh
-from tf_graft.core.meshes import create_mesh, logical_cpus
+from tf_graft.core.places.mesh_tensors import from_mesh, to_mesh
+from tf_graft.core.places.meshes import create_mesh, logical_cpus
 from tf_graft.dtensor.clients import client_share
 from tf_graft.dtensor.costs import memory, traffic
 from tf_graft.dtensor.dataset import DTensorDataset, pack_batch

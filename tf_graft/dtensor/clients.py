@@ -13,8 +13,8 @@ import keras
 import numpy as np
 from tensorflow.experimental import dtensor
 
-from tf_graft.core.mesh_arguments import MeshLike, as_mesh
-from tf_graft.core.mesh_tensors import from_mesh, packed
+from tf_graft.core.places.mesh_arguments import MeshLike, as_mesh
+from tf_graft.core.places.mesh_tensors import from_mesh, packed
 
 
 def several(mesh: dtensor.Mesh) -> bool:

@@ -11,7 +11,8 @@ from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.experimental import dtensor
 
-from tf_graft.core import keras_contract, write
+from tf_graft.core import keras_contract
+from tf_graft.core.state import write
 from tf_graft.core.types import Structure
 from tf_graft.dtensor.feed import Feed
 from tf_graft.dtensor.model import follow

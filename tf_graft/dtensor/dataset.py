@@ -6,7 +6,7 @@ from typing import cast
 from tensorflow.experimental import dtensor
 
 from tf_graft.core.checks import shown
-from tf_graft.core.mesh_arguments import MeshLike, as_mesh
+from tf_graft.core.places.mesh_arguments import MeshLike, as_mesh
 from tf_graft.core.types import Structure
 from tf_graft.dtensor.feed import Feed
 

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-from tf_graft.core.mesh_tensors import from_mesh, packed, to_mesh
+from tf_graft.core.places.mesh_tensors import from_mesh, packed, to_mesh
 from tf_graft.core.types import Structure
 from tf_graft.dtensor import clients
 

@@ -6,7 +6,7 @@ import keras
 
 from tf_graft.core import keras_contract
 from tf_graft.core.checks import shown
-from tf_graft.core.mesh_arguments import as_mesh
+from tf_graft.core.places.mesh_arguments import as_mesh
 from tf_graft.dtensor.layout_map import LayoutMap
 
 DistributionLike: TypeAlias = (

@@ -7,7 +7,7 @@ from tensorflow.experimental import dtensor
 
 from tf_graft.core import checks, patterns
 from tf_graft.core.checks import shown
-from tf_graft.core.mesh_arguments import (
+from tf_graft.core.places.mesh_arguments import (
     LayoutLike,
     MeshLike,
     as_layout,

@@ -6,8 +6,8 @@ import keras
 from tensorflow.experimental import dtensor
 
 from tf_graft.core import checks, keras_contract
-from tf_graft.core.mesh_tensors import from_mesh
 from tf_graft.core.optimizer import Optimizer
+from tf_graft.core.places.mesh_tensors import from_mesh
 from tf_graft.core.types import Store
 from tf_graft.dtensor import calls, clients, support, training
 from tf_graft.dtensor.dataset import check_batch_dim

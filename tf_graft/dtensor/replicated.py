@@ -8,10 +8,11 @@ import keras
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-from tf_graft.core import keras_contract, slots
+from tf_graft.core import keras_contract
 from tf_graft.core.checks import shown
-from tf_graft.core.mesh_arguments import MeshLike, as_mesh
-from tf_graft.core.mesh_storage import MeshStorage
+from tf_graft.core.places.mesh_arguments import MeshLike, as_mesh
+from tf_graft.core.places.mesh_storage import MeshStorage
+from tf_graft.core.state import slots
 
 T = TypeVar("T")
 

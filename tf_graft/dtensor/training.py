@@ -13,8 +13,8 @@ from tensorflow.experimental import dtensor
 
 from tf_graft import optimizers
 from tf_graft.core import keras_contract
-from tf_graft.core.mesh_tensors import from_mesh
 from tf_graft.core.optimizer import Optimizer
+from tf_graft.core.places.mesh_tensors import from_mesh
 from tf_graft.core.types import OptimizerLike, Structure
 from tf_graft.dtensor import clients, support
 from tf_graft.dtensor.feed import Feed

@@ -7,9 +7,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_graft.core import checks, matching, patterns
+from tf_graft.core import checks, patterns
 from tf_graft.core.optimizer import Optimizer
-from tf_graft.core.parameters import paths
+from tf_graft.core.pipeline import matching
+from tf_graft.core.state.parameters import paths
 from tf_graft.core.types import Config, TensorLike, VariableLike
 from tf_graft.openseq2seq import larc, optimizers
 from tf_graft.openseq2seq import summaries as metrics

@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from tf_graft.compose.of_keras import wrap
-from tf_graft.core import registry
+from tf_graft.core.arguments import registry
 from tf_graft.core.checks import shown
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.types import Config, RateLike, TensorLike

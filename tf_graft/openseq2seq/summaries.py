@@ -6,13 +6,17 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
-from tf_graft.core import checks, clipping, numerics, replicas, rows, slots
+from tf_graft.core import checks
 from tf_graft.core.optimizer import Optimizer
-from tf_graft.core.parameters import Parameter
-from tf_graft.core.slots import Slot
+from tf_graft.core.pipeline import clipping
+from tf_graft.core.pipeline.update import Update
+from tf_graft.core.places import replicas
+from tf_graft.core.state import slots
+from tf_graft.core.state.parameters import Parameter
+from tf_graft.core.state.slots import Slot
+from tf_graft.core.state.write import Whole, put
+from tf_graft.core.tensors import numerics, rows
 from tf_graft.core.types import Gradient, VariableLike
-from tf_graft.core.update import Update
-from tf_graft.core.write import Whole, put
 from tf_graft.scaling import MixedPrecision
 from tf_graft.wrappers import LARC
 

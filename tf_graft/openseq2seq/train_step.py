@@ -6,10 +6,11 @@ from typing import TypeAlias
 import keras
 import tensorflow as tf
 
-from tf_graft.core import numerics, replicas
 from tf_graft.core.nesting import nested
 from tf_graft.core.optimizer import Optimizer
-from tf_graft.core.parameters import paths
+from tf_graft.core.places import replicas
+from tf_graft.core.state.parameters import paths
+from tf_graft.core.tensors import numerics
 from tf_graft.core.types import Gradient, Structure, TensorLike, VariableLike
 from tf_graft.openseq2seq import summaries
 from tf_graft.wrappers import LARC

@@ -15,8 +15,8 @@ from tf_graft.algorithm import (
     SlotVariables,
     Step,
     boolean,
+    memoized,
     number,
-    once,
     one_minus_power,
     register,
     scalar,
@@ -116,6 +116,6 @@ class Adam(Optimizer):
             tf.raw_ops.ResourceApplyAdam(**operands)
 
 
-@once
+@memoized
 def _alpha(lr: tf.Tensor, beta_1: float, beta_2: float, t: tf.Tensor) -> tf.Tensor:
     return lr * tf.sqrt(one_minus_power(beta_2, t)) / one_minus_power(beta_1, t)

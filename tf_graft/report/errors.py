@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Sequence
 from pathlib import Path
 
-from tf_graft.core.whole_files import write
+from tf_graft.core.files.whole_files import write
 
 
 class ReportError(ValueError):

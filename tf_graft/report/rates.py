@@ -10,11 +10,11 @@ from typing import Self
 import numpy as np
 import tensorflow as tf
 
-from tf_graft.core import numerics
 from tf_graft.core.checks import shown
-from tf_graft.core.state import renamed
+from tf_graft.core.files.state import renamed
+from tf_graft.core.files.whole_files import file_only
+from tf_graft.core.tensors import numerics
 from tf_graft.core.types import Config
-from tf_graft.core.whole_files import file_only
 from tf_graft.report.errors import ReportError, difference, write_whole
 from tf_graft.report.rate_checks import FORMAT, KEYS, checked, each_checked, of_kind
 from tf_graft.report.rows import checksum

@@ -11,9 +11,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_graft.core import checks, keras_contract, numerics
+from tf_graft.core import checks, keras_contract
 from tf_graft.core.nesting import nested
-from tf_graft.core.slots import Slot
+from tf_graft.core.state.slots import Slot
+from tf_graft.core.tensors import numerics
 from tf_graft.core.types import Logs, OptimizerLike, Scalar, VariableLike
 from tf_graft.report.records import COLUMNS, Header, RecordFile
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tf_graft.core.state import renamed
-from tf_graft.core.whole_files import file_only, same_only
+from tf_graft.core.files.state import renamed
+from tf_graft.core.files.whole_files import file_only, same_only
 from tf_graft.report.errors import ReportError, difference, write_whole
 from tf_graft.report.rows import Rows, checksum
 

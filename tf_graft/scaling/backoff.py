@@ -3,8 +3,9 @@
 import keras
 import tensorflow as tf
 
-from tf_graft.core import checks, numerics
-from tf_graft.core.slots import COUNTS, Slot
+from tf_graft.core import checks
+from tf_graft.core.state.slots import COUNTS, Slot
+from tf_graft.core.tensors import numerics
 from tf_graft.scaling.scaler import SCALES, LossScaler, State, bounds
 
 

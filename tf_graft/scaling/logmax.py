@@ -6,8 +6,9 @@ import sys
 import keras
 import tensorflow as tf
 
-from tf_graft.core import checks, numerics
-from tf_graft.core.slots import COUNTS, NOT_NEGATIVE, Slot
+from tf_graft.core import checks
+from tf_graft.core.state.slots import COUNTS, NOT_NEGATIVE, Slot
+from tf_graft.core.tensors import numerics
 from tf_graft.scaling.scaler import LARGEST, SCALES, LossScaler, State, bounds
 
 LEAST_NORMAL = 2.0**-126  # TensorFlow mostly flushes float32 numbers below it to zero

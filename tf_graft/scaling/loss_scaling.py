@@ -6,14 +6,16 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_graft.core import numerics, replicas, write
+from tf_graft.core.arguments.options import OPTIONS
 from tf_graft.core.checks import shown
-from tf_graft.core.options import OPTIONS
-from tf_graft.core.parameters import Parameter
-from tf_graft.core.scale import Scaling
-from tf_graft.core.slots import Slot
+from tf_graft.core.pipeline.scale import Scaling
+from tf_graft.core.pipeline.update import Update
+from tf_graft.core.places import replicas
+from tf_graft.core.state import write
+from tf_graft.core.state.parameters import Parameter
+from tf_graft.core.state.slots import Slot
+from tf_graft.core.tensors import numerics
 from tf_graft.core.types import Gradient, Scalar
-from tf_graft.core.update import Update
 from tf_graft.scaling.master_regularizer import MasterRegularizer
 from tf_graft.scaling.scaler import LossScaler, State
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
-from tf_graft.core import numerics, rows
-from tf_graft.core.parameters import Parameter
+from tf_graft.core.state.parameters import Parameter
+from tf_graft.core.state.write import Whole
+from tf_graft.core.tensors import numerics, rows
 from tf_graft.core.types import Config, Gradient, Scalar
-from tf_graft.core.write import Whole
 
 
 @keras.saving.register_keras_serializable(package="tf_graft")

@@ -6,9 +6,9 @@ import keras
 
 from tf_graft.compose.wrapper import Around
 from tf_graft.core import keras_contract
+from tf_graft.core.arguments.options import Common
+from tf_graft.core.arguments.registry import register
 from tf_graft.core.checks import shown
-from tf_graft.core.options import Common
-from tf_graft.core.registry import register
 from tf_graft.core.types import Config, OptimizerLike, RateLike
 from tf_graft.scaling import registry
 from tf_graft.scaling.loss_scaling import LossScaling, ScaledOnce, variables_of
@@ -39,7 +39,7 @@ class MixedPrecision(Around, keras_contract.ScalesLoss):
         loss_scale: a number for a fixed scale, `"backoff"`, `"logmax"`, a scaler of
             `tf_graft.scaling` or its config; None for 1.
         learning_rate: instead of the optimizer's own, if not None.
-        **common: see `tf_graft.core.options.Common`; instead of the optimizer's own, whose decay
+        **common: see `tf_graft.algorithm.Common`; instead of the optimizer's own, whose decay
             `weight_decay` sets. Exclusions from weight decay add up.
 
     Raises:

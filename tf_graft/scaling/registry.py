@@ -8,8 +8,8 @@ from typing import TypeGuard
 import keras
 import numpy as np
 
+from tf_graft.core.arguments.names import Registry, refuse_unknown
 from tf_graft.core.checks import shown
-from tf_graft.core.names import Registry, refuse_unknown
 from tf_graft.core.types import Config
 from tf_graft.scaling.backoff import BackoffScaler
 from tf_graft.scaling.fixed import FixedScaler

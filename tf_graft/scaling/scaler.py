@@ -6,7 +6,7 @@ from typing import Self, TypeAlias
 import tensorflow as tf
 
 from tf_graft.core import checks
-from tf_graft.core.slots import Slot
+from tf_graft.core.state.slots import Slot
 from tf_graft.core.types import Config
 
 State: TypeAlias = dict[str, tf.Tensor]  # scalars by role

@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from tf_graft.core import checks
-from tf_graft.core.names import refuse_missing, refuse_unknown
+from tf_graft.core.arguments.names import refuse_missing, refuse_unknown
 from tf_graft.core.types import Config, Scalar, TensorLike
 from tf_graft.schedules import lr_policies
 from tf_graft.schedules.schedule import Schedule, as_step

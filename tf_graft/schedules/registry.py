@@ -8,9 +8,9 @@ from typing import cast
 import keras
 from keras.optimizers.schedules import LearningRateSchedule
 
-from tf_graft.core import keras_arguments, rates
+from tf_graft.core.arguments import keras_arguments, rates
+from tf_graft.core.arguments.names import Registry, refuse_missing, refuse_unknown
 from tf_graft.core.checks import shown
-from tf_graft.core.names import Registry, refuse_missing, refuse_unknown
 from tf_graft.core.types import Config
 from tf_graft.schedules.exp_decay import ExpDecay
 from tf_graft.schedules.fixed_lr import FixedLR

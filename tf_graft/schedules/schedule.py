@@ -6,7 +6,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_graft.core import checks, tpus
+from tf_graft.core import checks
+from tf_graft.core.places import tpus
 from tf_graft.core.types import Config, TensorLike
 
 

@@ -9,7 +9,8 @@ import keras
 import tensorflow as tf
 from keras.optimizers.schedules import LearningRateSchedule
 
-from tf_graft.core import checks, rates
+from tf_graft.core import checks
+from tf_graft.core.arguments import rates
 from tf_graft.core.types import Config, TensorLike
 from tf_graft.schedules.fixed_lr import FixedLR
 from tf_graft.schedules.schedule import Schedule, as_step, precise, ramp

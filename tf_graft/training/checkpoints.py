@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_graft.core.errors import CheckpointError
-from tf_graft.core.whole_files import kind, remove, whole, write
+from tf_graft.core.files.whole_files import kind, remove, whole, write
 from tf_graft.report import ReportError, records
 from tf_graft.training import replica_values, shared_state
 from tf_graft.training.origin import Now, OfLog, Origin, parsed

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tf_graft.core.whole_files import Moved, is_at, kind, part_of, remove, write
+from tf_graft.core.files.whole_files import Moved, is_at, kind, part_of, remove, write
 from tf_graft.report import records
 from tf_graft.training import config as configs
 from tf_graft.training import results

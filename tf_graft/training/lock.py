@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from tf_graft.core.whole_files import file_only, is_at
+from tf_graft.core.files.whole_files import file_only, is_at
 
 try:
     import fcntl

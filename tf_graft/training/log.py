@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tf_graft.core.errors import CheckpointError
-from tf_graft.core.whole_files import Moved, file_only, is_at, write
+from tf_graft.core.files.whole_files import Moved, file_only, is_at, write
 from tf_graft.report.rows import Rows, checksum, unreadable
 
 CHECKSUM = "crc32"  # the last column; logs of version 0.1 have none

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_graft import dtensor
-from tf_graft.core import jobs
+from tf_graft.core.places import mesh_processes
 from tf_graft.dtensor import clients
 from tf_graft.processes.cluster import end_with_launcher
 from tf_graft.processes.gathering import gathered
@@ -198,7 +198,7 @@ def _mesh(section: Mesh, config: RunConfig, source: Source) -> Place:
     _check_mesh(section, config, source)
     count = section.batch * section.model
     try:
-        processes = jobs.find()
+        processes = mesh_processes.find()
         if count % processes:
             message = f"{count} devices cannot be divided evenly over {processes} processes."
             raise source.error(("mesh",), message)

@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from tf_graft.core.files.whole_files import whole
 from tf_graft.core.media import for_figure
-from tf_graft.core.whole_files import whole
 from tf_graft.training.folder import RunFolder
 from tf_graft.training.log import read
 

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_graft.core import replicas
+from tf_graft.core.places import replicas
 from tf_graft.dtensor import clients
 from tf_graft.processes.gathering import gathered
 

@@ -11,9 +11,9 @@ import keras
 import tensorflow as tf
 
 from tf_graft import dtensor
-from tf_graft.core import judge
+from tf_graft.core.files.whole_files import whole
 from tf_graft.core.nesting import nested
-from tf_graft.core.whole_files import whole
+from tf_graft.core.pipeline import judge
 from tf_graft.report import GraftRecorder
 from tf_graft.scaling import LossScaleLogger, MixedPrecision
 from tf_graft.training import data as data_sets

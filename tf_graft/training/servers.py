@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_graft.core import replicas
+from tf_graft.core.places import replicas
 from tf_graft.training import data as data_sets
 from tf_graft.training import models, optimizer
 from tf_graft.training.checkpoints import Checkpoints

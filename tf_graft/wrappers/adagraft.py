@@ -7,13 +7,14 @@ from typing import Any, ClassVar, NamedTuple, Unpack
 import tensorflow as tf
 
 from tf_graft.compose.wrapper import Wrapper
-from tf_graft.core import checks, numerics
-from tf_graft.core.checked import Checked
-from tf_graft.core.options import Common
-from tf_graft.core.parameters import Parameter, Parameters
-from tf_graft.core.point import Point, Step, under
-from tf_graft.core.registry import register
-from tf_graft.core.slots import NOT_NEGATIVE, Slot
+from tf_graft.core import checks
+from tf_graft.core.arguments.checked import Checked
+from tf_graft.core.arguments.options import Common
+from tf_graft.core.arguments.registry import register
+from tf_graft.core.state.parameters import Parameter, Parameters
+from tf_graft.core.state.point import Point, Step, under
+from tf_graft.core.state.slots import NOT_NEGATIVE, Slot
+from tf_graft.core.tensors import numerics
 
 SMALLEST_NORM = 1e-30
 NORMS = ("magnitude_norm", "direction_norm")
@@ -58,7 +59,7 @@ class AdaGraft(Wrapper):
             variables are in memory then. Default False.
         diagnostic: whether to keep the two norms of each variable's last step, in the slots
             `magnitude_norm` and `direction_norm`. Default False.
-        **common: see `tf_graft.core.options.Common`. Weight decay is beside that of the two
+        **common: see `tf_graft.algorithm.Common`. Weight decay is beside that of the two
             optimizers; what is excluded from it does not decay in them either.
 
     Raises:

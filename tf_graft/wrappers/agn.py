@@ -10,15 +10,16 @@ import tensorflow as tf
 from tf_graft.compose.copies import copied
 from tf_graft.compose.option_table import Pair, divided, taken_over
 from tf_graft.compose.wrapper import Around, held_by, refuse_built
-from tf_graft.core import checks, replicas
-from tf_graft.core.checked import Checked
-from tf_graft.core.exchange import Exchange
-from tf_graft.core.options import Common
-from tf_graft.core.parameters import Parameter
-from tf_graft.core.point import Point, Step
-from tf_graft.core.registry import register, resolve
-from tf_graft.core.scale import Scaling
-from tf_graft.core.slots import Slot
+from tf_graft.core import checks
+from tf_graft.core.arguments.checked import Checked
+from tf_graft.core.arguments.options import Common
+from tf_graft.core.arguments.registry import register, resolve
+from tf_graft.core.pipeline.exchange import Exchange
+from tf_graft.core.pipeline.scale import Scaling
+from tf_graft.core.places import replicas
+from tf_graft.core.state.parameters import Parameter
+from tf_graft.core.state.point import Point, Step
+from tf_graft.core.state.slots import Slot
 from tf_graft.core.types import Config, OptimizerLike, RateLike
 from tf_graft.scaling import MixedPrecision
 from tf_graft.scaling.loss_scaling import LossScaling, ScaledOnce, refuse_factor, variables_of
@@ -82,7 +83,7 @@ class AGN(OnServers):
         reset_local_state: whether `optimizer` starts anew after each communication. Default False,
             as in contrib.
         learning_rate: sets the rate of `optimizer`, if not None.
-        **common: see `tf_graft.core.options.Common`; what `optimizer` was given of them is taken
+        **common: see `tf_graft.algorithm.Common`; what `optimizer` was given of them is taken
             over. Not `weight_decay` and `use_ema`, which belong to the two optimizers.
 
     Raises:

@@ -8,10 +8,10 @@ from typing import Any, Self
 import keras
 import tensorflow as tf
 
-from tf_graft.core.algorithm import Algorithm
-from tf_graft.core.parameters import Parameter
+from tf_graft.core.state.algorithm import Algorithm
+from tf_graft.core.state.optimizer_state import OptimizerState
+from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.types import Scalar
-from tf_graft.core.variables import State
 
 
 class Cell:
@@ -69,7 +69,7 @@ def parameter_of(like: Parameter, values: Mapping[str, tf.Tensor]) -> Parameter:
 
 
 @dataclass(frozen=True)
-class CellState(State):
+class CellState(OptimizerState):
     """State on cells.
 
     Args:

@@ -10,15 +10,17 @@ import tensorflow as tf
 
 from tf_graft.compose.copies import copied
 from tf_graft.compose.wrapper import Around, child_of, divide, held_by
-from tf_graft.core import keras_contract, replicas, write
-from tf_graft.core.identity import Named
-from tf_graft.core.mesh_tensors import from_mesh
+from tf_graft.core import keras_contract
+from tf_graft.core.arguments.registry import resolve, serialize
+from tf_graft.core.files.identity import Named
 from tf_graft.core.optimizer import Optimizer
-from tf_graft.core.parameters import Parameter
-from tf_graft.core.registry import resolve, serialize
-from tf_graft.core.slots import Slot
+from tf_graft.core.places import replicas
+from tf_graft.core.places.mesh_tensors import from_mesh
+from tf_graft.core.state import write
+from tf_graft.core.state.parameters import Parameter
+from tf_graft.core.state.slots import Slot
+from tf_graft.core.state.write import Whole
 from tf_graft.core.types import Config, OptimizerLike, Store, VariableLike
-from tf_graft.core.write import Whole
 
 
 class Centered(Around):

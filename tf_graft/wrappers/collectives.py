@@ -14,7 +14,9 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from tf_graft.core import keras_contract, replicas, rows
+from tf_graft.core import keras_contract
+from tf_graft.core.places import replicas
+from tf_graft.core.tensors import rows
 from tf_graft.core.types import Gradient, Scalar, VariableLike
 
 MERGE = tf.distribute.MirroredStrategy | tf.distribute.MultiWorkerMirroredStrategy

@@ -6,10 +6,12 @@ from typing import Any, Unpack
 import tensorflow as tf
 
 from tf_graft.compose.wrapper import Around
-from tf_graft.core import checks, numerics, options, patterns
-from tf_graft.core.checked import Checked
-from tf_graft.core.point import Point
-from tf_graft.core.registry import register
+from tf_graft.core import checks, patterns
+from tf_graft.core.arguments import options
+from tf_graft.core.arguments.checked import Checked
+from tf_graft.core.arguments.registry import register
+from tf_graft.core.state.point import Point
+from tf_graft.core.tensors import numerics
 
 MODES = ("clip", "scale")
 
@@ -47,7 +49,7 @@ class LARC(Around):
         exclude_from_layer_adaptation: regular expressions; a variable whose path contains one has
             `r = 1`. Default None.
         learning_rate: sets the optimizer's rate, if not None: a number, at least 0, or schedule.
-        **common: see `tf_graft.core.options.Common`; what the optimizer was given of them is
+        **common: see `tf_graft.algorithm.Common`; what the optimizer was given of them is
             taken over. `weight_decay` sets the optimizer's; exclusions from it add up.
 
     Raises:

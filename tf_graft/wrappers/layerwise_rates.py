@@ -10,9 +10,9 @@ from tensorflow.experimental import dtensor
 
 from tf_graft import report
 from tf_graft.compose.wrapper import Wrapper
-from tf_graft.core.options import Common
-from tf_graft.core.point import Point, Step, under
-from tf_graft.core.registry import register
+from tf_graft.core.arguments.options import Common
+from tf_graft.core.arguments.registry import register
+from tf_graft.core.state.point import Point, Step, under
 
 
 @register
@@ -32,7 +32,7 @@ class LayerwiseRates(Wrapper):
         optimizer: gives the step: an optimizer of tf_graft or Keras, a name or a config.
         rates: a `tf_graft.report.MeasuredRates`, the path of a rates file, or what one holds.
         learning_rate: number, at least 0, or schedule: a factor on all steps. Default 1.
-        **common: see `tf_graft.core.options.Common`. Weight decay is beside that of the
+        **common: see `tf_graft.algorithm.Common`. Weight decay is beside that of the
             optimizer; what is excluded from it does not decay there either.
 
     Raises:

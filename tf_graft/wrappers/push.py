@@ -8,13 +8,16 @@ from typing import Protocol
 import keras
 import tensorflow as tf
 
-from tf_graft.core import accumulation, numerics, replicas, write
-from tf_graft.core.exchange import Exchange
 from tf_graft.core.optimizer import Optimizer
-from tf_graft.core.parameters import Parameter
-from tf_graft.core.slots import refill
+from tf_graft.core.pipeline import accumulation
+from tf_graft.core.pipeline.exchange import Exchange
+from tf_graft.core.pipeline.update import Update
+from tf_graft.core.places import replicas
+from tf_graft.core.state import write
+from tf_graft.core.state.parameters import Parameter
+from tf_graft.core.state.slots import refill
+from tf_graft.core.tensors import numerics
 from tf_graft.core.types import Gradient
-from tf_graft.core.update import Update
 from tf_graft.wrappers import collectives
 from tf_graft.wrappers.center import center_of
 

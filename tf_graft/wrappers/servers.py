@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterable, Sequence
 
 import tensorflow as tf
 
-from tf_graft.core import keras_contract, matching, write
-from tf_graft.core.engine import Engine
-from tf_graft.core.exchange import Exchange
-from tf_graft.core.parameters import Parameter
-from tf_graft.core.point import under
-from tf_graft.core.scale import Scaling
-from tf_graft.core.slots import Slot
+from tf_graft.core import keras_contract
+from tf_graft.core.pipeline import matching
+from tf_graft.core.pipeline.engine import Engine
+from tf_graft.core.pipeline.exchange import Exchange
+from tf_graft.core.pipeline.scale import Scaling
+from tf_graft.core.state import write
+from tf_graft.core.state.parameters import Parameter
+from tf_graft.core.state.point import under
+from tf_graft.core.state.slots import Slot
 from tf_graft.core.types import Gradient, Structure, VariableLike
 from tf_graft.wrappers.cells import CellState
 from tf_graft.wrappers.center import Centered

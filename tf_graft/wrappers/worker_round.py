@@ -6,17 +6,19 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_graft.core import accumulation, matching, numerics, rows, write
-from tf_graft.core.engine import Engine
-from tf_graft.core.exchange import Exchange
 from tf_graft.core.nesting import nested
 from tf_graft.core.optimizer import Optimizer
-from tf_graft.core.parameters import Parameters
-from tf_graft.core.point import under, within
-from tf_graft.core.slots import Slot, first
+from tf_graft.core.pipeline import accumulation, matching
+from tf_graft.core.pipeline.engine import Engine
+from tf_graft.core.pipeline.exchange import Exchange
+from tf_graft.core.pipeline.update import Update
+from tf_graft.core.state import write
+from tf_graft.core.state.optimizer_state import nothing
+from tf_graft.core.state.parameters import Parameters
+from tf_graft.core.state.point import under, within
+from tf_graft.core.state.slots import Slot, first
+from tf_graft.core.tensors import numerics, rows
 from tf_graft.core.types import Structure, VariableLike
-from tf_graft.core.update import Update
-from tf_graft.core.variables import nothing
 from tf_graft.wrappers.cells import Cell, CellState, parameter_of
 from tf_graft.wrappers.resident import Resident
 

@@ -12,11 +12,10 @@ import tensorflow as tf
 from keras.src.saving import saving_lib
 from tensorflow.experimental import dtensor
 
-from tf_graft.core.entry import Entry
 from tf_graft.core.errors import CheckpointError
 from tf_graft.core.keras_contract.variables import storage
 from tf_graft.core.nesting import nested
-from tf_graft.core.types import Store
+from tf_graft.core.types import Entry, Store
 
 # Bytes that a file of weights may declare without holding them: for an entry of the largest
 # variable, in any dtype, and for what is small. Without limit where no model is known.

@@ -1,0 +1,1 @@
+"""Arguments of optimizers: declared, checked, named, written into configs, and shown."""

@@ -1,0 +1,213 @@
+"""The arguments that every optimizer takes: each in one place, with all that is known of it."""
+
+import dataclasses
+import difflib
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Self, TypedDict, get_type_hints
+
+import keras
+from tensorflow.experimental import dtensor
+
+from tf_graft.core import checks
+from tf_graft.core.arguments.checked import Checked
+from tf_graft.core.checks import shown
+from tf_graft.core.places.mesh_arguments import MeshLike, as_mesh
+
+ABOVE: dict[str, Any] = {"open_low": True}
+OPTIONAL: dict[str, Any] = {"optional": True}
+CLIPS = ("clipvalue", "clipnorm", "global_clipnorm")
+DECAYING = "keras.optimizers.schedules.InverseTimeDecay(learning_rate, 1, decay)"
+
+
+class Option(Checked):
+    """A common argument: an attribute of every optimizer, checked whenever it is set.
+
+    Args:
+        check: one of `tf_graft.core.checks`, which returns the value as it is kept.
+        *bounds: its further arguments.
+        default: its value where none is given.
+        in_config: whether `get_config` returns it.
+        **details: further arguments of `check`.
+    """
+
+    def __init__(
+        self,
+        check: Callable[..., Any],
+        *bounds: Any,
+        default: Any = None,
+        in_config: bool = True,
+        **details: Any,
+    ):
+        super().__init__(check, *bounds, default=default, **details)
+        self.in_config = in_config
+
+
+class Clip(Option):
+    """A way of clipping, of which there is at most one."""
+
+    def __set__(self, optimizer: Any, value: Any) -> None:
+        owner = type(optimizer).__name__
+        held = {name: vars(optimizer).get(name) for name in CLIPS}
+        _refuse_two_clips(owner, held | {self.name: self.checked(owner, value)})
+        super().__set__(optimizer, value)
+
+
+def _name(owner: str, name: str, given: Any) -> str:
+    plain = isinstance(given, str) and re.fullmatch(r"\w[\w.-]*", given, re.ASCII)
+    if given is not None and not plain:
+        raise ValueError(
+            f"{owner}({name}={shown(given)}): {name} must be made of letters, digits, '_', '.' and "
+            "'-'."
+        )
+    return given or owner.lower()
+
+
+def _mesh(owner: str, name: str, given: Any) -> dtensor.Mesh | None:
+    return None if given is None else as_mesh(owner, given)
+
+
+class Common(TypedDict, total=False):
+    """Arguments common to all optimizers; the first ten are Keras' own.
+
+    Each is an attribute, too (`exclude_from_weight_decay`: `decay_exclusions`), which can be set
+    until the optimizer is built, and is checked again then.
+    Numbers must hold in float32, which updates are computed in: 1e39 is infinite there, and 1e-300
+    is zero.
+
+    Args:
+        weight_decay: decoupled weight decay per step, times the learning rate, at least 0:
+            `w <- w - learning_rate * weight_decay * w`. None for none.
+        clipnorm: the largest L2 norm of each gradient, above 0. At most one of the three clips.
+        clipvalue: the largest magnitude of each gradient entry, above 0.
+        global_clipnorm: the largest L2 norm of all gradients together, above 0.
+        use_ema: whether to keep exponential moving averages of the weights.
+        ema_momentum: how much of the average is kept each step, in [0, 1].
+        ema_overwrite_frequency: write the averages into the weights every so many updates.
+        loss_scale_factor: `scale_loss` multiplies the loss by it; gradients are divided by it.
+        gradient_accumulation_steps: an update for every so many calls, at least 2, with the mean
+            of their gradients. Counters, schedules and averages see updates only.
+        name: the name that the optimizer's variables begin with.
+        mesh: the `tf.experimental.dtensor.Mesh` or `keras.distribution.DeviceMesh` that the state
+            lives on; found from the variables when None. It is not in the config: an optimizer
+            made from one finds its own.
+        jit_compile: True compiles the update of dense variables with XLA; False does not; `"auto"`
+            takes TensorFlow's in-place kernels where there are some and does not compile.
+        sparse: what a row-sparse gradient (`tf.IndexedSlices`) does. `"lazy"`: only touched rows
+            move, decay and age, at a cost that follows them. `"exact"`: as the equal dense
+            gradient would, at the cost of the table unless the optimizer is idle on zeros.
+        nonfinite: what a step does whose gradients have a NaN, an infinity or, together, an L2 norm
+            above 2^51 (float64: 2^484; not asked of gradients that are clipped to at most 2^36), or
+            whose learning rate is negative or not finite. `"skip"`: nothing changes but
+            `skipped_steps`. `"raise"`: an `InvalidArgumentError`, and nothing changes. `"apply"`:
+            it is made, unchecked, as Keras would.
+        exclude_from_weight_decay: regular expressions; a variable whose path contains one does not
+            decay, neither here nor in an optimizer within this one. A warning tells of an
+            expression that matches no variable.
+    """
+
+    weight_decay: Annotated[float | None, Option(checks.number, 0, **OPTIONAL)]
+    clipnorm: Annotated[float | None, Clip(checks.number, 0, **ABOVE, **OPTIONAL)]
+    clipvalue: Annotated[float | None, Clip(checks.number, 0, **ABOVE, **OPTIONAL)]
+    global_clipnorm: Annotated[float | None, Clip(checks.number, 0, **ABOVE, **OPTIONAL)]
+    use_ema: Annotated[bool, Option(checks.boolean, default=False)]
+    ema_momentum: Annotated[float, Option(checks.number, 0, 1, default=0.99)]
+    ema_overwrite_frequency: Annotated[int | None, Option(checks.integer, 1, **OPTIONAL)]
+    loss_scale_factor: Annotated[float | None, Option(checks.number, 0, **ABOVE, **OPTIONAL)]
+    gradient_accumulation_steps: Annotated[int | None, Option(checks.integer, 2, **OPTIONAL)]
+    name: Annotated[str | None, Option(_name)]
+    mesh: Annotated[MeshLike | None, Option(_mesh, in_config=False)]
+    jit_compile: Annotated[bool | str, Option(checks.choice, ("auto", True, False), default="auto")]
+    sparse: Annotated[str, Option(checks.choice, ("lazy", "exact"), default="lazy")]
+    nonfinite: Annotated[str, Option(checks.choice, ("skip", "raise", "apply"), default="skip")]
+    # Keras has a method of this argument's name.
+    exclude_from_weight_decay: Annotated[
+        Sequence[str] | None, Option(checks.patterns, kept_as="decay_exclusions")
+    ]
+
+
+OPTIONS: dict[str, Option] = {}
+for _argument, _hint in get_type_hints(Common, include_extras=True).items():
+    OPTIONS[_argument] = _hint.__metadata__[0]
+    OPTIONS[_argument].__set_name__(Common, _argument)
+
+OF_KERAS = [n for n in inspect.signature(keras.optimizers.SGD).parameters if n in OPTIONS]
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The common arguments of an optimizer as they are now; `Common` says what each is."""
+
+    weight_decay: float | None
+    clipnorm: float | None
+    clipvalue: float | None
+    global_clipnorm: float | None
+    use_ema: bool
+    ema_momentum: float
+    ema_overwrite_frequency: int | None
+    loss_scale_factor: float | None
+    gradient_accumulation_steps: int | None
+    name: str
+    mesh: dtensor.Mesh | None
+    jit_compile: bool | str
+    sparse: str
+    nonfinite: str
+    exclude_from_weight_decay: Sequence[str] | None
+
+    @classmethod
+    def of(cls, optimizer: Any) -> Self:
+        """Those of an optimizer."""
+        return cls(**{n: getattr(optimizer, option.kept_as) for n, option in OPTIONS.items()})
+
+    def config(self) -> dict[str, Any]:
+        """Those that a config holds, as plain values."""
+        kept = {name: vars(self)[name] for name, option in OPTIONS.items() if option.in_config}
+        return {n: list(x) if isinstance(x, list) else x for n, x in kept.items()}
+
+    @property
+    def clips(self) -> tuple[float | None, float | None, float | None]:
+        """By value, by norm, by global norm: at most one is not None."""
+        return self.clipvalue, self.clipnorm, self.global_clipnorm
+
+
+def as_attributes(cls: type) -> type:
+    """Makes every common argument a checked attribute of a class."""
+    for option in OPTIONS.values():
+        setattr(cls, option.kept_as, option)
+    return cls
+
+
+def checked(owner: str, own: Iterable[str], given: Mapping[str, Any]) -> dict[str, Any]:
+    """All common arguments, those not given at their defaults.
+
+    Args:
+        owner: the optimizer's class.
+        own: the names of its own arguments, for the message about an unknown one.
+        given: the common arguments as the caller gave them.
+
+    Raises:
+        TypeError: unknown argument, or one of the wrong type.
+        ValueError: one out of range, or more than one way of clipping.
+    """
+    _refuse_unknown(owner, own, given)
+    result = {n: o.checked(owner, given.get(n, o.default)) for n, o in OPTIONS.items()}
+    _refuse_two_clips(owner, result)
+    return result
+
+
+def _refuse_unknown(owner: str, own: Iterable[str], given: Iterable[str]) -> None:
+    for name in given:
+        if name not in OPTIONS:
+            near = difflib.get_close_matches(name, [*own, *OPTIONS], 1)
+            near = ["learning_rate"] if name == "lr" else near
+            hint = f"; did you mean {near[0]}?" if near else "."
+            if name == "decay":  # which older optimizers had
+                hint = f"; a rate that decays is a schedule: {DECAYING}."
+            raise TypeError(f"{owner}({shown(name, str)}=...): there is no such argument{hint}")
+
+
+def _refuse_two_clips(owner: str, given: Mapping[str, Any]) -> None:
+    clips = [f"{n}={given[n]:g}" for n in OPTIONS if n in CLIPS and given[n] is not None]
+    if len(clips) > 1:
+        raise ValueError(f"{owner}({', '.join(clips)}): at most one way of clipping can be given.")

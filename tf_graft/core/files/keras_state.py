@@ -1,0 +1,153 @@
+"""Loads the state that one of Keras' own optimizers saved into its namesake here.
+
+Keras saves an optimizer's name, and its variables by position: the count and the rate first, then
+averages, accumulators and slots.
+"""
+
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_graft.core.files import state
+from tf_graft.core.files.identity import Named
+from tf_graft.core.files.stateful import Stateful
+
+
+class KerasState(NamedTuple):
+    """What an optimizer does with state of Keras.
+
+    Args:
+        owner: the optimizer.
+        await_build: keeps what was read until the owner is built: called with a function that takes
+            it, the values of counters and rates, and what was read.
+        loose: whether the state may be not finite.
+    """
+
+    owner: Stateful
+    await_build: Callable[[Callable[[], bool], state.Saved, state.Values], None]
+    loose: bool
+
+    def take(self, author: str | None, values: state.Values) -> bool:
+        """Takes the state of a namesake, and says whether it did; warns where it did not.
+
+        Args:
+            author: the name of the optimizer that saved it.
+            values: by position.
+        """
+        owner, namesake = self.owner, self.owner.namesake()
+        if namesake is None or not is_of(namesake, author):
+            return self.leave(values, f"of Keras' optimizer '{author}'")
+        if owner.built:
+            return self._take_matching(values)
+        early = owner.early_variables()
+        matched = by_name(values, self._names(), early)
+        if matched is None:
+            return self.leave(values, "of one with another kind of learning rate")
+        checked = self._checked(matched, early)
+        present = completed(checked, early, owner.gradient_accumulation_steps)
+        self.await_build(lambda: self._take_matching(values), present, values)
+        return True
+
+    def leave(self, values: state.Values, what: str) -> bool:
+        """Warns that nothing is taken, unless there was nothing to take."""
+        if not never_stepped(values):
+            saved = f"the saved state is {what}" if values else "no optimizer's state was saved"
+            then = "goes on with the state it has" if self.owner.built else "starts fresh"
+            name = type(self.owner).__name__
+            warnings.warn(f"{name}: {saved}; the optimizer {then}.", stacklevel=2)
+        return False
+
+    def _take_matching(self, values: state.Values) -> bool:
+        """Takes what a Keras optimizer saved, if it is all that there is here, and no more."""
+        owner, names, named = self.owner, self._names(), self.owner.named_variables()
+        slots = {f"{p.path}/{role}" for p in owner.parameters for role in p.slots}
+        matched = by_name(values, names, named)
+        if matched is None or len(values) != len(names) or not slots <= set(names):
+            return self.leave(values, "of one with other variables or options")
+        matched = self._checked(matched, named)
+        for name in slots:
+            matched[name] = owner.slot_from_keras(name.rpartition("/")[2], matched[name])
+        state.assign(named, completed(matched, named, owner.gradient_accumulation_steps))
+        return True
+
+    def _checked(self, values: state.Values, named: Named) -> state.Saved:
+        """The values of a Keras optimizer, in the dtypes of the variables."""
+        owner = self.owner.signature()
+        return {
+            n: np.asarray(state.checked(owner, n, named[n], widened(value, named[n]), self.loose))
+            for n, value in values.items()
+        }
+
+    def _names(self) -> list[str]:
+        """The names of the variables, in the order in which the namesake saves them."""
+        owner = self.owner
+        names = [owner.iterations.name, *owner.rate_variables()]
+        engine = {
+            "average": owner.use_ema,
+            "gradient_accumulator": owner.gradient_accumulation_steps,
+        }
+        for role, kept in engine.items():
+            names += [f"{p.path}/{role}" for p in owner.parameters if kept]
+        return names + owner.slots_in_keras()
+
+
+def is_of(name: str, author: str | None) -> bool:
+    """Whether `author`, such as `adam_1`, is a Keras optimizer of that class name."""
+    return re.sub(r"_\d+$", "", author or "").replace("_", "").lower() == name.lower()
+
+
+def never_stepped(values: state.Values) -> bool:
+    """Whether the optimizer has made no update: all values but its rate are zero."""
+    return bool(values) and not any(np.any(v) for i, v in values.items() if i != "1")
+
+
+def by_name(values: state.Values, names: Sequence[str], named: Named) -> state.Values | None:
+    """The values by name, for names in Keras' order; None if one is missing or of another shape.
+
+    There may be more values than names.
+    """
+    result = {name: values.get(str(i)) for i, name in enumerate(names)}
+    fits = all(x is not None and x.shape == tuple(named[n].shape) for n, x in result.items())
+    return result if fits else None
+
+
+def widened(value: state.Value, variable: keras.Variable) -> state.Value:
+    """The value in the variable's dtype, if that is as wide or wider and of the same kind.
+
+    Keras keeps state in the precision of the weights, and some of its counters are narrower.
+    """
+    dtype = tf.as_dtype(variable.dtype)
+    integers = dtype.is_integer and np.issubdtype(value.dtype, np.signedinteger)
+    floats = dtype.is_floating and value.dtype in (np.float16, tf.bfloat16.as_numpy_dtype)
+    wider = value.dtype.itemsize <= dtype.size
+    taken = (integers or floats) and wider
+    return np.asarray(value).astype(dtype.as_numpy_dtype) if taken else value
+
+
+def completed(values: state.Saved, named: Named, micro_steps: int | None) -> state.Saved:
+    """Adds the engine's own state as it would be after the same steps.
+
+    Args:
+        values: the values by name.
+        named: the optimizer's variables.
+        micro_steps: how many micro-steps make an update; Keras counts these.
+    """
+    counted = values["iteration"]
+    done = counted // micro_steps if micro_steps else counted
+    result = {
+        name: np.zeros(v.shape, np.int64) for name, v in named.items() if name.endswith("_steps")
+    }
+    result |= {**values, "iteration": done} | ({"micro_steps": counted} if micro_steps else {})
+    for name, variable in named.items():
+        path, _, role = name.rpartition("/")
+        if role == "average_step":
+            result[name] = np.full(variable.shape, done)
+        elif role == "accumulated_rows":
+            sums = values[f"{path}/gradient_accumulator"]
+            result[name] = np.any(sums != 0, axis=tuple(range(1, sums.ndim)))
+    return result

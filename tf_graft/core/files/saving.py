@@ -1,0 +1,217 @@
+"""An optimizer's state in files: looked through whole, then taken, all of it or nothing."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tf_graft.core import keras_contract
+from tf_graft.core.errors import CheckpointError
+from tf_graft.core.files import state, weights_store
+from tf_graft.core.files.checkpoint_part import CheckpointPart, readable
+from tf_graft.core.files.identity import Identity, Named, damaged
+from tf_graft.core.files.keras_state import KerasState
+from tf_graft.core.files.stateful import Stateful
+from tf_graft.core.pipeline import judge
+from tf_graft.core.state import write
+from tf_graft.core.types import Store
+
+
+class Awaited(NamedTuple):
+    """State that was read before the optimizer was built.
+
+    Args:
+        take: takes it once the optimizer is built, and says whether it did.
+        before: the values that the variables had, by name.
+        store: what a Keras weights store held of it; None where it was read elsewhere.
+    """
+
+    take: Callable[[], bool]
+    before: state.Saved
+    store: state.Values | None
+
+
+class SavedState:
+    """Writes an optimizer's state to files, and reads it back.
+
+    State that is read before the optimizer is built waits until it is.
+
+    Args:
+        owner: the optimizer.
+    """
+
+    def __init__(self, owner: Stateful):
+        self._owner = owner
+        self._awaited: Awaited | None = None
+        self._ready_to_take: Callable[[], None] | None = None  # what a checkpoint held
+        self.identity = Identity(owner.signature, self._to_save, self._restore)
+
+    def _to_save(self) -> Named:
+        """What a checkpoint is going to hold.
+
+        Raises:
+            CheckpointError: state waits for the optimizer to be built, and would not be in it.
+        """
+        if self._awaited is not None:
+            raise CheckpointError(
+                f"{self._name}: state that was loaded waits for the optimizer to be built, and "
+                "would be lost in what is saved now; call "
+                "optimizer.build(model.trainable_variables) first."
+            )
+        return self._owner.named_variables()
+
+    @property
+    def _name(self) -> str:
+        return type(self._owner).__name__
+
+    @property
+    def _loose(self) -> bool:
+        """Whether the state may be not finite."""
+        return judge.applies(self._owner.nonfinite)
+
+    def save(self, store: Store) -> None:
+        """See `Optimizer.save_own_variables`."""
+        if self._awaited is None or self._awaited.store is None:
+            weights_store.save(self.identity, self._to_save(), store)
+            return
+        for key, value in self._awaited.store.items():
+            store[key] = value
+
+    def load(self, store: Store) -> None:
+        """See `Optimizer.load_own_variables`."""
+        saved = {key: keras_contract.entry(store, key) for key in store.keys()}  # noqa: SIM118 - no dict
+        if not self._owner.built:  # the file is closed when it is
+            saved = {key: np.asarray(entry) for key, entry in saved.items()}
+        if state.IDENTITY in saved:
+            self._looked_at(weights_store.found(self.identity, saved))()
+        elif not all(key.isdecimal() for key in saved):
+            raise CheckpointError(
+                f"{self._name}: what was saved is the state neither of a tf_graft optimizer nor of "
+                "one of Keras' own; nothing was loaded."
+            )
+        elif saved or self._owner.built:
+            self._of_keras.take(keras_contract.author_of(store), saved)
+
+    def set(self, weights: Iterable[Any]) -> None:
+        """See `Optimizer.set_weights`."""
+        where, given = f"{self._name}.set_weights", list(weights)
+        if not self._owner.built:
+            raise ValueError(
+                f"{where}: You are calling it before the optimizer is built; call build(variables) "
+                "first."
+            )
+        variables = self._owner.variables
+        if len(given) != len(variables):
+            raise ValueError(
+                f"{where}: {len(given)} values were given for {len(variables)} variables."
+            )
+        named = {f"{i}: {variable.path}": variable for i, variable in enumerate(variables)}
+        both = zip(named.items(), map(np.asarray, given), strict=True)
+        values = {n: state.checked(where, n, v, value, self._loose) for (n, v), value in both}
+        state.assign(named, values)
+
+    def snapshot(self) -> Callable[[], None]:
+        """Returns a function that restores the present state."""
+        awaited, variables_back = self._awaited, write.snapshot(self._owner.variables)
+
+        def put_back() -> None:
+            self._awaited = awaited
+            variables_back()
+
+        return put_back
+
+    def examine(self) -> None:
+        """Looks through what a checkpoint that is being restored holds; changes nothing yet."""
+        position = keras_contract.deferred(self._owner)
+        if position is None:
+            return
+        with readable(self._owner.signature()):
+            self._look_through(CheckpointPart(self._owner, position))
+
+    def _look_through(self, part: CheckpointPart) -> None:
+        said, of_keras = part.identity(), part.of_keras()
+        if said is not None:
+            shapes = self.identity.described(said)["shapes"]
+            self._ready_to_take = self._looked_at(
+                state.Found(shapes, lambda named, names: part.values(named, self._paths(names)))
+            )
+        elif of_keras is not None:
+            part.settle_listed(taken=self._of_keras.take(*of_keras))
+        elif part.holds("_state", "_scalars"):
+            raise damaged(self._owner.signature(), "it does not say whose it is")
+        else:
+            self._of_keras.leave({}, "of something else")
+
+    def _restore(self) -> None:
+        """Called by TensorFlow when all that it is going to restore has been looked through."""
+        self.examine()
+        keras_contract.deferred(self._owner)
+        take, self._ready_to_take = self._ready_to_take, None
+        if take is not None:
+            take()
+
+    def _paths(self, names: Mapping[str, str]) -> dict[str, str]:
+        """For the path of each variable of the model, the one under which its state was saved."""
+        return {
+            p.path: names[f"{p.path}/{role}"].removesuffix(f"/{role}")
+            for p in self._owner.parameters
+            for role in (*p.slots, *p.state)
+            if f"{p.path}/{role}" in names
+        }
+
+    def _looked_at(self, found: state.Found) -> Callable[[], None]:
+        """Returns what takes the state that was found, which fits.
+
+        Raises:
+            CheckpointError: it does not.
+        """
+        owner, early = self._owner, self._owner.early_variables()
+        given = found.values(early, {name: name for name in early})
+        present = {
+            n: state.checked(owner.signature(), n, v, given[n])
+            for n, v in early.items()
+            if n in given
+        }
+        if owner.built:
+            # what was saved before it was built says nothing
+            values = self._fitting(found) if found.shapes else {}
+            return lambda: state.assign(owner.named_variables(), values)
+        if not found.shapes:
+            return lambda: state.assign(early, present)
+
+        def take() -> bool:
+            state.assign(owner.named_variables(), self._fitting(found))
+            return True
+
+        return lambda: self.await_build(take, present, found.store)
+
+    def _fitting(self, found: state.Found) -> dict[str, Any]:
+        owner = self._owner
+        with readable(owner.signature()):
+            return state.fitting(owner.signature(), found, owner.named_variables(), self._loose)
+
+    def await_build(
+        self, take: Callable[[], bool], early: state.Saved, store: state.Values | None
+    ) -> None:
+        """Keeps what was read until the optimizer is built; counters and rates are set at once."""
+        present = self._owner.early_variables()
+        before = state.numpy(present) if self._awaited is None else self._awaited.before
+        self._awaited = Awaited(take, before, store)
+        state.assign(present, early)
+
+    def settle(self) -> None:
+        """Takes what waited: called when the optimizer is built."""
+        if self._awaited is None:
+            return
+        awaited, self._awaited = self._awaited, None
+        with tf.init_scope():  # the variables may be made while a function is traced
+            early = self._owner.early_variables()
+            since = state.numpy(early)  # a rate may have been set
+            state.assign(early, awaited.before)
+            if awaited.take():
+                state.assign(early, since)
+
+    @property
+    def _of_keras(self) -> KerasState:
+        return KerasState(self._owner, self.await_build, self._loose)

@@ -1,0 +1,193 @@
+"""Saves and loads state by path and role: loaded state fits, or is refused."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_graft.core.errors import CheckpointError
+from tf_graft.core.files.identity import Named, Shapes, unfit
+from tf_graft.core.state import write
+
+Saved = dict[str, np.ndarray]
+Value: TypeAlias = Any  # an array, or an `Entry` of a file
+Values: TypeAlias = Mapping[str, Value]
+
+IDENTITY = "optimizer"  # the key in a store of what identifies its optimizer
+
+
+class Found(NamedTuple):
+    """State that an optimizer of this package saved.
+
+    Args:
+        shapes: of every variable, by the name it was saved under.
+        values: returns the saved values of variables by their present names; called with the
+            variables and with the name that each was saved under.
+        store: the contents of a Keras weights store; None if the state is not from one.
+    """
+
+    shapes: Shapes
+    values: Callable[[Named, Mapping[str, str]], Mapping[str, Value]]
+    store: Values | None = None
+
+
+def refuse_clashes(
+    owner: str,
+    slots_of: Mapping[str, Mapping[str, object]],
+    engine_of: Mapping[str, Mapping[str, object]],
+    shared: Mapping[str, object],
+    scalars: Mapping[str, object],
+) -> None:
+    """Refuses an optimizer if two parts of its state have the same name.
+
+    Args:
+        owner: the optimizer's class.
+        slots_of: for each path, its slots by role.
+        engine_of: for each path, the engine's state for it, by role.
+        shared: its shared slots by role.
+        scalars: the engine's scalars, by role.
+
+    Raises:
+        ValueError: names the class and the role.
+    """
+    uses = [("shared_slots", role, {*scalars, IDENTITY}) for role in shared]
+    uses += [("slots", r, {*engine_of[p], *shared}) for p, roles in slots_of.items() for r in roles]
+    for method, role, taken in uses:
+        if role in taken:
+            raise role_in_use(f"{owner}.{method}", role)
+    both = (slots_of, engine_of)
+    of_variables = [f"{p}/{r}" for given in both for p, roles in given.items() for r in roles]
+    name, count = Counter([*shared, *scalars, *of_variables]).most_common(1)[0]
+    if count > 1:
+        raise ValueError(
+            f"{owner}.build: two parts of its state would be saved as '{name}'; give the variable "
+            "or the slot another name."
+        )
+
+
+def role_in_use(where: str, role: str) -> ValueError:
+    """The error for a slot of a role that the optimizer itself uses."""
+    return ValueError(
+        f"{where}: the role '{role}' is in use by the optimizer itself, and one of the two would "
+        "be lost when it is saved; call it by another name."
+    )
+
+
+def fitting(owner: str, found: Found, named: Named, loose: bool = False) -> dict[str, Value]:
+    """The saved values by the names of the variables: of all of them, and no others.
+
+    Args:
+        owner: the optimizer.
+        found: the saved state.
+        named: its variables.
+        loose: whether values may be infinite or NaN.
+
+    Raises:
+        CheckpointError: the state belongs to other variables, or is damaged.
+    """
+    names = saved_names(found.shapes, named)
+    present = {names[name]: list(variable.shape) for name, variable in named.items()}
+    _refuse_differences(owner, found.shapes, present)
+    given = found.values(named, names)
+    return {name: checked(owner, name, v, given.get(name), loose) for name, v in named.items()}
+
+
+def checked(
+    owner: str, name: str, variable: keras.Variable, given: Value | None, loose: bool = False
+) -> Value:
+    """Returns a value that a variable can have as it is, so that not all are in memory at once.
+
+    Args:
+        owner: the optimizer.
+        name: the variable's name.
+        variable: has the shape, the dtype and the bounds that the value must have.
+        given: the value, if there is one.
+        loose: whether it may be infinite or NaN, where the variable has no bound.
+
+    Raises:
+        CheckpointError: the variable cannot have the value.
+    """
+    if given is None or tuple(given.shape) != tuple(variable.shape):
+        raise unfit(owner, f"there is no value of shape {tuple(variable.shape)} for '{name}'")
+    dtype = tf.as_dtype(variable.dtype).as_numpy_dtype
+    if given.dtype != dtype:
+        must = f"must be of {variable.dtype}"
+        raise unfit(owner, f"the value for '{name}' is of dtype {given.dtype} and {must}")
+    if wrong := misfit(np.asarray(given), variable.within, loose):
+        raise unfit(owner, f"the value for '{name}' {wrong}")
+    return given
+
+
+def misfit(value: np.ndarray, within: tuple[float, float], loose: bool) -> str:
+    """Says which entry is not finite or not `within` bounds; empty if none is.
+
+    If it is `loose`, it may be infinite or NaN where there is no upper bound.
+    """
+    low, high = within
+    finite = np.isfinite(value)
+    fits = (value >= low) & (value <= high)
+    fits = fits | ~finite if loose and math.isinf(high) else fits & finite
+    if np.all(fits):
+        return ""
+    bounds = f"at least {low:g}" if math.isinf(high) else f"in [{low:g}, {high:g}]"
+    must = "be finite" if math.isinf(low) else f"be {bounds}"
+    return f"holds {value[~fits].flat[0]} and must {must}"
+
+
+def saved_names(saved: Iterable[str], named: Iterable[str]) -> dict[str, str]:
+    """For each name, the one it was saved under.
+
+    It is usually the same. Keras renames layers when it makes a model from its config or a second
+    one in a process: if the names differ only in that, they are matched by order.
+    """
+    theirs, ours = list(saved), list(named)
+    moved = set(theirs) != set(ours) and renamed(theirs, ours)
+    return dict(zip(ours, theirs if moved else ours, strict=True))
+
+
+def renamed(saved: Sequence[str], present: Sequence[str]) -> bool:
+    """Whether the names are the same, in order, up to enclosing scopes and the numbers of layers.
+
+    Keras numbers the layers of a second model in a process differently: `dense/kernel` becomes
+    `dense_4/kernel`.
+    """
+
+    def parts(name: str) -> list[str]:
+        return [re.sub(r"_\d+$", "", part) for part in reversed(name.split("/"))]
+
+    return len(saved) == len(present) and all(
+        all(x == y for x, y in zip(parts(a), parts(b), strict=False))
+        for a, b in zip(saved, present, strict=True)
+    )
+
+
+def assign(named: Named, values: Mapping[str, Value]) -> None:
+    """Assigns values to variables by name, on every replica; leaves those without one alone."""
+    for name, variable in named.items():
+        if name in values:
+            write.put_everywhere(variable, np.asarray(values[name]))
+
+
+def numpy(named: Named) -> Saved:
+    """The present values by name."""
+    return {name: variable.numpy() for name, variable in named.items()}
+
+
+def _refuse_differences(owner: str, saved: Shapes, present: Shapes) -> None:
+    different = [name for name in {**saved, **present} if saved.get(name) != present.get(name)]
+    if not different:
+        return
+    first = different[0]
+    raise CheckpointError(
+        f"{owner}: {len(different)} entries differ from the saved state. The first, '{first}', was "
+        f"{_described(saved, first)} and is {_described(present, first)}. Nothing was loaded."
+    )
+
+
+def _described(shapes: Shapes, name: str) -> str:
+    return f"of shape {tuple(shapes[name])}" if name in shapes else "not there"

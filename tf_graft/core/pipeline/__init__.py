@@ -1,0 +1,1 @@
+"""A gradient's way into the variables, stage by stage; `engine` calls the others."""

@@ -1,0 +1,93 @@
+"""Exponential moving averages of the weights, at a cost that follows the touched rows.
+
+    a_t = m a_{t-1} + (1 - m) w_t,    m = 0 at the first step
+
+A row that no gradient touches has constant weights, so its average after k idle steps is
+`w + m^k (a - w)`. Each row remembers the step its average was brought up to; the idle steps are
+made up for when the row is touched next, and for all rows before the averages are read. What has
+never been averaged has its weights as its average.
+"""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tf_graft.core.places import replicas
+from tf_graft.core.state import write
+from tf_graft.core.state.parameters import Parameter
+from tf_graft.core.state.slots import COUNTS, Slot
+from tf_graft.core.state.write import Part, Rows, Whole
+
+SLOTS = {
+    "average": Slot(),
+    "average_step": Slot(shape="rows", dtype="int64", within=COUNTS),
+}
+
+
+def catch_up(
+    parameters: Sequence[Parameter], parts: Sequence[Part], step: tf.Tensor, momentum: float
+) -> None:
+    """Makes up for idle steps: the touched averages become those of step number `step`."""
+    whole = []
+    for parameter, part in zip(parameters, parts, strict=True):
+        if isinstance(part, Rows):
+            _catch_up(parameter, part, step, momentum)
+        else:
+            whole.append(parameter)
+    if whole:  # idle only after row-sparse steps, or steps without a gradient
+        oldest = [tf.reduce_min(replicas.local(p.state["average_step"])) for p in whole]
+
+        def catch_up_all() -> None:
+            for parameter in whole:
+                _catch_up(parameter, Whole(), step, momentum)
+
+        # before the first update there is nothing to make up for, but no average either
+        behind = tf.reduce_min(tf.stack(oldest)) < tf.maximum(step, 1)
+        tf.cond(behind, catch_up_all, lambda: None)
+
+
+def update(
+    parameters: Sequence[Parameter],
+    parts: Sequence[Part],
+    step: tf.Tensor,
+    momentum: float,
+    in_place: bool,
+) -> None:
+    """Averages the weights just written at step number `step` into the touched averages.
+
+    Args:
+        parameters: the variables.
+        parts: the touched part of each.
+        step: the number of the update.
+        momentum: how much of an average is kept.
+        in_place: whether in-place kernels can update the averages; bit for bit the same.
+    """
+    for parameter, part in zip(parameters, parts, strict=True):
+        average = replicas.local(parameter.state["average"])
+        weights = parameter.read(part)
+        kept = tf.constant(momentum, weights.dtype) * tf.cast(step > 1, weights.dtype)
+        if in_place and isinstance(part, Whole):
+            part.write(average, kept * part.read(average))
+            write.add_product(average, 1 - kept, weights)
+        else:
+            part.write(average, kept * part.read(average) + (1 - kept) * weights)
+        _stamp(parameter, part, step)
+
+
+def _catch_up(parameter: Parameter, part: Part, step: tf.Tensor, momentum: float) -> None:
+    average = replicas.local(parameter.state["average"])
+    stamp = part.read(replicas.local(parameter.state["average_step"]))
+    weights = parameter.read(part)
+    last = tf.reshape(stamp, [-1] + [1] * (weights.shape.rank - 1)) if weights.shape.rank else stamp
+    idle = tf.cast(step - last, weights.dtype)
+    stale = part.read(average)
+    fresh = weights + tf.pow(tf.constant(momentum, weights.dtype), idle) * (stale - weights)
+    never = last == 0
+    fresh = tf.where(never, weights, fresh)
+    part.write(average, tf.where((idle > 0) | never, fresh, stale))
+    _stamp(parameter, part, step)
+
+
+def _stamp(parameter: Parameter, part: Part, step: tf.Tensor) -> None:
+    stamp = replicas.local(parameter.state["average_step"])
+    part.write(stamp, tf.zeros_like(part.read(stamp)) + step)

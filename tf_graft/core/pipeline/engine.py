@@ -1,0 +1,207 @@
+"""A gradient's way into the variables: to be read from top to bottom."""
+
+import contextlib
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow as tf
+
+from tf_graft.core import keras_contract
+from tf_graft.core.arguments.options import Options
+from tf_graft.core.pipeline import accumulation, averaging, clipping, judge
+from tf_graft.core.pipeline.exchange import Exchange
+from tf_graft.core.pipeline.scale import Scaling
+from tf_graft.core.pipeline.update import Update
+from tf_graft.core.pipeline.writer import Writer
+from tf_graft.core.places import replicas
+from tf_graft.core.state import write
+from tf_graft.core.state.algorithm import Algorithm, Watcher
+from tf_graft.core.state.optimizer_state import OptimizerState, nothing
+from tf_graft.core.state.parameters import Parameter
+from tf_graft.core.state.write import Part, Whole
+from tf_graft.core.tensors import numerics, rows
+from tf_graft.core.types import Gradient, MaskedGradient, Scalar
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The pipeline, in each replica's own context.
+
+    Args:
+        owner: the class name that messages show.
+        algorithm: proposes the steps.
+        options: the common arguments.
+        state: the variables.
+        scaling: what the loss was multiplied by.
+        exchange: what replicas tell each other.
+        watcher: a callback that receives each update's gradients.
+    """
+
+    owner: str
+    algorithm: Algorithm
+    options: Options
+    state: OptimizerState
+    scaling: Scaling = field(default_factory=Scaling)
+    exchange: Exchange = field(default_factory=Exchange)
+    watcher: Watcher | None = None
+
+    @tf.autograph.experimental.do_not_convert
+    def receive(
+        self, gradients: list[Any], parameters: list[Parameter], summed: bool, method: str = "apply"
+    ) -> None:
+        """Aggregates, coalesces and judges gradients; the rest of the pipeline follows.
+
+        Each gradient is divided by the loss scale only where it is read next, while it is in the
+        processor's caches, and not in a pass of its own.
+
+        Args:
+            gradients: as this replica was given them, times the loss scale.
+            parameters: the variables that they are for.
+            summed: whether they are summed over the replicas already.
+            method: the method that was called, for messages.
+        """
+        options, where = self.options, f"{self.owner}.{method}"
+        self.exchange.begin()
+        gradients = in_precision(gradients, parameters)
+        gradients = gradients if summed else self.exchange.aggregate(gradients, parameters)
+        with self._coalesced(gradients, parameters) as ready:
+            scale = self.scaling.divisor()
+            ready = self.scaling.penalized(ready, parameters, scale)
+            update = Update(ready, parameters, scale, self.state.rates(self.algorithm))
+            update, checks = judge.judged(update, options, where)
+            with tf.control_dependencies(checks):
+                self.exchange.received(update)
+                self._accumulate(update)
+
+    @contextlib.contextmanager
+    def _coalesced(
+        self, gradients: list[Any], parameters: list[Parameter]
+    ) -> Iterator[list[Gradient]]:
+        """Gradients with each row once, dense where they are to act so, laid out as the slots.
+
+        Later operations run only after every row index is checked.
+        """
+        both = list(zip(gradients, parameters, strict=True))
+        on_mesh, sparse = self.state.mesh is not None, self.options.sparse
+        each = [rows.range_checks(self.owner, g, p.path, p.rows, on_mesh) for g, p in both]
+        once = [(rows.coalesced(g, p.rows, masked=on_mesh), p) for g, p in both]
+        with tf.control_dependencies(list(itertools.chain.from_iterable(each))):
+            yield [
+                p.aligned(
+                    rows.densify(g, p.rows)
+                    if numerics.row_sparse(g) and self.algorithm.acts_dense(p.path, sparse)
+                    else g
+                )
+                for g, p in once
+            ]
+        for gradient, parameter in both:
+            if numerics.row_sparse(gradient):
+                self.state.release(parameter)
+
+    def _accumulate(self, update: Update) -> None:
+        """Adds gradients up, and makes an update of the sums at the last micro-step.
+
+        Without accumulation every call makes an update. The sums are divided by the number of
+        steps later, where they are read.
+        """
+        steps = self.options.gradient_accumulation_steps
+        if not steps:
+            self._decide(update)
+            return
+        both = list(zip(update.gradients, update.parameters, strict=True))
+
+        def add() -> None:
+            for gradient, parameter in both:
+                accumulation.add(numerics.divided(gradient, update.scale), parameter)
+
+        self.state.either(update.finite, add, lambda: self._count("spoiled_micro_steps"))
+
+        def decide() -> None:
+            sums = [accumulation.take(g, p) for g, p in both]
+            finite = None if update.finite is None else self._unspoiled()
+            self._decide(update._replace(gradients=sums, scale=steps, finite=finite, square=None))
+
+        self._count("micro_steps")
+        last = tf.equal(self.state.count("micro_steps") % steps, 0)
+        self.state.either(last, decide, nothing)
+
+    def _unspoiled(self) -> tf.Tensor:
+        """Whether every micro-step since the last update could be added; forgets the others."""
+        result = tf.equal(self.state.count("spoiled_micro_steps"), 0)
+        write.put(self.state.counters["spoiled_micro_steps"], tf.constant(0, tf.int64))
+        return result
+
+    def _decide(self, update: Update) -> None:
+        """Applies or skips an update, and tells the watcher, the loss scale and the exchange."""
+        if self.watcher is not None:
+            self.watcher(update.unscaled(), update.parameters)
+        self.scaling.judged(update)
+        self.state.either(
+            update.finite, lambda: self._apply(update), lambda: self._count("skipped_steps")
+        )
+        self.exchange.meet(update)
+
+    def _apply(self, update: Update) -> None:
+        """Clips, proposes, writes, averages and counts an update."""
+        options, parameters, done = self.options, update.parameters, self.state.updates()
+        parts = [_averaged_part(g, p) for g, p in zip(update.gradients, parameters, strict=True)]
+        if options.use_ema:
+            averaging.catch_up(parameters, parts, done, options.ema_momentum)
+        if any(clip is not None for clip in options.clips):
+            update = clipping.clipped(update, *options.clips)
+        self._write(update)
+        if options.use_ema:
+            in_place = self.state.takes_kernels
+            averaging.update(parameters, parts, done + 1, options.ema_momentum, in_place)
+            self._overwrite_when_due(done + 1)
+        self._count("iteration")
+
+    def _write(self, update: Update) -> None:
+        compiles = self.options.jit_compile is True and self.state.compiles
+        writer = Writer(self.algorithm, compiles, self.state.takes_kernels)
+        writer.write(update, self.state.updates() + 1, self.state.shared)
+
+    def _count(self, role: str) -> None:
+        write.add(self.state.counters[role], keras_contract.opaque(1))
+
+    def update_alone(
+        self, gradients: list[Any], parameters: list[Parameter], rates: Mapping[str, Scalar]
+    ) -> None:
+        """Writes steps at given rates, with nothing before it and nothing after it."""
+        gradients = in_precision(gradients, parameters)
+        with self._coalesced(gradients, parameters) as ready:
+            self._write(Update(ready, parameters, None, rates))
+
+    def _overwrite_when_due(self, step: tf.Tensor) -> None:
+        frequency = self.options.ema_overwrite_frequency
+        if frequency:
+            everything = list(self.state.parameters)
+            due = tf.equal(step % frequency, 0)
+            self.state.either(due, lambda: self.overwrite(everything, step), nothing)
+
+    def overwrite(self, parameters: list[Parameter], step: tf.Tensor | None = None) -> None:
+        """Gives variables their averages as of an update: the last one when None."""
+        self.synchronize(parameters, step)
+        for parameter in parameters:
+            average = replicas.local(parameter.state["average"])
+            parameter.replace(tf.convert_to_tensor(average))
+
+    def synchronize(self, parameters: list[Parameter], step: tf.Tensor | None = None) -> None:
+        """Brings the averages of variables up to an update: the last one when None."""
+        step = self.state.updates() if step is None else step
+        whole: list[Part] = [Whole()] * len(parameters)
+        averaging.catch_up(parameters, whole, step, self.options.ema_momentum)
+
+
+def in_precision(gradients: list[Any], parameters: list[Parameter]) -> list[Any]:
+    """The gradients in the precision of the update, before anything is summed in a lower one."""
+    return [numerics.cast(g, p.dtype) for g, p in zip(gradients, parameters, strict=True)]
+
+
+def _averaged_part(gradient: Gradient, parameter: Parameter) -> Part:
+    """A masked gradient's average is taken of the whole variable: a mask would save nothing."""
+    if isinstance(gradient, MaskedGradient):
+        return Whole()
+    return write.part_of(gradient, parameter.rows)

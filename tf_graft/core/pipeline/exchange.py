@@ -1,0 +1,30 @@
+"""What replicas tell each other about an update."""
+
+from collections.abc import Sequence
+
+from tf_graft.core.pipeline.update import Update
+from tf_graft.core.places import replicas
+from tf_graft.core.state.parameters import Parameter
+from tf_graft.core.types import Gradient
+
+
+class Exchange:
+    """Gradients are summed over the replicas, so that all of them make the same update.
+
+    Every method is called in each replica's context, on all replicas alike.
+    """
+
+    def begin(self) -> None:
+        """Called first, before the gradients are looked at."""
+
+    def aggregate(
+        self, gradients: Sequence[Gradient], parameters: Sequence[Parameter]
+    ) -> list[Gradient]:
+        """The gradients to act on, from those that this replica was given."""
+        return replicas.summed(gradients, [p.rows for p in parameters])
+
+    def received(self, update: Update) -> None:
+        """Called with each update once it is judged, before accumulation and clipping."""
+
+    def meet(self, update: Update) -> None:
+        """Called after each update, and after each that was skipped."""

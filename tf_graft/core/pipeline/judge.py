@@ -1,0 +1,133 @@
+"""Whether an update can be made: the one place that judges gradients and learning rates."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_graft.core import keras_contract
+from tf_graft.core.arguments.options import Options
+from tf_graft.core.pipeline.update import Update
+from tf_graft.core.tensors import numerics
+
+
+def judged(update: Update, options: Options, where: str) -> tuple[Update, list[tf.Operation]]:
+    """The update with its verdict, which may have it skipped; or assertions, which may raise.
+
+    Args:
+        update: as received.
+        options: say what becomes of it, and how its gradients will be clipped.
+        where: class and method, for the message of an assertion.
+    """
+    if applies(options.nonfinite):
+        return update, []
+    values = [numerics.values(gradient) for gradient in update.gradients]
+    clipped = any(clip is not None and clip <= LARGEST_CLIP for clip in options.clips)
+    if clipped and options.global_clipnorm is not None and update.scale is None:  # its norm tells
+        update = update._replace(square=numerics.square(values))
+    gradients_serve = in_range(values, update.scale, clipped, update.square)
+    rates_serve = tf.reduce_all([_serves(rate) for rate in update.rates.values()])
+    if skips(options.nonfinite):
+        return update._replace(finite=gradients_serve & rates_serve), []
+    if keras_contract.in_xla():
+        raise ValueError(
+            f"{where.partition('.')[0]}(nonfinite='raise'): compiled by XLA nothing can be raised; "
+            "use 'skip'."
+        )
+    messages = {
+        "a gradient is not finite, or too large to be squared": gradients_serve,
+        "a learning rate is negative or not finite": rates_serve,
+    }
+    said = {f"{where}: {what}; nothing was changed.": ok for what, ok in messages.items()}
+    return update, _assertions(said)
+
+
+def _assertions(messages: dict[str, tf.Tensor]) -> list[tf.Operation]:
+    """What raises a message unless its condition holds; eagerly it is raised at once."""
+    if not tf.executing_eagerly():
+        return [tf.debugging.Assert(holds, [message]) for message, holds in messages.items()]
+    for message, holds in messages.items():
+        if not holds:
+            raise tf.errors.InvalidArgumentError(None, None, message)
+    return []
+
+
+def skips(nonfinite: str) -> bool:
+    """Whether an update that cannot be made is skipped."""
+    return nonfinite == "skip"
+
+
+def applies(nonfinite: str) -> bool:
+    """Whether such an update is made all the same, so that state may be not finite."""
+    return nonfinite == "apply"
+
+
+def in_range(
+    tensors: Sequence[tf.Tensor],
+    divisor: Any = None,
+    clipped: bool = False,
+    square: tf.Tensor | None = None,
+) -> tf.Tensor:
+    """Whether gradients can be applied, a boolean scalar: their sum of squares is in range.
+
+    The check costs one pass over the gradients. The sum of the squares of all entries, each divided
+    by `divisor`, must be at most `_largest_square`; an infinite or NaN entry makes the sum infinite
+    or NaN, which is not. Gradients that will be clipped need only be finite, so if their sum
+    overflows, every entry is checked by itself.
+
+    Args:
+        tensors: the values of the gradients.
+        divisor: the loss scale, by which they are still to be divided; None for none.
+        clipped: whether the gradients will be clipped.
+        square: the sum of squares, if it is known already; it saves the pass.
+    """
+    if square is not None:
+        fits = tf.math.is_finite(square)
+    else:
+        fits = numerics.divided(numerics.divided(_share(tensors), divisor), divisor) <= 1
+    if divisor is None and not clipped:
+        return fits
+
+    def exactly() -> tf.Tensor:
+        quotients = [numerics.divided(x, divisor) for x in tensors]
+        if not clipped:
+            return _share(quotients) <= 1
+        return tf.reduce_all([tf.reduce_all(tf.math.is_finite(x)) for x in quotients])
+
+    return tf.cond(fits, lambda: tf.constant(True), exactly)
+
+
+def _share(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The sum of squares as a share of the largest allowed, a float32 scalar."""
+    shares = []
+    for dtype in dict.fromkeys(x.dtype for x in tensors):
+        total = _squares([x for x in tensors if x.dtype == dtype])
+        shares.append(tf.cast(total * (1 / _largest_square(dtype)), tf.float32))
+    return tf.add_n(shares)
+
+
+def _squares(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The sum of squares of tensors of one dtype, a scalar."""
+    if keras_contract.in_xla():
+        return tf.add_n([numerics.lane_squares(x) for x in tensors])
+    return numerics.square(tensors)
+
+
+def _largest_square(dtype: tf.DType) -> float:
+    """2^102 in float32, 2^969 in float64: what can be added up forever without an overflow.
+
+    A sum that is 2^(digits + 1) times what is added to it no longer grows, and that is finite.
+    """
+    info = np.finfo(dtype.as_numpy_dtype)
+    return 2.0 ** (int(info.maxexp) - int(info.nmant) - 3)
+
+
+# Clipped to this or less, entry by entry or as norms, 2^30 entries together stay in range.
+LARGEST_CLIP = 2.0**36
+
+
+def _serves(rate: Any) -> tf.Tensor:
+    rate = tf.cast(tf.convert_to_tensor(rate), tf.float32)
+    return (rate >= 0) & (rate < math.inf)

@@ -1,0 +1,1 @@
+"""Where variables live: replicas, TPUs, meshes, and what is read and summed there."""

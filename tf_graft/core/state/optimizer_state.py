@@ -1,0 +1,77 @@
+"""Every variable of an optimizer, and how the engine reads and branches on them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import keras
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+from tf_graft.core import keras_contract
+from tf_graft.core.places import replicas
+from tf_graft.core.state.algorithm import Algorithm
+from tf_graft.core.state.parameters import Parameter, Parameters
+from tf_graft.core.tensors import rows
+from tf_graft.core.types import Scalar
+
+
+@dataclass(frozen=True)
+class OptimizerState:
+    """Every variable of an optimizer.
+
+    Args:
+        parameters: the model's variables, each with its slots and the engine's.
+        shared: the slots that are not of one variable, by role.
+        counters: by role; `skipped_steps`, `micro_steps` and so on.
+        done: the name of the counter of the updates that bias corrections see.
+        mesh: where all of them live, if that is on a mesh.
+    """
+
+    parameters: Parameters
+    shared: Mapping[str, keras.Variable]
+    counters: Mapping[str, keras.Variable]
+    done: str = "iteration"
+    mesh: dtensor.Mesh | None = None
+
+    compiles = True  # whether steps can be compiled by XLA on their own
+
+    @property
+    def takes_kernels(self) -> bool:
+        """Whether in-place kernels update the variables: not on meshes, nor in XLA."""
+        return self.mesh is None and not keras_contract.in_xla()
+
+    def count(self, role: str) -> tf.Tensor:
+        """A counter, as the calling replica sees it."""
+        return tf.convert_to_tensor(replicas.local(self.counters[role]))
+
+    def updates(self) -> tf.Tensor:
+        """How many updates have been made."""
+        return self.count(self.done)
+
+    def rates(self, algorithm: Algorithm) -> Mapping[str, Scalar]:
+        """The learning rates of the next update, by role."""
+        return algorithm.rates()
+
+    def either(
+        self, condition: tf.Tensor | None, then: Callable[[], None], other: Callable[[], None]
+    ) -> None:
+        """Runs one of two functions that write variables: the first where there is no condition."""
+        if condition is None:
+            then()
+        else:
+            self.branch(condition, then, other)
+
+    def branch(
+        self, condition: tf.Tensor, then: Callable[[], None], other: Callable[[], None]
+    ) -> None:
+        """Runs one of two functions that write variables."""
+        tf.cond(condition, then, other)
+
+    def release(self, parameter: Parameter) -> None:
+        """Has later reads of a variable share its memory again, after rows of it were written."""
+        if self.mesh is None:
+            rows.share(replicas.local(parameter.variable))
+
+
+def nothing() -> None:
+    """Does nothing."""

@@ -1,0 +1,177 @@
+"""The model variables an optimizer was built for, each with all that is remembered about it."""
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import keras
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+from tf_graft.core.places import replicas
+from tf_graft.core.state import slots
+from tf_graft.core.state.write import Part, Whole
+from tf_graft.core.tensors import numerics
+from tf_graft.core.types import Gradient
+
+G = TypeVar("G", bound=Gradient)
+
+
+@dataclass(frozen=True, eq=False)
+class Parameter:
+    """One model variable.
+
+    Attributes:
+        variable: the variable as the caller gave it (`keras.Variable` or `tf.Variable`).
+        path: its path, such as `dense/kernel`: unique within the optimizer.
+        slots: the algorithm's state, by role.
+        state: the engine's state, by role (`master`, `average`, `gradient_accumulator` ...).
+    """
+
+    variable: Any
+    path: str
+    slots: dict[str, keras.Variable]
+    state: dict[str, keras.Variable]
+
+    @property
+    def rows(self) -> int:
+        """The length of its first dimension; 0 for a scalar."""
+        return self.variable.shape[0] if len(self.variable.shape) else 0
+
+    @property
+    def dtype(self) -> tf.DType:
+        """The precision its update is computed in."""
+        return numerics.compute_dtype(tf.as_dtype(self.variable.dtype))
+
+    def read(self, part: Part) -> tf.Tensor:
+        """The touched weights, in the precision of the update.
+
+        The variable is the truth; for half precision the master adds the bits below it, as long
+        as the two agree (they do not after weights were loaded).
+        """
+        weights = self.aligned(part.read(replicas.local(self.variable)))
+        if not self.has_master:
+            return weights
+        master = part.read(replicas.local(self.state["master"]))
+        agrees = tf.equal(tf.saturate_cast(master, weights.dtype), weights)
+        return tf.where(agrees, master, tf.cast(weights, master.dtype))
+
+    def aligned(self, gradient: G) -> G:
+        """A gradient, or weights, laid out as the slots: each device of a mesh has its share."""
+        own, share = slots.layout_of(self.variable), slots.slot_layout_of(self.variable)
+        if own == share:
+            return gradient
+        whole = dtensor.relayout(numerics.values(gradient), own)  # or the model would be divided so
+        return numerics.like(gradient, dtensor.relayout(whole, share))
+
+    @property
+    def has_master(self) -> bool:
+        """Whether the bits below half precision are kept, in a variable of the engine's."""
+        return "master" in self.state
+
+    @property
+    def precise(self) -> tf.Variable:
+        """The calling replica's variable that steps are added to, the master if there is one."""
+        return replicas.local(self.state.get("master", self.variable))
+
+    def moved(self) -> Any:
+        """An operation that comes after what has moved all of it so far; None eagerly."""
+        return None if tf.executing_eagerly() else tf.convert_to_tensor(self.precise).op
+
+    def agrees(self) -> tf.Tensor:
+        """Whether the variable is what its master is rounded to: then `read` gives the master.
+
+        An infinity agrees here with a master that is out of range, which saves a pass.
+        """
+        weights = replicas.local(self.variable)
+        return tf.reduce_all(tf.equal(tf.cast(self.precise, weights.dtype), weights))
+
+    def reconcile(self) -> None:
+        """Gives the master what `read` gives."""
+        whole = Whole()
+        whole.write(self.precise, self.read(whole))
+
+    def round(self) -> None:
+        """Gives the variable what its master, if there is one, is rounded to."""
+        if self.has_master:
+            variable = replicas.local(self.variable)
+            Whole().write(variable, tf.saturate_cast(self.precise, variable.dtype))
+
+    def move(self, part: Part, weights: tf.Tensor, step: tf.Tensor) -> Any:
+        """Adds a step to the touched weights, whose present value is `weights`.
+
+        Returns:
+            The operation that does so for a whole variable; None eagerly.
+        """
+        variable = replicas.local(self.variable)
+        if not self.has_master:
+            return part.add(variable, step)
+        moved = weights + step
+        part.write(replicas.local(self.state["master"]), moved)
+        return part.write(variable, tf.saturate_cast(moved, variable.dtype))
+
+    def replace(self, weights: tf.Tensor, part: Part | None = None) -> None:
+        """Replaces the whole variable, or a part of it."""
+        part = part or Whole()
+        variable = replicas.local(self.variable)
+        part.write(variable, tf.saturate_cast(weights, variable.dtype))
+        if self.has_master:
+            part.write(replicas.local(self.state["master"]), weights)
+
+
+class Parameters:
+    """The parameters in the order they were built in, found by the variable's key."""
+
+    def __init__(self, by_key: dict[Any, Parameter]):
+        self._by_key = by_key
+
+    def __iter__(self) -> Iterator[Parameter]:
+        return iter(self._by_key.values())
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def get(self, key: Any) -> Parameter | None:
+        """The parameter of the variable with that key, if there is one."""
+        return self._by_key.get(key)
+
+    def refuse_others(self, owner: str, keys: Sequence[Any]) -> None:
+        """Refuses variables that these are not of.
+
+        Raises:
+            ValueError: the optimizer was built for others.
+        """
+        if any(key not in self._by_key for key in keys):
+            raise ValueError(
+                f"{owner}: it was built for other variables; make a new optimizer for these."
+            )
+
+
+def paths(variables: Sequence[Any]) -> list[str]:
+    """One distinct path per variable: equal names are told apart by a number, in order."""
+    given = [getattr(v, "path", None) or re.sub(r":\d+$", "", v.name) for v in variables]
+    distinct = set(given)
+    free = {path: _numbered(path, distinct) for path in distinct}
+    return [next(free[path]) for path in given]
+
+
+def _numbered(path: str, given: Set[str]) -> Iterator[str]:
+    """The path, and then the path with each number that makes it none of those given."""
+    yield path
+    numbered = (f"{path}_{count}" for count in itertools.count(1))
+    yield from (name for name in numbered if name not in given)
+
+
+def reconcile(parameters: Sequence[Parameter]) -> None:
+    """Gives the masters the values of variables that were assigned from outside, if any was."""
+    with_masters = [p for p in parameters if p.has_master]
+    if with_masters:
+        agree = tf.reduce_all([p.agrees() for p in with_masters])
+
+        def each() -> None:
+            for parameter in with_masters:
+                parameter.reconcile()
+
+        tf.cond(agree, lambda: None, each)

@@ -1,0 +1,193 @@
+"""What an optimizer remembers, and where: name, shape, precision, layout."""
+
+import contextlib
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+from tf_graft.core import keras_contract
+from tf_graft.core.places import mesh_storage, replicas
+from tf_graft.core.state.write import Part, Whole
+
+SHAPES = ("variable", "rows", "scalar")
+NOT_NEGATIVE = (0.0, math.inf)
+COUNTS = (0.0, 2.0**40)  # no run goes on for so long: 35 years of a thousand steps a second
+
+
+class Slot(NamedTuple):
+    """One thing an optimizer remembers for each variable.
+
+    With a row-sparse gradient, `step` gets the touched rows of a slot whose first dimension is as
+    long as the variable's, and all of any other slot. (A square variable has as many columns as
+    rows: for a slot of them `whole` must be True.)
+
+    On a mesh a dimension is laid out as the variable's dimension that it is taken from, or, with
+    `distribute(..., shard_slots=True)`, as that of its share; a dimension that a function computes
+    is not divided. So `lambda shape: shape[1:]` follows the columns, and
+    `lambda shape: (shape[0], shape[0])` is divided by its rows.
+
+    Args:
+        fill: what it is filled with at the start: a number, or a function of the model variable
+            that returns a tensor of the slot's shape.
+        shape: `"variable"` for the variable's shape, `"rows"` for one entry a row, `"scalar"`; a
+            shape of its own; or a function of the variable's shape that returns the slot's.
+        dtype: its dtype; None for the precision that the variable's update is computed in.
+        within: the least and the largest value that it can have: others are not loaded.
+
+    Example:
+        >>> columns = Slot(shape=lambda shape: shape[1:])
+        >>> columns.shape_for(tf.Variable(tf.zeros([4, 3])))
+        (3,)
+    """
+
+    fill: float | Callable[[Any], tf.Tensor] = 0.0
+    shape: (
+        Literal["variable", "rows", "scalar"]
+        | tuple[int, ...]
+        | Callable[[tuple[int, ...]], tuple[int, ...]]
+    ) = "variable"
+    dtype: str | None = None
+    within: tuple[float, float] = (-math.inf, math.inf)
+
+    def shape_for(self, variable: Any) -> tuple[int, ...]:
+        """The slot's shape for a model variable; for none, a scalar's if it has none of its own.
+
+        An entry that is taken from the variable's shape is a `Dimension`.
+        """
+        if isinstance(self.shape, tuple):
+            return self.shape
+        shape = () if variable is None else dimensions(variable)
+        if callable(self.shape):
+            return self.shape(shape)
+        return {"variable": shape, "rows": shape[:1], "scalar": ()}[self.shape]
+
+
+class Dimension(int):
+    """The length of one dimension of a model variable; what is computed from it is a plain `int`.
+
+    Attributes:
+        axis: which dimension it is.
+    """
+
+    axis: int
+
+
+def dimensions(variable: Any) -> tuple[Dimension, ...]:
+    """A variable's shape, of which each entry knows its axis."""
+    shape = tuple(map(Dimension, variable.shape))
+    for axis, dimension in enumerate(shape):
+        dimension.axis = axis
+    return shape
+
+
+def create(
+    scope: Sequence[str],
+    name: str,
+    slot: Slot,
+    dtype: str,
+    variable: Any = None,
+    mesh: dtensor.Mesh | None = None,
+) -> keras.Variable:
+    """A variable of the optimizer's own, named `scope/.../name`.
+
+    It is placed beside the model variable. With a mesh it lives there: see `Slot`.
+    """
+    full_name = "/".join([*scope, name])
+    scope, _, name = full_name.rpartition("/")
+    shape = slot.shape_for(variable)
+
+    def start(shape: tuple[int, ...], dtype: str) -> tf.Tensor:
+        """The first value; on a mesh one number for all entries, so that none is made whole."""
+        value = _filled(slot.fill, variable, shape if mesh is None else (), dtype)
+        if callable(slot.fill) and tuple(value.shape) != shape:
+            raise ValueError(
+                f"'{full_name}': its fill returns a tensor of shape {tuple(value.shape)}, and the "
+                f"slot has the shape {shape}."
+            )
+        return value
+
+    arguments = {
+        "initializer": start,
+        "shape": tuple(map(int, shape)),
+        "dtype": slot.dtype or dtype,
+        "trainable": False,
+        "name": name,
+    }
+    with contextlib.ExitStack() as scopes:
+        for part in scope.split("/"):
+            scopes.enter_context(keras.name_scope(part))
+        if mesh is None:
+            scopes.enter_context(replicas.beside(variable))
+            return keras_contract.OwnVariable(within=slot.within, **arguments)
+        return on_mesh(_layout(mesh, variable, shape), within=slot.within, **arguments)
+
+
+def on_mesh(layout: dtensor.Layout, **arguments: Any) -> keras.Variable:
+    """A `keras.Variable` with those arguments on a mesh."""
+    store = functools.partial(mesh_storage.filled, layout)
+    return keras_contract.StoredVariable(store=store, **arguments)
+
+
+def first(slot: Slot, variable: Any, dtype: tf.DType) -> tf.Tensor:
+    """What a slot is filled with at the start, as a tensor."""
+    shape = slot.shape_for(variable)
+    return _filled(slot.fill, variable, shape, slot.dtype or dtype.name)
+
+
+def refill(held: keras.Variable, slot: Slot, variable: Any, part: Part) -> None:
+    """Gives a part of the calling replica's copy of a slot what it was filled with at the start."""
+    kept = replicas.local(held)
+    if callable(slot.fill):
+        part = Whole()
+    start = _filled(slot.fill, variable, tf.shape(part.read(kept)), kept.dtype)
+    part.write(kept, start)
+
+
+def _filled(fill: Any, variable: Any, shape: tuple[int, ...], dtype: str) -> tf.Tensor:
+    if callable(fill):
+        return tf.cast(fill(variable), dtype)
+    return tf.fill(shape, np.asarray(fill, tf.as_dtype(dtype).as_numpy_dtype))
+
+
+def mesh_of(variables: Sequence[Any]) -> dtensor.Mesh | None:
+    """The mesh that the variables live on, if any of them is a `DVariable`."""
+    for variable in variables:
+        layout = layout_of(variable)
+        if layout is not None:
+            return layout.mesh
+    return None
+
+
+def layout_of(variable: Any) -> dtensor.Layout | None:
+    """A variable's layout on its mesh; None for an ordinary variable."""
+    raw = variable if isinstance(variable, tf.Variable) else variable.value
+    return raw.layout if isinstance(raw, dtensor.DVariable) else None
+
+
+def slot_layout_of(variable: Any) -> dtensor.Layout | None:
+    """The layout of what an optimizer keeps for a variable, and updates it in.
+
+    It is the variable's own, unless `tf_graft.dtensor.distribute` divided the slots further.
+    """
+    return getattr(keras_contract.storage(variable), "slot_layout", layout_of(variable))
+
+
+def _layout(mesh: dtensor.Mesh, variable: Any, shape: tuple[int, ...]) -> dtensor.Layout:
+    """Each dimension as the variable's that it is taken from; a mesh dimension divides once."""
+    like = None if variable is None else slot_layout_of(variable)
+    if like is None:
+        return dtensor.Layout.replicated(mesh, len(shape))
+    axes: list[int | None] = [getattr(length, "axis", None) for length in shape]
+    if axes.count(None) == len(axes) and shape == tuple(variable.shape)[: len(shape)]:
+        axes = list(range(len(shape)))
+    specs: list[str] = []
+    for axis in axes:
+        spec = dtensor.UNSHARDED if axis is None else like.sharding_specs[axis]
+        specs.append(dtensor.UNSHARDED if spec in specs else spec)
+    return dtensor.Layout(specs, mesh)

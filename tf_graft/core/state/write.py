@@ -1,0 +1,161 @@
+"""The one module that writes variables: all of one, or the rows that a gradient touches.
+
+`part_of` gives the engine one way to read and write a variable, whether the gradient touches all of
+it or some of its rows: so the cost of a step follows the touched rows. On a mesh rows cannot be
+scattered: there the whole variable is written under a mask.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+from tf_graft.core import keras_contract
+from tf_graft.core.places import replicas
+from tf_graft.core.tensors import numerics
+from tf_graft.core.types import MaskedGradient, UniqueRows
+
+
+def put(variable: Any, value: tf.Tensor) -> None:
+    """Gives the calling replica's copy of a variable a new value."""
+    replicas.local(variable).assign(value, read_value=False)
+
+
+def put_everywhere(variable: Any, value: Any) -> None:
+    """Gives every replica's copy of a variable a new value, from inside a replica too."""
+    for copy in replicas.copies(variable):
+        copy.assign(value)
+
+
+def snapshot(variables: Sequence[Any]) -> Callable[[], None]:
+    """Returns a function that gives variables the values they have now."""
+    before = [(variable, tf.convert_to_tensor(variable)) for variable in variables]
+
+    def put_back() -> None:
+        for variable, value in before:
+            put_everywhere(variable, value)
+
+    return put_back
+
+
+def add(variable: Any, value: Any) -> None:
+    """Adds to the calling replica's copy of a variable, in one atomic operation."""
+    replicas.local(variable).assign_add(value, read_value=False)
+
+
+def clear(variable: tf.Variable, part: "Part") -> None:
+    """Zeroes a part of a variable, in memory that can be added to."""
+    value = part.read(variable)
+    if isinstance(variable, dtensor.DVariable):
+        part.write(variable, tf.zeros_like(value))
+    else:
+        part.write(variable, tf.fill(tf.shape(value), numerics.zero(value.dtype)))
+
+
+def add_product(variable: tf.Variable, factor: tf.Tensor, x: tf.Tensor) -> None:
+    """Adds `factor * x` in one pass, by a kernel, which knows no meshes; not in XLA."""
+    tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=-factor, delta=x)
+
+
+class Whole:
+    """A dense gradient's part of a variable: all of it."""
+
+    touched = None
+
+    def read(self, variable: tf.Variable) -> tf.Tensor:
+        """The variable's value."""
+        return tf.convert_to_tensor(variable)
+
+    def write(self, variable: tf.Variable, value: tf.Tensor) -> Any:
+        """Replaces the variable's value; returns the operation, None eagerly."""
+        return variable.assign(value, read_value=False)
+
+    def add(self, variable: tf.Variable, delta: tf.Tensor) -> Any:
+        """Adds to the variable's value; returns the operation, None eagerly."""
+        return variable.assign_add(delta, read_value=False)
+
+
+class Rows:
+    """A row-sparse gradient's part: some rows of a variable, or all of one that has no rows.
+
+    Args:
+        indices: distinct rows, an int64 tensor of shape [k].
+        rows: how many rows the model variable has.
+    """
+
+    def __init__(self, indices: tf.Tensor, rows: int):
+        self.indices = indices
+        self.rows = rows
+
+    @property
+    def touched(self) -> tf.Tensor | None:
+        """Which of `indices` are rows of the variable; None if all are, as without XLA."""
+        return self.indices < self.rows if keras_contract.in_xla() else None
+
+    def read(self, variable: tf.Variable) -> tf.Tensor:
+        """The touched rows' values, of shape [k, ...]."""
+        rows = _has_rows(variable, self.rows)
+        if not rows:
+            return tf.convert_to_tensor(variable)
+        value, touched = tf.gather(variable, self.indices), self.touched
+        if touched is None:
+            return value
+        return numerics.where_rows(touched, value, tf.zeros_like(value))
+
+    def write(self, variable: tf.Variable, value: tf.Tensor) -> None:
+        """Replaces the touched rows' values."""
+        if _has_rows(variable, self.rows):
+            variable.scatter_update(tf.IndexedSlices(value, self.indices))
+        else:
+            variable.assign(value, read_value=False)
+
+    def add(self, variable: tf.Variable, delta: tf.Tensor) -> None:
+        """Adds to the touched rows' values."""
+        variable.scatter_add(tf.IndexedSlices(delta, self.indices))
+
+
+class Masked:
+    """The rows of a masked gradient: the others read as zero and are not changed.
+
+    Args:
+        mask: which rows are touched, booleans of shape [rows].
+        rows: how many rows the model variable has.
+    """
+
+    def __init__(self, mask: tf.Tensor, rows: int):
+        self.touched = mask
+        self.rows = rows
+
+    def read(self, variable: tf.Variable) -> tf.Tensor:
+        """The variable's value, zero in the other rows."""
+        value = tf.convert_to_tensor(variable)
+        rows = _has_rows(variable, self.rows)
+        return numerics.where_rows(self.touched, value, tf.zeros_like(value)) if rows else value
+
+    def write(self, variable: tf.Variable, value: tf.Tensor) -> None:
+        """Replaces the touched rows' values."""
+        if _has_rows(variable, self.rows):
+            value = numerics.where_rows(self.touched, value, tf.convert_to_tensor(variable))
+        variable.assign(value, read_value=False)
+
+    def add(self, variable: tf.Variable, delta: tf.Tensor) -> None:
+        """Adds to the touched rows' values."""
+        delta = numerics.where_rows(self.touched, delta, tf.zeros_like(delta))
+        variable.assign_add(delta, read_value=False)
+
+
+Part = Whole | Rows | Masked
+
+
+def part_of(gradient: Any, rows: int) -> Part:
+    """The part of a variable with that many rows that a gradient touches, repeated rows summed."""
+    if isinstance(gradient, MaskedGradient):
+        return Masked(gradient.mask, rows)
+    if isinstance(gradient, UniqueRows):
+        return Rows(gradient.indices, rows)
+    return Whole()
+
+
+def _has_rows(variable: tf.Variable, rows: int) -> bool:
+    return variable.shape.rank > 0 and variable.shape[0] == rows

@@ -1,0 +1,1 @@
+"""Arithmetic on tensors and on the rows of row-sparse gradients."""

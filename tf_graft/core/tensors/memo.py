@@ -1,0 +1,45 @@
+"""What is the same for all variables of an update: computed once, not for each of them."""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+import tensorflow as tf
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_known: ContextVar[dict[Any, Any] | None] = ContextVar("known", default=None)
+
+
+@contextlib.contextmanager
+def for_one_update() -> Iterator[None]:
+    """The context in which `memoized` functions remember what they returned."""
+    token = _known.set({})
+    try:
+        yield
+    finally:
+        _known.reset(token)
+
+
+def memoized(compute: F) -> F:
+    """Makes a function return the same tensor for the same arguments within `for_one_update`.
+
+    Args:
+        compute: a function of tensors, which are the same if they are one object, and of plain
+            values, which are the same if they look alike.
+    """
+
+    @functools.wraps(compute)
+    def computed(*args: Any) -> Any:
+        known = _known.get()
+        if known is None:
+            return compute(*args)
+        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        key = (compute, id(graph), *(id(x) if tf.is_tensor(x) else repr(x) for x in args))
+        if key not in known:  # what is compared by `id` is kept, so that nothing else gets it
+            known[key] = compute(*args), graph, args
+        return known[key][0]
+
+    return computed  # type: ignore[return-value]

@@ -1,0 +1,179 @@
+"""Precision, finiteness and norms, for dense tensors and the values of row-sparse gradients."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+from tf_graft.core.tensors.memo import memoized
+from tf_graft.core.types import Gradient, MaskedGradient, Scalar, TensorLike, UniqueRows
+
+G = TypeVar("G", bound=Gradient)
+HALF = (tf.float16, tf.bfloat16)
+LANES = 16  # sums beside each other, for vector instructions
+FEW = 2**14  # of so few entries one sum is as fast, and compiled sooner
+
+
+def compute_dtype(dtype: tf.DType) -> tf.DType:
+    """The precision in which a variable's update is computed: never below float32."""
+    return tf.float32 if dtype in HALF else dtype
+
+
+def tensors(gradient: object) -> tf.Tensor | tf.IndexedSlices:
+    """The gradient, dense or row-sparse, with arrays and lists converted to tensors."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(tf.convert_to_tensor(gradient.values), _rows(gradient.indices))
+    return tf.convert_to_tensor(gradient)
+
+
+def _rows(indices: TensorLike) -> tf.Tensor:
+    if not tf.is_tensor(indices) and not np.size(indices):
+        return tf.zeros([0], tf.int64)
+    indices = tf.convert_to_tensor(indices)
+    narrow = indices.dtype.is_integer and indices.dtype != tf.int32
+    return tf.cast(indices, tf.int64) if narrow else indices
+
+
+def values(gradient: Gradient) -> tf.Tensor:
+    """The values of a gradient, dense or row-sparse."""
+    return gradient.values if row_sparse(gradient) else gradient
+
+
+def row_sparse(gradient: object) -> bool:
+    """Whether a gradient is row-sparse, in any form."""
+    return isinstance(gradient, tf.IndexedSlices | UniqueRows | MaskedGradient)
+
+
+def cast(gradient: G, dtype: tf.DType) -> G:
+    """The gradient in another precision, dense or row-sparse."""
+    return like(gradient, tf.cast(values(gradient), dtype))
+
+
+def divided(gradient: G, divisor: Scalar | None) -> G:
+    """`gradient / divisor`, dense or row-sparse, for a divisor other than zero; None means 1."""
+    if divisor is None:
+        return gradient
+    if tf.is_tensor(divisor):
+        divisor = tf.cast(divisor, values(gradient).dtype)
+    return like(gradient, quotient(values(gradient), divisor))
+
+
+def quotient(x: tf.Tensor, y: Scalar) -> tf.Tensor:
+    """`x / y` for y other than zero, bit for bit the same eagerly and in a `tf.function`.
+
+    In a `tf.function` TensorFlow rewrites a plain division by a constant or a root as a product
+    with a reciprocal, and reorders products with scalars.
+    """
+    return tf.math.divide_no_nan(x, y)
+
+
+def product(x: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
+    """`x * factor` for a scalar factor; zero where it is zero, even if `x` is infinite or NaN.
+
+    In a graph a plain product with a scalar would be regrouped with other products. Eagerly on a
+    mesh TensorFlow gives a zero factor the shape of a scalar, and fails.
+    """
+    if tf.executing_eagerly() and dtensor.is_dtensor(x):
+        factor = tf.ones_like(x) * factor
+    return tf.math.multiply_no_nan(x, factor)
+
+
+def like(gradient: G, new_values: tf.Tensor) -> G:
+    """`new_values` in the form of `gradient`, dense or row-sparse."""
+    if isinstance(gradient, UniqueRows | MaskedGradient):
+        return gradient._replace(values=new_values)  # type: ignore[return-value]
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(new_values, gradient.indices)
+    return new_values
+
+
+@memoized
+def zero(dtype: tf.DType) -> tf.Tensor:
+    """A scalar zero that TensorFlow does not know before it runs.
+
+    A tensor filled with a known number is made once, kept for good, and copied by every kernel that
+    is to change it; one filled with this is the kernel's own.
+    """
+    return tf.raw_ops.Empty(shape=[], dtype=dtype, init=True)
+
+
+def where_rows(rows: tf.Tensor, value: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+    """`value` in the rows that are true, elsewhere `other`, whose number of axes is known."""
+    return tf.where(tf.reshape(rows, [-1] + [1] * (other.shape.rank - 1)), value, other)
+
+
+def square(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The sum of the squares of all entries of all tensors: float64 if one is, else float32.
+
+    It takes one operation for each tensor; doubling the sum or its terms gives the same bits.
+    """
+    precision = tf.float64 if any(x.dtype == tf.float64 for x in tensors) else tf.float32
+    return 2.0 * tf.add_n([tf.cast(tf.nn.l2_loss(x), precision) for x in tensors])
+
+
+def norm(tensors: Sequence[tf.Tensor], total: tf.Tensor | None = None) -> tf.Tensor:
+    """The L2 norm over all entries of all tensors, a scalar: 0 if there is no entry.
+
+    If the sum of squares overflows although every entry is finite, it is computed again relative to
+    the largest entry. A NaN entry makes the norm NaN; otherwise an infinite one makes it infinite.
+    `total` is what `square` gives, if that is at hand.
+    """
+    total = square(tensors) if total is None else total
+    precision = total.dtype
+
+    def relative() -> tf.Tensor:
+        peaks = [tf.cast(tf.reduce_max(tf.abs(x)), precision) for x in tensors]
+        peak = tf.reduce_max(tf.stack(peaks))
+        ratios = [_sum_of_squares(tf.cast(x, precision) / peak) for x in tensors]
+        return tf.where(tf.math.is_finite(peak), peak * tf.sqrt(tf.add_n(ratios)), total)
+
+    return tf.cond(tf.math.is_finite(total), lambda: tf.sqrt(total), relative)
+
+
+def length(x: tf.Tensor) -> tf.Tensor:
+    """The L2 norm of one tensor in a single pass: cheap enough to take it of every variable.
+
+    In float32 it is zero below 1e-19 and infinite above 1e19, since the squares are.
+    """
+    return tf.sqrt(_sum_of_squares(x))
+
+
+def peak(x: tf.Tensor) -> tf.Tensor:
+    """The largest magnitude of a tensor, 0 if it is empty; makes no tensor of magnitudes."""
+    return tf.maximum(tf.maximum(tf.reduce_max(x), -tf.reduce_min(x)), 0)
+
+
+def _sum_of_squares(x: tf.Tensor) -> tf.Tensor:
+    return scalar(2.0, x.dtype) * tf.nn.l2_loss(x)
+
+
+def lane_squares(x: tf.Tensor) -> tf.Tensor:
+    """The sum of squares as XLA compiles it best: several sums beside each other, then their sum.
+
+    A loop over a single sum uses no vector instructions on a CPU.
+    """
+    flat = tf.reshape(x, [-1])
+    whole = (flat.shape[0] or 0) // LANES * LANES
+    if whole < FEW:
+        return _sum_of_squares(x)
+    lanes = [lane * lane for lane in tf.unstack(tf.reshape(flat[:whole], [LANES, -1]))]
+    while len(lanes) > 1:
+        lanes = [a + b for a, b in zip(lanes[::2], lanes[1::2], strict=True)]
+    return tf.reduce_sum(lanes[0]) + _sum_of_squares(flat[whole:])
+
+
+@memoized
+def scalar(value: float, dtype: tf.DType) -> tf.Tensor:
+    """A number as a tensor, one for all variables of an update."""
+    return tf.constant(value, dtype)
+
+
+@memoized
+def one_minus_power(beta: float, t: tf.Tensor) -> tf.Tensor:
+    """`1 - beta^t`, without the loss of half its digits at the first steps in float32.
+
+    `beta` is rounded to the precision of `t`, as it is in kernels, whose averages this corrects.
+    """
+    return -tf.math.expm1(t * tf.math.log(tf.constant(beta, t.dtype)))
