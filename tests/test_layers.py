@@ -158,9 +158,9 @@ def imports_from_above(place, text):
         return
     for module in imports(classes.parsed(text)):
         parts = module.split(".")
-        if parts[:2] == ["tf_graft", "core"] and len(parts) > 2:
-            if floor_of("/".join(parts[1:])) > floor_of(place):
-                yield f"{place} imports {module}, which stands above it"
+        of_core = parts[:2] == ["tf_graft", "core"] and len(parts) > 2
+        if of_core and floor_of("/".join(parts[1:])) > floor_of(place):
+            yield f"{place} imports {module}, which stands above it"
 
 
 def sideways_imports(place, text):

@@ -302,7 +302,6 @@ class Expected(NamedTuple):
     allowed: dict[str, np.ndarray]
     iterations: int
     skipped: int
-    state: Sequence[np.ndarray] = ()
     exact: dict[str, float] = {}  # noqa: RUF012 - never written to
 
 

@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from tf_graft.core.places import replicas
 from tf_graft.core.state import parameters, write
 from tf_graft.core.state.algorithm import Algorithm, Delegate
 from tf_graft.core.state.parameters import Parameter
-from tf_graft.core.state.point import Point
+from tf_graft.core.state.point import Point, Step
 from tf_graft.core.state.write import Part, Rows, Whole
 from tf_graft.core.tensors import memo, numerics
 from tf_graft.core.types import Gradient, Rates, Slots
@@ -68,7 +68,6 @@ class Writer:
     compiles: bool
     takes_kernels: bool
 
-    @memo.for_one_update()
     def write(self, update: Update, t: tf.Tensor, shared: Mapping[str, keras.Variable]) -> None:
         """Adds the steps of an update to its variables, and applies their constraints.
 
@@ -83,8 +82,9 @@ class Writer:
             )
             for dtype in dict.fromkeys(p.dtype for p in update.parameters)
         }
-        advanced = self._advanced(shared, update.rates, t)
-        self._write_steps(self._write_by_kernels(update, scalars), scalars, advanced)
+        with memo.for_one_update():
+            advanced = self._advanced(shared, update.rates, t)
+            self._write_steps(self._write_by_kernels(update, scalars), scalars, advanced)
         for parameter in update.parameters:
             if parameter.variable.constraint is not None:
                 parameter.replace(parameter.variable.constraint(parameter.read(Whole())))
@@ -139,35 +139,46 @@ class Writer:
         scalars: Mapping[tf.DType, Scalars],
         shared: Slots,
     ) -> None:
+        """Writes what the algorithm proposes: one variable after the other, if they are large."""
         both = list(zip(update.gradients, update.parameters, strict=True))
         parts = [write.part_of(g, p.rows) for g, p in both]
-
-        def point(gradient: Gradient, parameter: Parameter, part: Part) -> Point:
-            slots = {role: replicas.local(slot) for role, slot in parameter.slots.items()}
-            in_place = isinstance(part, Whole) and self._kernels_serve(parameter.has_master)
-            if not in_place:
-                slots = {role: part.read(slot) for role, slot in slots.items()}
-            g = numerics.values(numerics.divided(gradient, update.scale))
-            w = parameter.read(part)
-            rates, t = scalars[parameter.dtype]
-            s = {**slots, **shared}
-            return Point(parameter.path, g, w, s, dict(rates), t, in_place, part.touched)
-
-        points, given = itertools.tee(
-            point(g, p, part) for (g, p), part in zip(both, parts, strict=True)
-        )
-        compiled = self.compiles and not any(isinstance(part, Rows) for part in parts)
-        algorithm = self.algorithm
-        steps = iter(
-            algorithm.compiled_proposals(list(given)) if compiled else algorithm.proposals(given)
+        proposed = self._proposed(
+            (
+                self._point(numerics.divided(g, update.scale), p, part, scalars[p.dtype], shared)
+                for (g, p), part in zip(both, parts, strict=True)
+            ),
+            compiled=self.compiles and not any(isinstance(part, Rows) for part in parts),
         )
         turns = Turns()
-        for (_, p), part in zip(both, parts, strict=True):
-            with turns.of(p):
-                at, (d, slots) = next(points), next(steps)
-                turns.ends_with(p.move(part, at.w, d))
+        for parameter, part in zip(update.parameters, parts, strict=True):
+            with turns.of(parameter):
+                point, (d, slots) = next(proposed)
+                turns.ends_with(parameter.move(part, point.w, d))
                 for role, value in slots.items():
-                    part.write(replicas.local(p.slots[role]), value)
+                    part.write(replicas.local(parameter.slots[role]), value)
+
+    def _point(
+        self, gradient: Gradient, parameter: Parameter, part: Part, scalars: Scalars, shared: Slots
+    ) -> Point:
+        """What the algorithm is shown of a variable, or of its touched rows."""
+        slots = {role: replicas.local(slot) for role, slot in parameter.slots.items()}
+        in_place = isinstance(part, Whole) and self._kernels_serve(parameter.has_master)
+        if not in_place:
+            slots = {role: part.read(slot) for role, slot in slots.items()}
+        g, w, s = numerics.values(gradient), parameter.read(part), {**slots, **shared}
+        rates = dict(scalars.rates)
+        return Point(parameter.path, g, w, s, rates, scalars.t, in_place, part.touched)
+
+    def _proposed(self, points: Iterable[Point], compiled: bool) -> Iterator[tuple[Point, Step]]:
+        """Each point with the step from there.
+
+        Both are computed when they are asked for, so that what one large variable needs is freed
+        before the next; but all at once where XLA compiles the steps.
+        """
+        points, given = itertools.tee(points)
+        if compiled:
+            return zip(points, self.algorithm.compiled_proposals(list(given)), strict=True)
+        return zip(points, self.algorithm.proposals(given), strict=True)
 
 
 def _write_by_kernel(gradient: tf.Tensor, parameter: Parameter, by: Delegate, t: tf.Tensor) -> None:
