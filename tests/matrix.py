@@ -6,9 +6,10 @@
 Two parts: through a compiled Keras model, as users meet an optimizer, and through `apply` alone. A
 cell is the largest error of weights and averages after four steps, as a share of what is allowed:
 0.2 is a fifth of it. `no` is a refusal, whose reason is below the table. The tables show the worst
-option of each optimizer. The file, which `docs/guarantees.md` shows, has all of them; a part in it
-that is not computed now stays. With `--every 3` one cell in three is computed, which leaves out
-whole options of an optimizer; with `--run` those of one execution.
+option of each optimizer. The file, which `docs/guarantees.md` shows, has all of them, and the date
+of each column; parts and columns in it that are not computed now stay. So the whole can be computed
+in several goes, with `--run`, which computes the columns of one execution. With `--every 3` one
+cell in three is computed, which leaves out whole options of an optimizer.
 """
 
 import argparse
@@ -73,7 +74,7 @@ class Part:
             if ONE_PART_HAS.get(name, through) == through and RUN_OF.get(name, name) in wanted
         ]
         self.runs = [run for run in wanted if run in {RUN_OF.get(c, c) for c in self.columns}]
-        self.cells = {}
+        self.cells, self.dates = {}, {}
         self.reasons = []
 
     def fill(self, run):
@@ -87,6 +88,7 @@ class Part:
             lines = []
         for line in lines:
             self.cells[line["sample"], line["option"], line["column"]] = line
+            self.dates[TITLES[line["column"]]] = results.machine()["date"]
         return f"through {self.through}, {run}: {time.monotonic() - began:.0f} s"
 
     @functools.cached_property
@@ -106,9 +108,7 @@ class Part:
 
     def right(self, cell):
         """Whether a cell is within what is allowed, or refused for a known reason."""
-        if isinstance(cell, str) and cell.startswith("no"):
-            return cells.known_refusal(self.reasons[int(cell.split()[1]) - 1])
-        return cell == "traced" or (isinstance(cell, float) and cell <= 1)
+        return right(cell, self.reasons)
 
     def row(self, name, option):
         return [self.cell(name, option, column) for column in self.columns]
@@ -131,18 +131,21 @@ class Part:
         return f"{max(numbers):.2f}" if numbers else found[0]
 
     def content(self):
-        """All there is to show of it."""
+        """All there is to show of the columns that were computed."""
+        columns = [column for column in self.columns if TITLES[column] in self.dates]
         return {
             "measured": results.machine(),
             "every": self.every,
-            "cells": self.count(),
-            "wrong": self.wrong(),
-            "columns": [TITLES[column] for column in self.columns],
+            "dates": self.dates,
+            "columns": [TITLES[column] for column in columns],
             "options": {name: cells.OPTIONS[name] for name in self.options},
             "optimizers": {
                 name: {
                     "allowed": model_rows.ROWS[name].rtol,
-                    "options": {option: self.row(name, option) for option in chosen},
+                    "options": {
+                        option: [self.cell(name, option, column) for column in columns]
+                        for option in chosen
+                    },
                 }
                 for name, chosen in self.wanted.items()
             },
@@ -162,10 +165,52 @@ class Part:
         yield ""
 
 
+def right(cell, reasons):
+    """Whether a cell is within what is allowed, or refused for a known reason."""
+    if isinstance(cell, str) and cell.startswith("no"):
+        return cells.known_refusal(reasons[int(cell.split()[1]) - 1])
+    return cell == "traced" or (isinstance(cell, float) and cell <= 1)
+
+
+def merged(before, now):
+    """The content of a part with the columns that only an earlier one has, if that has its rows."""
+    rows = {name: list(of["options"]) for name, of in now["optimizers"].items()}
+    if not before or rows != {n: list(of["options"]) for n, of in before["optimizers"].items()}:
+        before = {"columns": [], "dates": {}, "refusals": [], "optimizers": now["optimizers"]}
+    dates = before["dates"] | now["dates"]
+    columns = [title for title in TITLES.values() if title in dates]
+    reasons = list(dict.fromkeys([*now["refusals"], *before["refusals"]]))
+    result = now | {"dates": dates, "columns": columns, "refusals": reasons, "optimizers": {}}
+    for name, of in now["optimizers"].items():
+        options = {}
+        for option in of["options"]:
+            kept = {
+                title: cell
+                for part in (before, now)
+                for title, cell in columns_of(part, name, option, reasons).items()
+            }
+            options[option] = [kept[title] for title in columns]
+        result["optimizers"][name] = of | {"options": options}
+    found = [x for o in result["optimizers"].values() for row in o["options"].values() for x in row]
+    return result | {"cells": len(found), "wrong": sum(not right(x, reasons) for x in found)}
+
+
+def columns_of(part, name, option, reasons):
+    """The cells of a row by column, with the refusals numbered as in `reasons`."""
+    row = part["optimizers"][name]["options"][option] if part["columns"] else []
+    return {
+        title: f"no {reasons.index(part['refusals'][int(cell.split()[1]) - 1]) + 1}"
+        if isinstance(cell, str) and cell.startswith("no")
+        else cell
+        for title, cell in zip(part["columns"], row, strict=True)
+    }
+
+
 def save(path, parts):
-    """Writes parts into a file, beside those that it has; a row of cells is a line."""
+    """Writes parts into a file, beside what it has; a row of cells is a line."""
     content = json.loads(path.read_text()) if path.exists() else {}
-    content |= {part.through: part.content() for part in parts}
+    for part in parts:
+        content[part.through] = merged(content.get(part.through), part.content())
     text = json.dumps(dict(sorted(content.items())), indent=1)
     path.write_text(re.sub(r"\[[^\[\]{}]*\]", lambda row: " ".join(row[0].split()), text) + "\n")
 

@@ -22,6 +22,7 @@ def part():
         line = {"error": error, "refusal": refusal}
         part.cells["adam", option, column] = line
     part.columns = ["eager", "function"]
+    part.dates = {"eager": "2026-11-22", "function": "2026-11-22"}
     return part
 
 
@@ -47,11 +48,37 @@ def test_what_is_wrong_is_counted_and_shown(part, line, text):
     assert part.worst("adam", "eager") == text
 
 
-def test_the_file_keeps_the_other_part(part, tmp_path):
+def test_the_file_keeps_the_other_part_and_other_columns(part, tmp_path):
     path = tmp_path / "matrix.json"
     path.write_text('{"model": {"every": 3}}')
     matrix.save(path, [part])
+    assert '"plain": [ 0.123, "no 1" ]' in path.read_text()
+    later = matrix.Part("apply", ["adam"], options=["plain", "accumulation"])
+    later.columns = ["eager", "xla"]
+    refused = {"error": None, "refusal": "another reason"}
+    for option in later.options:
+        later.cells["adam", option, "eager"] = {"error": 0.25, "refusal": ""}
+        later.cells["adam", option, "xla"] = refused
+    later.dates = {"eager": "2026-11-23", "XLA": "2026-11-23"}
+    matrix.save(path, [later])
     content = json.loads(path.read_text())
     assert list(content) == ["apply", "model"]
-    assert content["apply"]["optimizers"]["adam"]["options"]["plain"] == [0.123, "no 1"]
-    assert '"plain": [ 0.123, "no 1" ]' in path.read_text()
+    part = content["apply"]
+    assert part["columns"] == ["eager", "function", "XLA"]
+    assert part["dates"]["function"] == "2026-11-22"
+    assert part["dates"]["eager"] == "2026-11-23"
+    assert part["optimizers"]["adam"]["options"]["plain"] == [0.25, "no 2", "no 1"]
+    assert part["refusals"] == ["another reason", KNOWN]
+    assert (part["cells"], part["wrong"]) == (6, 2)
+
+
+def test_other_rows_take_the_place_of_those_in_the_file(part, tmp_path):
+    path = tmp_path / "matrix.json"
+    matrix.save(path, [part])
+    other = matrix.Part("apply", ["adam"], options=["plain"])
+    other.columns = ["xla"]
+    other.cells["adam", "plain", "xla"] = {"error": 0.5, "refusal": ""}
+    other.dates = {"XLA": "2026-11-23"}
+    matrix.save(path, [other])
+    content = json.loads(path.read_text())["apply"]
+    assert (content["columns"], content["cells"]) == (["XLA"], 1)
