@@ -236,6 +236,60 @@ def test_the_update_is_named_that_is_not_finite():
     assert found.detail == "after update 5 weights are infinite or NaN"
 
 
+class AscendsLater(Right):
+    """Its second branch has the wrong sign."""
+
+    def step(self, g, w, s, lr, t):
+        return super().step(tf.where(t <= 10, g, -g), w, s, lr, t)
+
+
+class HalfSlot(Right):
+    def slots(self):
+        return {"momentum": tg.Slot(dtype="float16")}
+
+
+class ReadsValues(Right):
+    def step(self, g, w, s, lr, t):
+        return super().step(g * g.numpy().max(), w, s, lr, t)
+
+
+class DividesBySmall(Right):
+    """By what is zero, or nearly, as rounding has it."""
+
+    def step(self, g, w, s, lr, t):
+        nothing = tf.exp(g) - tf.exp(g / 2) * tf.exp(g / 2)
+        return super().step(g + tf.sign(nothing), w, s, lr, t)
+
+
+@pytest.mark.parametrize(
+    ("cls", "guarantee", "said"),
+    [
+        (Ascends, "descent", "a sum of squares rises .* is its sign that of -g?"),
+        (AscendsLater, "descent", "a sum of squares rises .* is its sign that of -g?"),
+        (HalfSlot, "purity", "the slot 'momentum' is float16, the weights are float32; tf.cast"),
+        (ReadsValues, "purity", r"use operations, not \.numpy\(\)"),
+        pytest.param(
+            *(DividesBySmall, "xla", "XLA rounds otherwise: does step take a sign"),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *(AveragesRows, "xla", "dense gradients agree, so step looks across rows"),
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_likely_cause(cls, guarantee, said):
+    found = checking.result_of(make(cls), GUARANTEES[guarantee])
+    assert found.result == "BROKEN", found
+    assert re.search(said, found.detail), found.detail
+
+
+def test_a_refused_optimizer_is_said_once(capsys):
+    with pytest.raises(AssertionError, match=r"^HalfSlot is refused: TypeError: HalfSlot\.step"):
+        check(HalfSlot)
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
 def test_replicas_are_skipped_on_one_device(monkeypatch):
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [kind])
     found = checking.result_of(make(Right), places.replicas)
@@ -274,7 +328,7 @@ def test_what_the_pages_for_builders_name_is_there():
     assert len(named) > 20
     for name in named:
         folders = (root, root / "tf_graft", root / "tf_graft" / "training")
-        folders += (root / "tests", root / "tests" / "support")
+        folders += (root / "tf_graft" / "core", root / "tests", root / "tests" / "support")
         assert any((folder / name).exists() for folder in folders), name
 
 

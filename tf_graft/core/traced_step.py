@@ -1,5 +1,6 @@
 """One trace of an optimizer's `step`: whether it is pure, and whether its results fit."""
 
+import re
 from typing import Any
 
 import tensorflow as tf
@@ -50,11 +51,28 @@ class TracedStep:
                 "only: tf.where, not if."
             ) from error
         except Exception as error:
+            if advice := self._advice(error):
+                raise TypeError(f"{self.where}: {advice}") from error
             error.add_note(f"Raised by {self.where}, traced {self.of}.")
             raise
         self._check_pure(before, concrete)
         with concrete.graph.as_default():
             self._check_result(results[-1])
+
+    def _advice(self, error: Exception) -> str | None:
+        """What to write instead, if the error is one of those that are made most often."""
+        if isinstance(error, AttributeError | NotImplementedError) and "numpy" in str(error):
+            return "it asks a traced tensor for its value; use operations, not .numpy()."
+        own = self.weights.dtype
+        others = {role: x.dtype.name for role, x in self.slots.items() if x.dtype != own}
+        refused = isinstance(error, ValueError | TypeError | tf.errors.OpError)
+        if not (refused and others and re.search(r"\b(type|dtype|float|half|double)", str(error))):
+            return None
+        role, dtype = next(iter(others.items()))
+        return (
+            f"the slot '{role}' is {dtype}, the weights are {own.name}; tf.cast s['{role}'] to "
+            f"g.dtype before you use it, and its new value to {dtype}."
+        )
 
     def _check_pure(self, before: dict[str, Any], concrete: Any) -> None:
         after = vars(self.optimizer)
