@@ -41,7 +41,7 @@ def install(
         mesh: the mesh.
         batch_dim: the mesh dimension of a batch's examples.
         local_batches: whether a batch holds the examples of this client's devices only.
-        follow: moves variables that the model has made since then to the mesh.
+        follow: moves to the mesh the variables that the model has made after `distribute`.
     """
     feed = Feed(f"the model '{model.name}'", mesh, batch_dim, local_batches, shortens=True)
 

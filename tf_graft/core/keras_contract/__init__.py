@@ -50,6 +50,7 @@ from tf_graft.core.keras_contract.optimizers import (
 )
 from tf_graft.core.keras_contract.variables import (
     OwnVariable,
+    ShardedVariable,
     StoredVariable,
     named,
     rename,
@@ -65,6 +66,7 @@ __all__ = [
     "Probe",
     "SavedAsTwin",
     "ScalesLoss",
+    "ShardedVariable",
     "StoredVariable",
     "author_of",
     "bound",

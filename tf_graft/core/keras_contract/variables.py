@@ -10,6 +10,9 @@ import tensorflow as tf
 
 from tf_graft.core.types import TensorLike, VariableLike
 
+# What TensorFlow gives for a variable that is divided among parameter servers.
+ShardedVariable = tf.__internal__.distribute.ShardedVariable
+
 
 class OwnVariable(keras.Variable):
     """A variable of an optimizer: it converts to a number even with copies on several replicas.

@@ -15,12 +15,11 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from tf_graft.core import checks, keras_contract
-from tf_graft.core.keras_contract import storage
+from tf_graft.core.keras_contract import ShardedVariable, storage
 from tf_graft.core.places import tpus
 from tf_graft.core.types import Gradient, VariableLike
 
 Lock = contextlib.AbstractContextManager[object]
-ShardedVariable = tf.__internal__.distribute.ShardedVariable
 CENTRAL = tf.distribute.experimental.CentralStorageStrategy
 VARIABLES = (tf.Variable, keras.Variable, ShardedVariable)
 
