@@ -62,10 +62,14 @@ class Wrapper(Optimizer):
         for role, argument in self.roles.items():
             child = child_of(owner, argument, given[argument])
             divide(self.column, owner, argument, child, held_by(self))
-            setattr(self, argument, child)
-            for name, variable in under(role, child.rate_variables()).items():
-                keras_contract.rename(keras_contract.keep(self, variable), f"{self.name}/{name}")
+            self._take(role, child)
         self.settle(self.mesh)
+
+    def _take(self, role: str, child: Optimizer) -> None:
+        """Makes a child the wrapper's, and the variables of its rates as well."""
+        setattr(self, self.roles[role], child)
+        for name, variable in under(role, child.rate_variables()).items():
+            keras_contract.rename(keras_contract.keep(self, variable), f"{self.name}/{name}")
 
     def slots_for(self, path: str) -> dict[str, Slot]:
         return super().slots_for(path) | self._of_children(lambda child: child.slots_for(path))
@@ -153,7 +157,8 @@ class Around(Wrapper):
             return child.learning_rate
 
         super().__init__(rate, **divide(self.column, owner, "optimizer", child, common))
-        self.adopt(optimizer=child)
+        self._take("optimizer", child)
+        self.settle(self.mesh)
         self.idle, self.rowwise = child.idle, child.rowwise
 
     @property
