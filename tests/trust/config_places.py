@@ -153,7 +153,7 @@ def _optimizer(name):
     """A section with everything an optimizer's signature gives a number or a truth value for."""
     parameters = inspect.signature(registry.find(name)).parameters
     own = {k: p.default for k, p in parameters.items() if isinstance(p.default, int | float | str)}
-    own = {k: v for k, v in own.items() if k not in tg.core.options.Common.__annotations__}
+    own = {k: v for k, v in own.items() if k not in tg.algorithm.Common.__annotations__}
     return {"name": name, **own, **NEEDED.get(name, {})}
 
 
