@@ -442,7 +442,10 @@ def test_rule_lets_good_files_pass(rule):
         ("core/b.py", "def f():\n" + docstring + "    x = 1\n" * 30),
         ("core/c.py", f"{A}:\n    _value = 1\n    def f(self):\n        return self._value"),
         ("core/d.py", f"{A}:\n    _named = 1\n\nclass B(A):{USE}"),
-        ("core/e.py", "from tf_graft.core.files import state\nstate.assign({}, {})"),
+        (
+            "core/e.py",
+            "from tf_graft.core.files import checked_state\nchecked_state.assign({}, {})",
+        ),
     ):
         assert not list(rule(place, text))
 

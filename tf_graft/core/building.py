@@ -9,7 +9,7 @@ from tensorflow.experimental import dtensor
 
 from tf_graft.core import keras_contract
 from tf_graft.core.arguments.options import Options
-from tf_graft.core.files import state
+from tf_graft.core.files import checked_state
 from tf_graft.core.files.identity import Named
 from tf_graft.core.pipeline import accumulation, averaging, judge
 from tf_graft.core.state import slots
@@ -100,7 +100,7 @@ class Builder(NamedTuple):
         own = {path: algorithm.slots_for(path) for path in variables}
         engine = {path: engine_slots(options, v) for path, v in variables.items()}
         shared = algorithm.shared_slots()
-        state.refuse_clashes(self.owner, own, engine, shared, early)
+        checked_state.refuse_clashes(self.owner, own, engine, shared, early)
         made = {
             role: self.keep(slots.create((self.name,), role, slot, "float32", mesh=self.mesh))
             for role, slot in shared.items()

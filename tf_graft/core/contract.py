@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tf_graft.core import checks
 from tf_graft.core.arguments import signatures
-from tf_graft.core.files import state
+from tf_graft.core.files import checked_state
 from tf_graft.core.pipeline import accumulation, averaging
 from tf_graft.core.state.slots import SHAPES, Dimension, Slot
 from tf_graft.core.traced_step import TracedStep
@@ -152,7 +152,7 @@ def _check_slots(
                 "Slot() is zeros of the variable's shape."
             )
         if role in taken:
-            raise state.role_in_use(where, role)
+            raise checked_state.role_in_use(where, role)
         _check_slot(f"{where}: '{role}'", slot, variable)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_graft.core.checks import shown
-from tf_graft.core.files.state import renamed
+from tf_graft.core.files.checked_state import renamed
 from tf_graft.core.files.whole_files import file_only
 from tf_graft.core.tensors import numerics
 from tf_graft.core.types import Config

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tf_graft.core.files.state import renamed
+from tf_graft.core.files.checked_state import renamed
 from tf_graft.core.files.whole_files import file_only, same_only
 from tf_graft.report.errors import ReportError, difference, write_whole
 from tf_graft.report.rows import Rows, checksum

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_graft.core.files import state
+from tf_graft.core.files import checked_state
 from tf_graft.core.files.identity import Named
 from tf_graft.core.files.stateful import Stateful
 
@@ -29,10 +29,10 @@ class KerasState(NamedTuple):
     """
 
     owner: Stateful
-    await_build: Callable[[Callable[[], bool], state.Saved, state.Values], None]
+    await_build: Callable[[Callable[[], bool], checked_state.Saved, checked_state.Values], None]
     loose: bool
 
-    def take(self, author: str | None, values: state.Values) -> bool:
+    def take(self, author: str | None, values: checked_state.Values) -> bool:
         """Takes the state of a namesake, and says whether it did; warns where it did not.
 
         Args:
@@ -53,7 +53,7 @@ class KerasState(NamedTuple):
         self.await_build(lambda: self._take_matching(values), present, values)
         return True
 
-    def leave(self, values: state.Values, what: str) -> bool:
+    def leave(self, values: checked_state.Values, what: str) -> bool:
         """Warns that nothing is taken, unless there was nothing to take."""
         if not never_stepped(values):
             saved = f"the saved state is {what}" if values else "no optimizer's state was saved"
@@ -62,7 +62,7 @@ class KerasState(NamedTuple):
             warnings.warn(f"{name}: {saved}; the optimizer {then}.", stacklevel=2)
         return False
 
-    def _take_matching(self, values: state.Values) -> bool:
+    def _take_matching(self, values: checked_state.Values) -> bool:
         """Takes what a Keras optimizer saved, if it is all that there is here, and no more."""
         owner, names, named = self.owner, self._names(), self.owner.named_variables()
         slots = {f"{p.path}/{role}" for p in owner.parameters for role in p.slots}
@@ -72,14 +72,16 @@ class KerasState(NamedTuple):
         matched = self._checked(matched, named)
         for name in slots:
             matched[name] = owner.slot_from_keras(name.rpartition("/")[2], matched[name])
-        state.assign(named, completed(matched, named, owner.gradient_accumulation_steps))
+        checked_state.assign(named, completed(matched, named, owner.gradient_accumulation_steps))
         return True
 
-    def _checked(self, values: state.Values, named: Named) -> state.Saved:
+    def _checked(self, values: checked_state.Values, named: Named) -> checked_state.Saved:
         """The values of a Keras optimizer, in the dtypes of the variables."""
         owner = self.owner.signature()
         return {
-            n: np.asarray(state.checked(owner, n, named[n], widened(value, named[n]), self.loose))
+            n: np.asarray(
+                checked_state.checked(owner, n, named[n], widened(value, named[n]), self.loose)
+            )
             for n, value in values.items()
         }
 
@@ -101,12 +103,14 @@ def is_of(name: str, author: str | None) -> bool:
     return re.sub(r"_\d+$", "", author or "").replace("_", "").lower() == name.lower()
 
 
-def never_stepped(values: state.Values) -> bool:
+def never_stepped(values: checked_state.Values) -> bool:
     """Whether the optimizer has made no update: all values but its rate are zero."""
     return bool(values) and not any(np.any(v) for i, v in values.items() if i != "1")
 
 
-def by_name(values: state.Values, names: Sequence[str], named: Named) -> state.Values | None:
+def by_name(
+    values: checked_state.Values, names: Sequence[str], named: Named
+) -> checked_state.Values | None:
     """The values by name, for names in Keras' order; None if one is missing or of another shape.
 
     There may be more values than names.
@@ -116,7 +120,7 @@ def by_name(values: state.Values, names: Sequence[str], named: Named) -> state.V
     return result if fits else None
 
 
-def widened(value: state.Value, variable: keras.Variable) -> state.Value:
+def widened(value: checked_state.Value, variable: keras.Variable) -> checked_state.Value:
     """The value in the variable's dtype, if that is as wide or wider and of the same kind.
 
     Keras keeps state in the precision of the weights, and some of its counters are narrower.
@@ -129,7 +133,9 @@ def widened(value: state.Value, variable: keras.Variable) -> state.Value:
     return np.asarray(value).astype(dtype.as_numpy_dtype) if taken else value
 
 
-def completed(values: state.Saved, named: Named, micro_steps: int | None) -> state.Saved:
+def completed(
+    values: checked_state.Saved, named: Named, micro_steps: int | None
+) -> checked_state.Saved:
     """Adds the engine's own state as it would be after the same steps.
 
     Args:

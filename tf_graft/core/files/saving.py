@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tf_graft.core import keras_contract
 from tf_graft.core.errors import CheckpointError
-from tf_graft.core.files import state, weights_store
+from tf_graft.core.files import checked_state, weights_store
 from tf_graft.core.files.checkpoint_part import CheckpointPart, readable
 from tf_graft.core.files.identity import Identity, Named, damaged
 from tf_graft.core.files.keras_state import KerasState
@@ -28,8 +28,8 @@ class Awaited(NamedTuple):
     """
 
     take: Callable[[], bool]
-    before: state.Saved
-    store: state.Values | None
+    before: checked_state.Saved
+    store: checked_state.Values | None
 
 
 class SavedState:
@@ -83,7 +83,7 @@ class SavedState:
         saved = {key: keras_contract.entry(store, key) for key in store.keys()}  # noqa: SIM118 - no dict
         if not self._owner.built:  # the file is closed when it is
             saved = {key: np.asarray(entry) for key, entry in saved.items()}
-        if state.IDENTITY in saved:
+        if checked_state.IDENTITY in saved:
             self._looked_at(weights_store.found(self.identity, saved))()
         elif not all(key.isdecimal() for key in saved):
             raise CheckpointError(
@@ -108,8 +108,10 @@ class SavedState:
             )
         named = {f"{i}: {variable.path}": variable for i, variable in enumerate(variables)}
         both = zip(named.items(), map(np.asarray, given), strict=True)
-        values = {n: state.checked(where, n, v, value, self._loose) for (n, v), value in both}
-        state.assign(named, values)
+        values = {
+            n: checked_state.checked(where, n, v, value, self._loose) for (n, v), value in both
+        }
+        checked_state.assign(named, values)
 
     def snapshot(self) -> Callable[[], None]:
         """Returns a function that restores the present state."""
@@ -134,7 +136,9 @@ class SavedState:
         if said is not None:
             shapes = self.identity.described(said)["shapes"]
             self._ready_to_take = self._looked_at(
-                state.Found(shapes, lambda named, names: part.values(named, self._paths(names)))
+                checked_state.Found(
+                    shapes, lambda named, names: part.values(named, self._paths(names))
+                )
             )
         elif of_keras is not None:
             part.settle_listed(taken=self._of_keras.take(*of_keras))
@@ -160,7 +164,7 @@ class SavedState:
             if f"{p.path}/{role}" in names
         }
 
-    def _looked_at(self, found: state.Found) -> Callable[[], None]:
+    def _looked_at(self, found: checked_state.Found) -> Callable[[], None]:
         """Returns what takes the state that was found, which fits.
 
         Raises:
@@ -169,36 +173,41 @@ class SavedState:
         owner, early = self._owner, self._owner.early_variables()
         given = found.values(early, {name: name for name in early})
         present = {
-            n: state.checked(owner.signature(), n, v, given[n])
+            n: checked_state.checked(owner.signature(), n, v, given[n])
             for n, v in early.items()
             if n in given
         }
         if owner.built:
             # what was saved before it was built says nothing
             values = self._fitting(found) if found.shapes else {}
-            return lambda: state.assign(owner.named_variables(), values)
+            return lambda: checked_state.assign(owner.named_variables(), values)
         if not found.shapes:
-            return lambda: state.assign(early, present)
+            return lambda: checked_state.assign(early, present)
 
         def take() -> bool:
-            state.assign(owner.named_variables(), self._fitting(found))
+            checked_state.assign(owner.named_variables(), self._fitting(found))
             return True
 
         return lambda: self.await_build(take, present, found.store)
 
-    def _fitting(self, found: state.Found) -> dict[str, Any]:
+    def _fitting(self, found: checked_state.Found) -> dict[str, Any]:
         owner = self._owner
         with readable(owner.signature()):
-            return state.fitting(owner.signature(), found, owner.named_variables(), self._loose)
+            return checked_state.fitting(
+                owner.signature(), found, owner.named_variables(), self._loose
+            )
 
     def await_build(
-        self, take: Callable[[], bool], early: state.Saved, store: state.Values | None
+        self,
+        take: Callable[[], bool],
+        early: checked_state.Saved,
+        store: checked_state.Values | None,
     ) -> None:
         """Keeps what was read until the optimizer is built; counters and rates are set at once."""
         present = self._owner.early_variables()
-        before = state.numpy(present) if self._awaited is None else self._awaited.before
+        before = checked_state.numpy(present) if self._awaited is None else self._awaited.before
         self._awaited = Awaited(take, before, store)
-        state.assign(present, early)
+        checked_state.assign(present, early)
 
     def settle(self) -> None:
         """Takes what waited: called when the optimizer is built."""
@@ -207,10 +216,10 @@ class SavedState:
         awaited, self._awaited = self._awaited, None
         with tf.init_scope():  # the variables may be made while a function is traced
             early = self._owner.early_variables()
-            since = state.numpy(early)  # a rate may have been set
-            state.assign(early, awaited.before)
+            since = checked_state.numpy(early)  # a rate may have been set
+            checked_state.assign(early, awaited.before)
             if awaited.take():
-                state.assign(early, since)
+                checked_state.assign(early, since)
 
     @property
     def _of_keras(self) -> KerasState:

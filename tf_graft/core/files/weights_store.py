@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from tf_graft.core.files.checked_state import IDENTITY, Found, Value, numpy
 from tf_graft.core.files.identity import Identity, Named, damaged
-from tf_graft.core.files.state import IDENTITY, Found, Value, numpy
 from tf_graft.core.types import Config, Entry, Store
 
 MAX_SAID = 2**26  # bytes of what a state says of itself, for a million variables
