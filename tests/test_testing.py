@@ -290,6 +290,14 @@ def test_a_refused_optimizer_is_said_once(capsys):
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
+@pytest.mark.parametrize("name", ["padding", "lazy_rows", "averages", "in_larc", "replicas"])
+def test_what_does_not_hold_for_agn_is_skipped(name):
+    found = checking.result_of(
+        lambda **common: tg.AGN(tg.SGD(0.1), communication_period=2, **common), GUARANTEES[name]
+    )
+    assert (found.result, found.detail) == ("skipped", "it does more than propose steps")
+
+
 def test_replicas_are_skipped_on_one_device(monkeypatch):
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [kind])
     found = checking.result_of(make(Right), places.replicas)

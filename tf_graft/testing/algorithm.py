@@ -17,6 +17,7 @@ from tf_graft.testing.trials import (
     gradients,
     rows_of,
     same,
+    skip_unless_steps_alone,
     weights,
     with_rows,
 )
@@ -124,6 +125,7 @@ def _likely_cause(cause: str) -> Iterator[None]:
 
 def padding(make: Make) -> str:
     """Rows of zeros, which XLA adds, change nothing for the others, in a graft too."""
+    skip_unless_steps_alone(make)
 
     def grafted() -> Trial:
         return Trial(AdaGraft(make(name="magnitude"), make(name="direction")))
@@ -159,6 +161,7 @@ def exact_rows(make: Make) -> str:
 
 def lazy_rows(make: Make) -> str:
     """With `sparse="lazy"` the other rows wait: their weights, and their slots."""
+    skip_unless_steps_alone(make)
     optimizer = make(sparse="lazy")
     trial = Trial(optimizer).run(gradients(1))
     if optimizer.whole(TABLE):

@@ -7,7 +7,15 @@ import tensorflow as tf
 
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.scaling import FixedScaler, MixedPrecision
-from tf_graft.testing.trials import SHAPES, STEPS, State, Trial, gradients, same
+from tf_graft.testing.trials import (
+    SHAPES,
+    STEPS,
+    State,
+    Trial,
+    gradients,
+    same,
+    skip_unless_steps_alone,
+)
 from tf_graft.wrappers import AGN, LARC, AdaGraft
 
 Make = Callable[..., Optimizer]
@@ -56,6 +64,7 @@ def clipping(make: Make) -> str:
 
 def averages(make: Make) -> str:
     """`use_ema` averages the weights, the first ones of which are those after the first step."""
+    skip_unless_steps_alone(make)
     optimizer = make(use_ema=True, ema_momentum=0.5)
     trial, expected = Trial(optimizer), State()
     for step in gradients():
@@ -67,30 +76,31 @@ def averages(make: Make) -> str:
 
 def in_adagraft(make: Make) -> str:
     """Grafted on itself it takes its own steps."""
-    grafted = AdaGraft(make(name="magnitude"), make(name="direction"))
-    return _alone(make, grafted)
+    return _alone(make, lambda: AdaGraft(make(name="magnitude"), make(name="direction")))
 
 
 def in_larc(make: Make) -> str:
     """In a LARC that scales nothing it takes its own steps."""
-    return _alone(make, LARC(make(), eta=1e20))
+    return _alone(make, lambda: LARC(make(), eta=1e20))
 
 
 def in_agn(make: Make) -> str:
     """In an AGN that has not yet communicated it takes its own steps."""
-    return _alone(make, AGN(make(), communication_period=10 * STEPS))
+    return _alone(make, lambda: AGN(make(), communication_period=10 * STEPS))
 
 
 def in_mixed_precision(make: Make) -> str:
     """With the loss scaled, and the gradients with it, it takes its own steps."""
+    skip_unless_steps_alone(make)
     scaled = [{path: 8 * g for path, g in step.items()} for step in gradients()]
     mixed = Trial(MixedPrecision(make(), FixedScaler(8.0))).run(scaled)
     return same("alone", mixed.weights(), Trial(make()).run(gradients()).weights())
 
 
-def _alone(make: Make, wrapper: Optimizer) -> str:
+def _alone(make: Make, wrapper: Callable[[], Optimizer]) -> str:
+    skip_unless_steps_alone(make)
     steps = gradients()
-    return same("alone", Trial(wrapper).run(steps).weights(), Trial(make()).run(steps).weights())
+    return same("alone", Trial(wrapper()).run(steps).weights(), Trial(make()).run(steps).weights())
 
 
 GUARANTEES = (

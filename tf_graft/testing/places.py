@@ -9,7 +9,16 @@ from tensorflow.experimental import dtensor
 
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.dtensor import create_mesh, from_mesh, to_mesh
-from tf_graft.testing.trials import SHAPES, Rows, Skipped, Trial, gradients, same, with_rows
+from tf_graft.testing.trials import (
+    SHAPES,
+    Rows,
+    Skipped,
+    Trial,
+    gradients,
+    same,
+    skip_unless_steps_alone,
+    with_rows,
+)
 
 Make = Callable[..., Optimizer]
 ROWS = [4, 1, 4, 2]
@@ -33,6 +42,7 @@ def _devices() -> list[str]:
 
 def replicas(make: Make) -> str:
     """Two replicas with half of a gradient each do what one device does with all of it."""
+    skip_unless_steps_alone(make)
     # Without collectives: of two strategies on the same devices they end one another.
     alone = tf.distribute.ReductionToOneDevice()
     strategy = tf.distribute.MirroredStrategy(_devices(), cross_device_ops=alone)

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_graft.core.optimizer import Optimizer
+from tf_graft.core.pipeline.exchange import Exchange
 
 SHAPES = {"table": (6, 4), "kernel": (4, 4), "bias": (4,), "scale": ()}
 TABLE = "table"
@@ -35,6 +36,16 @@ class Rows(NamedTuple):
 
 class Skipped(Exception):
     """A guarantee that cannot be tried here, with the reason."""
+
+
+def skip_unless_steps_alone(make: Callable[[], Optimizer]) -> None:
+    """Skips what does not hold where replicas exchange something else than gradients, as in AGN.
+
+    Raises:
+        Skipped: The optimizer is such a one.
+    """
+    if type(make().exchange()) is not Exchange:
+        raise Skipped("it does more than propose steps")
 
 
 def drawn(shape: tuple[int, ...], seed: int) -> np.ndarray:
