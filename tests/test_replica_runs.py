@@ -1,6 +1,7 @@
 """Runs on several replicas: stopped in the middle they go on to the bit; none goes on alone."""
 
 import pytest
+import tensorflow as tf
 
 from support import column_runs
 from tf_graft.processes.cluster import Cluster
@@ -61,6 +62,21 @@ def test_whoever_loses_another_process_says_so(error, others):
     alone = place.Place(None, None, True, Source("here.yaml"))
     with pytest.raises(error), alone.together():
         raise error(None, None, "gone")
+
+
+def test_a_barrier_that_a_lost_process_does_not_reach_says_so():
+    of_two = place.Place(None, None, True, Source("here.yaml"), workers=2)
+    said = r"Another process of this run has ended, .* TensorFlow says: Barrier failed because: task"
+    with pytest.raises(ProcessLost, match=said), of_two.together():
+        raise tf.errors.InternalError(
+            None,
+            None,
+            "Barrier failed because: task is set to ERROR: UNAVAILABLE: Task /job:worker/replica:0"
+            "/task:1 heartbeat timeout. Barrier Id: x:0::0, Task: /job:worker/replica:0/task:1\n\n"
+            "RPC: /tensorflow.CoordinationService/Barrier",
+        )
+    with pytest.raises(tf.errors.InternalError, match="other"), of_two.together():
+        raise tf.errors.InternalError(None, None, "other")
 
 
 @pytest.mark.slow

@@ -85,8 +85,8 @@ class Place:
         try:
             yield
             self.told(0)
-        except LOSSES as error:
-            if self.workers == 1 and not self.servers:
+        except tf.errors.OpError as error:
+            if not _is_loss(error) or (self.workers == 1 and not self.servers):
                 raise
             lines = error.message.splitlines() or ["nothing."]
             reason = next((line for line in lines if "is aborted by" in line), lines[0])
@@ -123,6 +123,12 @@ class Place:
     def agreed(self, signum: int | None) -> int | None:
         """Returns the signal of any process, given that of this one."""
         return max(self.told(signum or 0)) or None
+
+
+def _is_loss(error: tf.errors.OpError) -> bool:
+    """Whether another process is lost; TensorFlow's barriers raise an InternalError then."""
+    at_barrier = isinstance(error, tf.errors.InternalError) and "Barrier failed" in error.message
+    return at_barrier or isinstance(error, LOSSES)
 
 
 def enter(config: RunConfig, source: Source) -> Place:
