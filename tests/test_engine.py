@@ -183,9 +183,21 @@ def test_each_option_is_an_argument_an_attribute_and_documented():
         assert (name in optimizer.get_config()) == option.in_config
 
 
-def test_an_agn_is_one_class_and_keras_knows_what_scales():
-    plain, scaled = tg.AGN(tg.SGD()), tg.AGN(tg.MixedPrecision(tg.SGD(), "backoff"))
-    assert type(plain) is type(scaled) is tg.AGN
+@tg.register
+class OwnAGN(tg.AGN):
+    pass
+
+
+@pytest.mark.parametrize("cls", [tg.AGN, OwnAGN])
+def test_an_agn_that_scales_the_loss_is_so_for_keras_and_nothing_else(cls):
+    plain, scaled = cls(tg.SGD()), cls(tg.MixedPrecision(tg.SGD(), "backoff"))
+    assert type(plain) is cls
+    assert isinstance(scaled, cls)
     assert isinstance(scaled, keras.optimizers.LossScaleOptimizer)
+    assert not isinstance(scaled, tg.MixedPrecision)
     assert not isinstance(plain, keras.optimizers.LossScaleOptimizer)
-    assert type(tg.deserialize(tg.serialize(scaled))) is tg.AGN
+    again = tg.deserialize(tg.serialize(scaled))
+    assert type(again) is type(scaled)
+    assert again.get_config() == scaled.get_config()
+    assert type(tg.deserialize(tg.serialize(plain))) is cls
+    assert repr(scaled).startswith(f"{cls.__name__}(")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
-from tf_graft.core import checks
+from tf_graft.core import checks, keras_contract
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.pipeline import clipping
 from tf_graft.core.pipeline.update import Update
@@ -17,7 +17,6 @@ from tf_graft.core.state.slots import Slot
 from tf_graft.core.state.write import Whole, put
 from tf_graft.core.tensors import numerics, rows
 from tf_graft.core.types import Gradient, VariableLike
-from tf_graft.scaling import MixedPrecision
 from tf_graft.wrappers import LARC
 
 NAMES = (
@@ -85,8 +84,8 @@ class Summaries:
         if "learning_rate" in self._names:
             found["learning_rate"] = tf.cast(self._optimizer.learning_rate, tf.float32)
         if "loss_scale" in self._names:
-            mixed = isinstance(self._optimizer, MixedPrecision)
-            found["loss_scale"] = self._optimizer.loss_scale() if mixed else tf.ones([])
+            scales = isinstance(self._optimizer, keras_contract.ScalesLoss)
+            found["loss_scale"] = self._optimizer.loss_scale() if scales else tf.ones([])
         for path, variable in self._variables.items():
             value = tf.convert_to_tensor(variable)  # reads now; `tf.cast` may read later
             value = tf.cast(value, numerics.compute_dtype(value.dtype))

@@ -9,9 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from tf_graft import dtensor
+from tf_graft.core import keras_contract
 from tf_graft.core.types import Logs, Structure
 from tf_graft.report import GraftRecorder
-from tf_graft.scaling import MixedPrecision
 from tf_graft.training import replica_values
 from tf_graft.training.checkpoints import Checkpoints
 from tf_graft.training.log import Log
@@ -176,7 +176,7 @@ def metric_columns(model: keras.Model) -> list[str]:
     """Lists the columns of the metrics log."""
     names = list(model.get_metrics_result())
     tests = [f"test_{name}" for name in names]
-    if isinstance(model.optimizer, MixedPrecision):
+    if isinstance(model.optimizer, keras_contract.ScalesLoss):
         names += ["loss_scale", "skipped_steps"]
     return ["epoch", "step", *(f"train_{name}" for name in names), *tests, "learning_rate"]
 

@@ -11,11 +11,12 @@ import keras
 import tensorflow as tf
 
 from tf_graft import dtensor
+from tf_graft.core import keras_contract
 from tf_graft.core.files.whole_files import whole
 from tf_graft.core.nesting import nested
 from tf_graft.core.pipeline import judge
 from tf_graft.report import GraftRecorder
-from tf_graft.scaling import LossScaleLogger, MixedPrecision
+from tf_graft.scaling import LossScaleLogger
 from tf_graft.training import data as data_sets
 from tf_graft.training import models, optimizer, plots, progress, results, servers
 from tf_graft.training.checkpoints import Checkpoints
@@ -237,7 +238,7 @@ def _recorders(
     """
     chosen = model.optimizer
     found: list[keras.callbacks.Callback] = []
-    if isinstance(chosen, MixedPrecision):
+    if isinstance(chosen, keras_contract.ScalesLoss):
         found.append(LossScaleLogger())
     if isinstance(chosen, AGN):
         found.append(CenterWeights())

@@ -1,5 +1,6 @@
 """AGN: local steps, then one normalized push to a center that all workers share."""
 
+import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Unpack
@@ -10,7 +11,7 @@ import tensorflow as tf
 from tf_graft.compose.copies import copied
 from tf_graft.compose.option_table import Pair, divided, taken_over
 from tf_graft.compose.wrapper import Around, held_by, refuse_built
-from tf_graft.core import checks
+from tf_graft.core import checks, keras_contract
 from tf_graft.core.arguments.checked import Checked
 from tf_graft.core.arguments.options import Common
 from tf_graft.core.arguments.registry import register, resolve
@@ -134,6 +135,7 @@ class AGN(OnServers):
         super().__init__(given, learning_rate=learning_rate, **everything)
         if scaler is not None:
             refuse_factor("AGN", self.loss_scale_factor)
+            self.__class__ = scaling(type(self))
         self.scaler = scaler
         self._scaler_state = {} if scaler is None else variables_of(scaler, self.add_scalar)
         self.num_worker, self.communication_period = num_worker, communication_period
@@ -148,11 +150,6 @@ class AGN(OnServers):
         self.rowwise = self.optimizer.rowwise and self.center_optimizer.rowwise
         self.local_step = self.add_scalar("local_step")
         self.accumulated_steps = self.add_scalar("accumulated_steps")
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:
-        """`compile` asks by `isinstance` for what scales the loss, and wraps what does not."""
-        return ScalingAGN if vars(self).get("scaler") is not None else type(self)
 
     @property
     def learning_rate(self) -> Any:
@@ -236,11 +233,16 @@ def _unpacked(given: OptimizerLike) -> tuple[OptimizerLike, LossScaler | None, C
     return given.optimizer, given.scaler, {name: held[name] for name in taken_over("mixed")}
 
 
-@keras.saving.register_keras_serializable(package="tf_graft", name="ScaledAGN")
-class ScalingAGN(AGN, MixedPrecision):  # type: ignore[misc]
-    """What `isinstance` and Keras' saving see of an AGN that scales the loss; never made."""
+@functools.cache
+def scaling(cls: type[AGN]) -> type[AGN]:
+    """The class of those that scale the loss, which Keras' `compile` then does not do for them.
 
-    from_config = AGN.from_config
-
-
-ScalingAGN.__name__ = "AGN"  # in errors and names of variables
+    Keras saves it under the name of the class itself.
+    """
+    of_its_own = {"from_config": cls.from_config, "__module__": cls.__module__}
+    made = type(cls.__name__, (cls, keras_contract.ScalesLoss), of_its_own)
+    package, _, name = keras.saving.get_registered_name(cls).rpartition(">")
+    if package:
+        for each in (made, cls):  # the name then stands for `cls`
+            keras.saving.register_keras_serializable(package, name)(each)
+    return made
