@@ -199,5 +199,7 @@ def test_an_agn_that_scales_the_loss_is_so_for_keras_and_nothing_else(cls):
     again = tg.deserialize(tg.serialize(scaled))
     assert type(again) is type(scaled)
     assert again.get_config() == scaled.get_config()
+    earlier = {**tg.serialize(scaled), "registered_name": "tf_graft>ScaledAGN"}
+    assert isinstance(keras.optimizers.deserialize(earlier), tg.AGN)
     assert type(tg.deserialize(tg.serialize(plain))) is cls
     assert repr(scaled).startswith(f"{cls.__name__}(")

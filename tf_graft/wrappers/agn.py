@@ -246,3 +246,6 @@ def scaling(cls: type[AGN]) -> type[AGN]:
         for each in (made, cls):  # the name then stands for `cls`
             keras.saving.register_keras_serializable(package, name)(each)
     return made
+
+
+keras.saving.get_custom_objects()["tf_graft>ScaledAGN"] = AGN  # in files of earlier versions
