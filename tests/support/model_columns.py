@@ -95,7 +95,7 @@ class OneDevice:
         exact = {}
         if isinstance(optimizer, tf_graft.AGN):
             exact["rounds"] = int(self.read(optimizer.rounds))
-        if isinstance(optimizer, tf_graft.MixedPrecision):
+        if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
             exact["loss_scale"] = float(self.host(optimizer.loss_scale()))
         return cells.Found(before, after, *counts, exact=exact)
 

@@ -135,7 +135,7 @@ class AGN(OnServers):
         super().__init__(given, learning_rate=learning_rate, **everything)
         if scaler is not None:
             refuse_factor("AGN", self.loss_scale_factor)
-            self.__class__ = scaling(type(self))
+            self.__class__ = scaling(type(self))  # type: ignore[arg-type]
         self.scaler = scaler
         self._scaler_state = {} if scaler is None else variables_of(scaler, self.add_scalar)
         self.num_worker, self.communication_period = num_worker, communication_period
@@ -237,10 +237,15 @@ def _unpacked(given: OptimizerLike) -> tuple[OptimizerLike, LossScaler | None, C
 def scaling(cls: type[AGN]) -> type[AGN]:
     """The class of those that scale the loss, which Keras' `compile` then does not do for them.
 
-    Keras saves it under the name of the class itself.
+    Keras and pickle save them under the name of `cls`.
     """
-    of_its_own = {"from_config": cls.from_config, "__module__": cls.__module__}
-    made = type(cls.__name__, (cls, keras_contract.ScalesLoss), of_its_own)
+
+    def reduced(self: AGN, protocol: Any) -> tuple[Any, ...]:
+        load, *saved = cls.__reduce_ex__(self, protocol)
+        return getattr(cls, load.__name__), *saved
+
+    own = {"from_config": cls.from_config, "__module__": cls.__module__, "__reduce_ex__": reduced}
+    made = type(cls.__name__, (cls, keras_contract.ScalesLoss), own)
     package, _, name = keras.saving.get_registered_name(cls).rpartition(">")
     if package:
         for each in (made, cls):  # the name then stands for `cls`
