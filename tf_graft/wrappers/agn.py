@@ -241,7 +241,8 @@ def scaling(cls: type[AGN]) -> type[AGN]:
     """
 
     def reduced(self: AGN, protocol: Any) -> tuple[Any, ...]:
-        load, *saved = cls.__reduce_ex__(self, protocol)
+        as_it_is: Any = cls.__reduce_ex__(self, protocol)
+        load, *saved = as_it_is
         return getattr(cls, load.__name__), *saved
 
     own = {"from_config": cls.from_config, "__module__": cls.__module__, "__reduce_ex__": reduced}
