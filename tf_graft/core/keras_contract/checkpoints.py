@@ -2,10 +2,12 @@
 
 import functools
 import math
+import operator
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
+import h5py
 import keras
 import numpy as np
 import tensorflow as tf
@@ -34,7 +36,7 @@ def entry(store: Store, key: str) -> np.ndarray | Entry:
     group = getattr(store, "_h5_entry_group", {})
     if key not in group:  # but in a dict, or in another one of several files
         return np.asarray(store[key])
-    held = saving_lib.safe_get_h5_dataset(group, key)
+    held = _dataset(group, key)
     brain = held.attrs.get("dtype") == "bfloat16"
     dtype = np.dtype(tf.bfloat16.as_numpy_dtype if brain else held.dtype)
     return Entry(lambda: store[key], held.shape, dtype)
@@ -117,5 +119,22 @@ def _as_large_as_told(get: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
-saving_lib.safe_get_h5_dataset = _as_large_as_told(saving_lib.safe_get_h5_dataset)
+def _before_it_is_read(get: Callable[..., Any]) -> Callable[..., Any]:
+    """Has an entry checked that Keras is about to read from a file."""
+
+    @functools.wraps(get)
+    def read(store: Any, key: str) -> Any:
+        if isinstance(store._h5_entry_group, h5py.Group):
+            _dataset(store._h5_entry_group, key)
+        return get(store, key)
+
+    return read
+
+
+# Keras has a function for it since 3.12.
+_dataset = _as_large_as_told(getattr(saving_lib, "safe_get_h5_dataset", operator.getitem))
+if hasattr(saving_lib, "safe_get_h5_dataset"):
+    saving_lib.safe_get_h5_dataset = _dataset
+else:
+    saving_lib.H5IOStore.__getitem__ = _before_it_is_read(saving_lib.H5IOStore.__getitem__)
 saving_lib.load_weights_only = _all_or_nothing(saving_lib.load_weights_only)
