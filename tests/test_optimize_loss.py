@@ -12,6 +12,7 @@ import tf_graft as tg
 from support.replicas import mirrored, per_replica
 from support.samples import slices
 from tf_graft import scaling
+from tf_graft.core import tensorboard
 from tf_graft.openseq2seq.optimizers import NAMES as OPTIMIZERS
 from tf_graft.openseq2seq.summaries import NAMES as SUMMARIES
 
@@ -184,6 +185,15 @@ def test_summaries_are_written(tmp_path):
     tags = {"train_loss", "learning_rate", "global_gradient_norm"}
     tags |= {"gradients/linear/w", "gradients/linear/b"}
     assert sorted(found) == sorted((tag, n) for tag in tags for n in (0, 1))
+
+
+def test_without_tensorboard_a_writer_gets_a_warning(tmp_path, monkeypatch):
+    monkeypatch.setattr(tensorboard, "installed", lambda: False)
+    make(summaries=["learning_rate"])(X, Y)  # no writer, no warning
+    step, writer = make(summaries=["learning_rate"]), tf.summary.create_file_writer(str(tmp_path))
+    said = r"no summaries: .* pip install 'tf_graft\[tensorboard"
+    with writer.as_default(), pytest.warns(UserWarning, match=said):
+        step(X, Y)
 
 
 # Which optimizer.

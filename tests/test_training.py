@@ -17,6 +17,7 @@ import tensorflow_datasets as tfds
 import tf_graft
 from support import forked
 from support.stopping import stopping_at
+from tf_graft.core import tensorboard
 from tf_graft.training import data as data_sets
 from tf_graft.training import loop, models, plots, prepared, run
 from tf_graft.training.config import ConfigError, load
@@ -317,6 +318,17 @@ def test_a_bad_value_is_refused_before_anything_is_written(override, tiny, tmp_p
         tiny("a", override)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "a").exists()
+
+
+def test_without_tensorboard_its_files_are_left_out_or_refused(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(tensorboard, "installed", lambda: False)
+    with pytest.raises(
+        ConfigError, match=r"not installed, .* pip install 'tf_graft\[tensorboard\]'"
+    ):
+        tiny("a", "run.tensorboard=true")
+    assert not (tmp_path / "a").exists()
+    tiny("a")
+    assert not (tmp_path / "a" / "tensorboard").exists()
 
 
 @pytest.mark.parametrize(

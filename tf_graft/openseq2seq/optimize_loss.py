@@ -71,7 +71,8 @@ def optimize_loss(
         summaries: which metrics: `"learning_rate"`, `"gradients"`, `"gradient_norm"`,
             `"global_gradient_norm"`, `"variables"`, `"variable_norm"`, `"larc_summaries"`,
             `"loss_scale"`. None for the rate, the global norm and the scale. They are returned, and
-            written to the default `tf.summary` writer if tensorboard is installed.
+            written to the default `tf.summary` writer; without TensorBoard a warning says what to
+            install.
         larc_params: `{"larc_eta": float, "larc_mode": "clip" | "scale", "min_update": float,
             "epsilon": float}`, of which `larc_eta` is required, or None.
         loss_scaling: with `dtype="mixed"`, a number, `"Backoff"`, `"LogMax"` or a scaler of

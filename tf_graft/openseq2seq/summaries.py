@@ -1,12 +1,12 @@
 """The metrics of a step of `optimize_loss`, returned and written to TensorBoard."""
 
-import importlib.util
+import warnings
 from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
 
-from tf_graft.core import checks, keras_contract
+from tf_graft.core import checks, keras_contract, tensorboard
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.pipeline import clipping
 from tf_graft.core.pipeline.update import Update
@@ -164,7 +164,11 @@ def write(loss: tf.Tensor, metrics: dict[str, tf.Tensor], step: tf.Tensor, made:
         step: the number of updates before the step.
         made: whether the step ends an update, applied or skipped; micro-steps write nothing.
     """
-    if importlib.util.find_spec("tensorboard") is None:
+    if not tensorboard.installed():
+        recorded = tf.get_static_value(tf.summary.should_record_summaries())
+        if recorded is None or recorded:
+            missing = f"optimize_loss writes no summaries: {tensorboard.MISSING}."
+            warnings.warn(missing, stacklevel=2)
         return
     with tf.summary.record_if(made):
         tf.summary.scalar("train_loss", loss, step=step)

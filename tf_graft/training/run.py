@@ -1,7 +1,6 @@
 """A training run from beginning to end."""
 
 import contextlib
-import importlib.util
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from tf_graft import dtensor
-from tf_graft.core import keras_contract
+from tf_graft.core import keras_contract, tensorboard
 from tf_graft.core.files.whole_files import whole
 from tf_graft.core.nesting import nested
 from tf_graft.core.pipeline import judge
@@ -59,6 +58,7 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
         FolderError: the run's folder can no longer be written to.
         Stopped: a signal ended the run, whose state is saved.
     """
+    _check_tensorboard(config, source)
     place = enter(config, source)
     with _environment(config), StopRequest().listening() as stop, ExitStack() as opened:
         opened.enter_context(place.together())
@@ -222,8 +222,15 @@ def _environment(config: RunConfig) -> Iterator[None]:
         keras.config.set_dtype_policy(before)
 
 
+def _check_tensorboard(config: RunConfig, source: Source) -> None:
+    """Refuses a config that asks for TensorBoard's files where they cannot be written."""
+    if config.run.tensorboard and not tensorboard.installed():
+        message = f"{tensorboard.MISSING}; or leave run.tensorboard out."
+        raise source.error(("run", "tensorboard"), message)
+
+
 def _writers(config: RunConfig, folder: RunFolder) -> Writers:
-    if not config.run.tensorboard or importlib.util.find_spec("tensorboard") is None:
+    if config.run.tensorboard is False or not tensorboard.installed():
         return {}
     return {
         split: tf.summary.create_file_writer(str(folder.tensorboard / split)) for split in SPLITS

@@ -222,7 +222,7 @@ class Run(Section):
     steps_per_execution: Annotated[int, Field(ge=1, le=100_000)] = 1
     jit_compile: bool = False
     deterministic: bool = True
-    tensorboard: bool = True
+    tensorboard: bool | None = None
     progress: Literal["auto", "bar", "line", "none"] = "auto"
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
-import h5py
 import keras
 import numpy as np
 import tensorflow as tf
@@ -124,7 +123,7 @@ def _before_it_is_read(get: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(get)
     def read(store: Any, key: str) -> Any:
-        if isinstance(store._h5_entry_group, h5py.Group):
+        if key in store._h5_entry_group:
             _dataset(store._h5_entry_group, key)
         return get(store, key)
 

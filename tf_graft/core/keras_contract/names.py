@@ -47,10 +47,10 @@ GRAPH_NAMES = {"_watched_variables": "the names of the variables that a function
 MODULE_NAMES = {
     "keras.src.utils.tracking.no_automatic_dependency_tracking": "keeps the model's variables out "
     "of the optimizer's own variables when it lists them",
+    "keras.src.saving.saving_lib.H5IOStore": "reads the entries of a file of weights; since Keras "
+    "3.12 `safe_get_h5_dataset` of that module does",
     "keras.src.saving.saving_lib.load_weights_only": "what `Model.load_weights` and "
     "`keras.saving.load_weights` call",
-    "keras.src.saving.saving_lib.safe_get_h5_dataset": "what every entry of a file of weights goes "
-    "through before it is read",
     "keras.src.backend.common.stateless_scope.in_stateless_scope": "whether Keras only computes "
     "shapes, in a graph that never runs",
     "re._parser.parse": "the parts of a regular expression, of which one can be slow",
