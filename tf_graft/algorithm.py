@@ -1,9 +1,9 @@
-"""What an optimizer is written with: whatever those of this package use of its engine.
+"""The names for writing an optimizer of your own; those of this package use them too.
 
 `docs/write_an_optimizer.md` makes one in six steps, and `tf_graft.testing.check` runs the
 guarantees on it.
 
-- `Optimizer`, `Slot`, `Step`, `register`: the class, what it remembers, what `step` returns, a name
+- `Optimizer`, `Slot`, `Step`, `register`: the base class, its state, the result of `step`, a name
 - `Common`: the arguments that every constructor takes as `**common: Unpack[Common]`
 - `Checked`: an argument in the attribute of its name, checked by `number`, `integer`, `boolean`,
   `choice` or `patterns`; `matches` searches a variable's path for patterns

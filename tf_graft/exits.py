@@ -1,4 +1,4 @@
-"""How a failed command ends: with one sentence and an exit code."""
+"""Ends a failed command with one sentence and an exit code."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""What there is to measure: cases of candidates that do the same."""
+"""The cases that can be measured, each with candidates that do the same work."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias

@@ -1,4 +1,4 @@
-"""What `tf-graft bench` does: says what is measured, keeps the figures, shows them at the end."""
+"""Runs `tf-graft bench`: announces each measurement, keeps the figures, shows them at the end."""
 
 import contextlib
 import signal

@@ -1,4 +1,4 @@
-"""What the processes of a benchmark have in common: standard output is theirs, Ctrl-C ends them."""
+"""Set-up of a benchmark's processes: they own standard output, and Ctrl-C ends them."""
 
 import os
 import signal

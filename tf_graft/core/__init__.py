@@ -1,1 +1,1 @@
-"""What every optimizer stands on; imports nothing of tf_graft above it."""
+"""The core that every optimizer is built on; it imports nothing of tf_graft outside of itself."""

@@ -1,6 +1,6 @@
-"""What a class must be to be an optimizer here: checked when it is made and when it is built.
+"""Checks that a class can be an optimizer here, when it is defined and when it is built.
 
-A mistake is refused with what to do about it: before the first step, not at one of them.
+A mistake is refused before the first step, in a sentence that says how to mend it.
 """
 
 import contextlib

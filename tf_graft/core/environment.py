@@ -1,7 +1,7 @@
-"""What the process must be like before anything of Keras or TensorFlow is used by this package.
+"""Checks and prepares the process before this package uses Keras or TensorFlow.
 
-`keras_contract`, through which all of it goes, imports this module first: Keras must run on
-TensorFlow, and a variable that DTensor reads once, when it starts, must be set by then.
+Keras must run on TensorFlow, and DTensor reads an environment variable once, when it starts.
+`keras_contract`, through which all private use goes, imports this module first.
 """
 
 import os

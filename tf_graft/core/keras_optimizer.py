@@ -1,4 +1,4 @@
-"""What Keras and TensorFlow want of an optimizer but its updates: arguments, gradients, files."""
+"""A Keras optimizer without its updates: arguments, gradients, state and files."""
 
 import contextlib
 import re

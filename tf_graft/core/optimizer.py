@@ -1,4 +1,4 @@
-"""What users subclass and call: an algorithm, and the engine that writes it into variables."""
+"""The class that users subclass and call: an algorithm with the engine that runs it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a training step sends between the devices of a mesh, and what each device holds: counted."""
+"""Counts the bytes that a step sends between a mesh's devices, and that each device holds."""
 
 import collections
 import math

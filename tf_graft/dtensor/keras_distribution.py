@@ -1,4 +1,4 @@
-"""What `keras.distribution` says of a model, which Keras itself ignores on TensorFlow."""
+"""Reads a model's `keras.distribution`, which Keras ignores on TensorFlow."""
 
 from typing import NamedTuple, TypeAlias
 

@@ -1,4 +1,4 @@
-"""What several optimizers' kernels share."""
+"""Operands that several optimizers pass to TensorFlow's kernels."""
 
 import tensorflow as tf
 

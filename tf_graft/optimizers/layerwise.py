@@ -1,4 +1,4 @@
-"""What optimizers have in common whose rate follows the norm of each variable's weights."""
+"""The base class of LARS and LAMB, whose rates follow the norm of each variable's weights."""
 
 from collections.abc import Sequence
 from typing import Any, Unpack

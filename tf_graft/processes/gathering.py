@@ -1,4 +1,4 @@
-"""What the replicas of several workers tell each other, outside of training steps."""
+"""Gathers values of all workers' replicas, outside of training steps."""
 
 import functools
 from collections.abc import Callable, Sequence

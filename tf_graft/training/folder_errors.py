@@ -1,4 +1,4 @@
-"""What is said where a run's folder cannot be used, or can no longer be written to."""
+"""Messages for a run's folder that cannot be used, or can no longer be written to."""
 
 import contextlib
 import re

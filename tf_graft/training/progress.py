@@ -1,4 +1,4 @@
-"""How far a run is: whether it is finished, where it goes on, and what the user is told."""
+"""Tells how far a run is, and whether it continues or is finished."""
 
 import sys
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What the replicas of an AGN tell each other: the mean of a period's gradients, once a period."""
+"""AGN's exchange between replicas: the mean of a period's gradients, once a period."""
 
 import dataclasses
 import math

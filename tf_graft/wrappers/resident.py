@@ -1,4 +1,4 @@
-"""What a worker of parameter servers keeps between the functions that it runs."""
+"""Objects that a worker of parameter servers keeps between the functions that it runs."""
 
 import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""What an AGN does on parameter servers: a worker takes a whole round at a time."""
+"""AGN on parameter servers: a worker takes a whole round at a time."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""What an optimizer writes into files to identify its state."""
+"""Writes into files which optimizer their state belongs to, and checks it."""
 
 import json
 from collections.abc import Callable

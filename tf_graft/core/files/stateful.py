@@ -1,4 +1,4 @@
-"""What the parts that handle saved state ask of an optimizer."""
+"""The interface that the other files here ask of an optimizer."""
 
 from typing import Protocol
 

@@ -1,4 +1,4 @@
-"""What Keras and TensorFlow save of an optimizer, and how a file of weights is loaded."""
+"""Reads and guards what Keras and TensorFlow save of an optimizer."""
 
 import functools
 import math

@@ -1,4 +1,4 @@
-"""What Python's `re` reads in a regular expression before it compiles it."""
+"""The parts of a regular expression, as Python's `re` reads them before it compiles them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What replicas tell each other about an update."""
+"""Sums gradients over replicas."""
 
 from collections.abc import Sequence
 

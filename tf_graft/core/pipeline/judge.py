@@ -1,4 +1,4 @@
-"""Whether an update can be made: the one place that judges gradients and learning rates."""
+"""Decides whether an update can be made: gradients and learning rates are judged here alone."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a loss is multiplied by, and what follows for its gradients."""
+"""Multiplies a loss by its scale, and divides the gradients by it."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What travels from the gradients that were given to the variables."""
+"""The data of one update, on its way from the gradients to the variables."""
 
 from typing import NamedTuple
 

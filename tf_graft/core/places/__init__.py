@@ -1,1 +1,1 @@
-"""Where variables live: replicas, TPUs, meshes, and what is read and summed there."""
+"""The places where variables live: replicas, TPUs and meshes."""

@@ -1,1 +1,1 @@
-"""What an optimizer remembers of each variable, how it is shown to algorithms, and written."""
+"""An optimizer's state: how it is created, shown to algorithms, and written."""

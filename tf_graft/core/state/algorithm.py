@@ -1,4 +1,4 @@
-"""What an optimizer's mathematics is: pure functions of tensors. Nothing here writes a variable."""
+"""Algorithms: an optimizer's mathematics as pure functions of tensors, which write no variable."""
 
 import functools
 import itertools

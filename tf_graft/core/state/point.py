@@ -1,4 +1,4 @@
-"""What the step of one variable is computed from, and what comes out."""
+"""The point that a variable's step is computed at, and the step."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""What an optimizer remembers, and where: name, shape, precision, layout."""
+"""Slots: the variables that an optimizer keeps, with name, shape, precision and layout."""
 
 import contextlib
 import functools

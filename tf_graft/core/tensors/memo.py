@@ -1,4 +1,4 @@
-"""What is the same for all variables of an update: computed once, not for each of them."""
+"""Computes once an update the tensors that are the same for all its variables."""
 
 import contextlib
 import functools

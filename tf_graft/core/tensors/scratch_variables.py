@@ -1,4 +1,4 @@
-"""What an in-place kernel would add to the weights, with the weights left as they are."""
+"""Runs an in-place kernel on a copy of the weights, to see what it adds."""
 
 import contextlib
 from collections.abc import Callable, Iterator
