@@ -31,11 +31,12 @@ def test_a_server_answers_until_it_is_stopped():
         text=True,
     )
     try:
-        pid = int(server.stdout.readline())
+        assert int(server.stdout.readline()) == server.pid
         assert watching.answers(address, 60)
-        os.kill(pid, signal.SIGSTOP)
+        server.send_signal(signal.SIGSTOP)
+        os.waitpid(server.pid, os.WUNTRACED)  # until all its threads have stopped
         assert not watching.answers(address, 0.5)
-        os.kill(pid, signal.SIGCONT)
+        server.send_signal(signal.SIGCONT)
         assert watching.answers(address, 60)
     finally:
         server.kill()
