@@ -108,6 +108,7 @@ def test_another_process_is_named_and_a_killed_one_leaves_no_lock(start, tmp_pat
     arguments = ["train", CONFIG, f"run.dir={tmp_path / 'a'}", "run.tensorboard=false"]
     first = start(*arguments, "run.epochs=5000")
     wait_for(first, (tmp_path / "a" / "steps.csv").exists)
+    first.send_signal(signal.SIGSTOP)  # it holds the lock, and takes no processor from the second
     second = start(*arguments, "run.epochs=5000", "run.fresh=true")
     _, said = second.communicate(timeout=WAIT)
     assert second.returncode == 2
