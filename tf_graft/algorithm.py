@@ -7,17 +7,17 @@ guarantees on it.
 - `Common`: the arguments that every constructor takes as `**common: Unpack[Common]`
 - `Checked`: an argument in the attribute of its name, checked by `number`, `integer`, `boolean`,
   `choice` or `patterns`; `matches` searches a variable's path for patterns
-- `RateLike`, `Slots`, `SlotVariables`: types of a constructor's rate, of `step`'s and of `kernel`'s
-  slots
+- `RateLike`, `Slots`, `SlotVariables`: the types of a constructor's learning rate, and of the slots
+  of `step` and of `kernel`
 - `length`, `one_minus_power`, `product`, `quotient`: arithmetic that is the same in every execution
 - `scalar`: an argument as a tensor; `memoized`: a function of tensors that is computed once for all
   variables of an update
-- `NOT_NEGATIVE`: what a slot of squares lies `within`
-- of `Optimizer` one overrides `slots` (or `slots_for`) and `step`; less often `shared_slots` and
-  `advance`, `traits`, `whole`, `decays`, `kernel`, `propose`; `rowwise`,
-  `skips_zero_rows`, `idle`, `exact_kernel`, `kernel_reads` and `keras_slots` say what is so
-- `scratch_variable`: for a kernel that wants a variable where there is no slot; `added_by`: what a
-  kernel adds to one
+- `NOT_NEGATIVE`: the range of a slot of squares, for `Slot(within=...)`
+- a subclass of `Optimizer` overrides `slots` (or `slots_for`) and `step`; less often `shared_slots`
+  and `advance`, `traits`, `whole`, `decays`, `kernel`, `propose`; it declares its properties in
+  `rowwise`, `skips_zero_rows`, `idle`, `exact_kernel`, `kernel_reads` and `keras_slots`
+- `scratch_variable`: for a kernel that requires a variable where there is no slot; `added_by`: what
+  a kernel adds to a variable
 - `Wrapper`, `Around`, `Point`, `under`, `within`, `Parameter`, `Parameters`: for optimizers made of
   optimizers
 """

@@ -1,4 +1,4 @@
-"""One algorithm per file, each two pure functions on the engine in `tf_graft.core`."""
+"""One algorithm per file, each written as two pure functions for the engine in `tf_graft.core`."""
 
 from tf_graft.optimizers.adadelta import Adadelta
 from tf_graft.optimizers.adagrad import Adagrad

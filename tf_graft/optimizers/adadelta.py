@@ -31,7 +31,7 @@ class Adadelta(Optimizer):
     w <- w - learning_rate * x
     ```
 
-    The paper has no rate: use 1 to follow it.
+    The paper has no learning rate; set it to 1 to follow the paper.
 
     Args:
         learning_rate: number, at least 0, or schedule. Default 0.001.
@@ -40,9 +40,9 @@ class Adadelta(Optimizer):
         **common: see `tf_graft.algorithm.Common`.
 
     Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range, named.
+        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
 
-    Row-sparse gradients: with `sparse="lazy"` the averages of untouched rows wait.
+    Row-sparse gradients: with `sparse="lazy"` the averages of untouched rows stay as they are.
 
     Example:
         >>> w = tf.Variable([1.0])

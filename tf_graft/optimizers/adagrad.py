@@ -31,8 +31,8 @@ class Adagrad(Optimizer):
     w <- w - learning_rate * g / sqrt(a)             a_0 = initial_accumulator_value + epsilon
     ```
 
-    Keras adds `epsilon` to `a` under each root; here the accumulator holds it from the start, which
-    is the same sum and one pass less.
+    Keras adds `epsilon` to `a` under each root. Here the accumulator contains `epsilon` from the
+    start, which gives the same sum with one pass less.
 
     Args:
         learning_rate: number, at least 0, or schedule. Default 0.001.
@@ -41,9 +41,10 @@ class Adagrad(Optimizer):
         **common: see `tf_graft.algorithm.Common`.
 
     Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range, named.
+        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
 
-    Row-sparse gradients: equal to the dense one, at the cost of the touched rows.
+    Row-sparse gradients: the result equals that of the dense gradient, at the cost of the touched
+    rows alone.
 
     Example:
         >>> w = tf.Variable([1.0])

@@ -1,4 +1,4 @@
-"""Adam: momentum over the root of the mean square, both freed of their start at zero."""
+"""Adam: momentum over the root of the mean square, both corrected for their start at zero."""
 
 from typing import Unpack
 
@@ -46,10 +46,10 @@ class Adam(Optimizer):
         **common: see `tf_graft.algorithm.Common`.
 
     Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range, named.
+        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
 
-    Row-sparse gradients: with `sparse="lazy"` the averages of untouched rows wait, and the bias
-    correction is that of the optimizer's step, as in other lazy Adams.
+    Row-sparse gradients: with `sparse="lazy"` the averages of untouched rows stay as they are, and
+    the bias correction counts the optimizer's steps, as in other lazy Adams.
 
     Example:
         >>> w = tf.Variable([1.0, 1.0])
@@ -84,7 +84,7 @@ class Adam(Optimizer):
         self.beta_2 = beta_2
         self.epsilon = epsilon
         self.amsgrad = amsgrad
-        # The kernel of AMSGrad takes a maximum that drops a NaN; `step` keeps it.
+        # The maximum in AMSGrad's kernel drops a NaN; that in `step` keeps it.
         self.exact_kernel = not amsgrad
 
     def slots(self) -> dict[str, Slot]:

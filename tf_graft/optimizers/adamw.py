@@ -8,14 +8,14 @@ from tf_graft.optimizers.adam import Adam
 
 @register
 class AdamW(Adam):
-    """AdamW: Adam, with weight decay beside the gradient and not inside it.
+    """AdamW: Adam with decoupled weight decay, which does not pass through the gradient.
 
     ```
     w <- w - learning_rate * weight_decay * w - alpha * m / (sqrt(v) + epsilon)
     ```
 
-    `alpha`, `m` and `v` as in `Adam`. The paper's decay is not multiplied by the rate but by its
-    schedule; here, as in Keras, it is multiplied by the whole rate.
+    `alpha`, `m` and `v` are those of `Adam`. The paper multiplies the decay by the schedule alone,
+    not by the learning rate. Here, as in Keras, the decay is multiplied by the whole learning rate.
 
     Args:
         learning_rate: number, at least 0, or schedule. Default 0.001.
@@ -27,7 +27,7 @@ class AdamW(Adam):
         **common: see `tf_graft.algorithm.Common`.
 
     Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range, named.
+        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
 
     Row-sparse gradients: with `sparse="lazy"` untouched rows neither move nor decay.
 

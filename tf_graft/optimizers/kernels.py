@@ -8,9 +8,9 @@ from tf_graft.algorithm import SlotVariables, scalar
 def adam_operands(
     g: tf.Tensor, s: SlotVariables, beta_1: float, beta_2: float
 ) -> dict[str, tf.Tensor]:
-    """What Adam's kernels take but for the variable, the rate and epsilon.
+    """Returns the operands of Adam's kernels except the variable, the learning rate and epsilon.
 
-    The powers are zero: so the kernels take the rate as it is, and do not correct it.
+    The powers are zero, so that the kernels do not correct the learning rate.
     """
     return {
         "m": s["momentum"].handle,
@@ -26,7 +26,7 @@ def adam_operands(
 def descend(
     g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, momentum: float, nesterov: bool
 ) -> None:
-    """The equations of `SGD` as one kernel."""
+    """Runs the equations of `SGD` as one kernel."""
     if not momentum:
         tf.raw_ops.ResourceApplyGradientDescent(var=w.handle, alpha=lr, delta=g)
         return

@@ -27,7 +27,7 @@ from tf_graft.optimizers.layerwise import Layerwise, ratio
 
 @register
 class LAMB(Layerwise):
-    """LAMB: Adam's direction, with a step for each variable as long as its weights' norm says.
+    """LAMB: Adam's direction, with a step length that follows the norm of each variable's weights.
 
     ```
     m <- m + (1 - beta_1) * (g - m)
@@ -36,9 +36,10 @@ class LAMB(Layerwise):
     w <- w - learning_rate * r * u,  r = ||w|| / ||u||           1 where either is zero
     ```
 
-    From Keras' `Lamb`: weight decay inside the ratio, exclusions, an epsilon of 1e-6. From Model
-    Garden's: the lists are in the config and are searched for in paths; an empty
-    `exclude_from_layer_adaptation` excludes nothing; betas are not rounded to float32.
+    Differences from Keras' `Lamb`: weight decay inside the ratio, exclusions, an epsilon of 1e-6.
+    Differences from Model Garden's: the config contains the exclusions, which are searched for in
+    paths; an empty `exclude_from_layer_adaptation` excludes nothing; betas are not rounded to
+    float32.
 
     Args:
         learning_rate: number, at least 0, or schedule. Default 0.001.
@@ -46,18 +47,18 @@ class LAMB(Layerwise):
         beta_2: decay of the mean square, in [0, 1). Default 0.999.
         epsilon: above 0. Default 1e-6.
         weight_decay_rate: weight decay inside the ratio, at least 0; the common `weight_decay`
-            stays beside it. Default 0.
-        exclude_from_weight_decay: regular expressions; a variable whose path contains one decays
-            in neither way.
-        exclude_from_layer_adaptation: likewise; the variable has `r = 1`. None takes the list
+            applies in addition. Default 0.
+        exclude_from_weight_decay: regular expressions; a variable whose path contains a match has
+            neither weight decay.
+        exclude_from_layer_adaptation: likewise; such a variable has `r = 1`. None means the list
             above.
         **common: see `tf_graft.algorithm.Common`.
 
     Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range, named.
+        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
 
-    Row-sparse gradients: the norms are of the touched rows; with `sparse="lazy"` the averages of
-    the others wait. Model Garden's acts as `sparse="exact"`.
+    Row-sparse gradients: the norms are those of the touched rows; with `sparse="lazy"` the averages
+    of the other rows stay as they are. Model Garden's acts as with `sparse="exact"`.
 
     Example:
         >>> w = tf.Variable([6.0, 8.0])  # of norm 10, moved by a tenth of that

@@ -34,26 +34,27 @@ class LARS(Layerwise):
     w <- w + momentum * m - learning_rate * r * g    nesterov=True
     ```
 
-    With `classic_momentum=False` the rates are outside: `m <- momentum * m + g`, `u` is `m`
-    (nesterov: `momentum * m + g`), `w <- w - learning_rate * r * u`, and `r` is taken with `||u||`.
-    With `sum_of_norms=True` the denominator is the paper's, `||g|| + weight_decay_rate * ||w||`
-    with `g` as it came.
+    With `classic_momentum=False` the rates are outside of the momentum: `m <- momentum * m + g`,
+    `u` is `m` (nesterov: `momentum * m + g`), `w <- w - learning_rate * r * u`, and `r` is computed
+    from `||u||`. With `sum_of_norms=True` the denominator is the paper's,
+    `||g|| + weight_decay_rate * ||w||` with `g` before weight decay.
 
-    From Model Garden's: row-sparse gradients train; the lists are in the config and are searched
-    for in paths (`dense/bias`, no `:0`); an empty `exclude_from_layer_adaptation` excludes nothing.
-    tf.contrib's: `sum_of_norms=True`; its `skip_list` is `exclude_from_weight_decay`.
+    Differences from Model Garden's: row-sparse gradients are supported; the config contains the
+    exclusions, which are searched for in paths (`dense/bias`, no `:0`); an empty
+    `exclude_from_layer_adaptation` excludes nothing. tf.contrib's is the one with
+    `sum_of_norms=True`; its `skip_list` is `exclude_from_weight_decay`.
 
     Args:
         learning_rate: number, at least 0, or schedule. Default 0.01.
         momentum: in [0, 1]. Without it there is no slot. Default 0.9.
         weight_decay_rate: weight decay inside the ratio, at least 0; the common `weight_decay`
-            stays beside it. Default 0.
+            applies in addition. Default 0.
         eeta: the paper's trust coefficient, above 0. Default 0.001.
-        nesterov: whether to look ahead. Default False.
+        nesterov: whether to look ahead (Nesterov momentum). Default False.
         classic_momentum: whether the momentum holds the rates too. Default True.
-        exclude_from_weight_decay: regular expressions; a variable whose path contains one decays
-            in neither way.
-        exclude_from_layer_adaptation: likewise; the variable has `r = 1`. None takes the list
+        exclude_from_weight_decay: regular expressions; a variable whose path contains a match has
+            neither weight decay.
+        exclude_from_layer_adaptation: likewise; such a variable has `r = 1`. None means the list
             above.
         sum_of_norms: whether the denominator of the ratio is the sum of the two norms, as in the
             paper. Default False.
@@ -64,8 +65,8 @@ class LARS(Layerwise):
         TypeError, ValueError: an argument of the wrong type or out of range, named;
             `sum_of_norms` without `classic_momentum`.
 
-    Row-sparse gradients: the norms are of the touched rows; with `sparse="lazy"` the momentum of
-    the others waits.
+    Row-sparse gradients: the norms are those of the touched rows; with `sparse="lazy"` the momentum
+    of the other rows stays as it is.
 
     Example:
         >>> w = tf.Variable([3.0, 4.0])  # of norm 5
@@ -135,7 +136,7 @@ class LARS(Layerwise):
 
     @property
     def kernel(self) -> Callable[..., None] | None:  # type: ignore[override]
-        """None where the rate depends on the new momentum."""
+        """The kernel; None if the variable's rate depends on the new momentum."""
         return self._kernel if self.classic_momentum else None
 
     def _kernel(
@@ -154,7 +155,7 @@ class LARS(Layerwise):
     def _classic(
         self, g: tf.Tensor, w: tf.Tensor, lr: tf.Tensor, decay: float, adapts: bool
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """The gradient with weight decay, and the variable's rate, which the momentum holds."""
+        """Returns the gradient with weight decay, and the variable's rate inside the momentum."""
         decayed = _decayed(g, w, decay)
         measured, more = (g, decay) if self.sum_of_norms else (decayed, 0.0)
         return decayed, self._rate(lr, w, measured, more, adapts)

@@ -18,9 +18,9 @@ from tf_graft.algorithm import (
 
 
 class Layerwise(Optimizer):
-    """An optimizer with a rate for each variable, and with variables that are left out of it.
+    """An optimizer with a rate of its own for each variable that is not excluded.
 
-    Its `step` is also given `decay`, the variable's weight decay, and `adapts`, whether the
+    Its `step` also receives `decay`, the variable's weight decay, and `adapts`, whether the
     variable has a rate of its own.
 
     Args:
@@ -63,7 +63,7 @@ class Layerwise(Optimizer):
 
 
 def ratio(above: tf.Tensor, below: tf.Tensor) -> tf.Tensor:
-    """`above / below`; 1 where either is zero, or where it is not finite."""
+    """Returns `above / below`; 1 if either is zero, or if the ratio is not finite."""
     result = quotient(above, below)
     says = (above > 0) & (below > 0) & tf.math.is_finite(result)
     return tf.where(says, result, tf.ones_like(result))

@@ -22,7 +22,7 @@ from tf_graft.algorithm import (
 
 @register
 class Momentum(Optimizer):
-    """Gradient descent with momentum, the rate outside of it, as in TensorFlow 1.
+    """Gradient descent with momentum, with the learning rate outside of it as in TensorFlow 1.
 
     ```
     m <- momentum * m + g
@@ -30,20 +30,20 @@ class Momentum(Optimizer):
     w <- w - learning_rate * (g + momentum * m)      use_nesterov=True
     ```
 
-    A change of the rate acts on all of the step at once. `SGD` has the rate inside, as Keras does:
-    there earlier gradients keep the rate that they came with. For a constant rate the two are
-    equal.
+    A change of the learning rate acts on the whole step at once. `SGD`, like Keras, has the
+    learning rate inside the momentum, where an earlier gradient keeps the learning rate of its own
+    step. With a constant learning rate the two are equal.
 
     Args:
         learning_rate: number, at least 0, or schedule. Default 0.01.
         momentum: in [0, 1]. Default 0.9.
-        use_nesterov: whether to look ahead. Default False.
+        use_nesterov: whether to look ahead (Nesterov momentum). Default False.
         **common: see `tf_graft.algorithm.Common`.
 
     Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range, named.
+        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
 
-    Row-sparse gradients: with `sparse="lazy"` the momentum of untouched rows waits.
+    Row-sparse gradients: with `sparse="lazy"` the momentum of untouched rows stays as it is.
 
     Example:
         >>> w, optimizer = tf.Variable([1.0]), Momentum(0.5, momentum=0.5)

@@ -32,11 +32,11 @@ class NovoGrad(Optimizer):
     w <- w - learning_rate * m
     ```
 
-    `v` is one number a variable. It is first where no gradient but zeros came before. Decay is in
-    the momentum, not beside it as with the other optimizers here; `exclude_from_weight_decay`
-    holds for it.
+    `v` is one number for each variable. "At first" means as long as all earlier gradients were
+    zero. Weight decay is part of the momentum; in the other optimizers here it is separate.
+    `exclude_from_weight_decay` applies to it.
 
-    Differs from OpenSeq2Seq's: there `v` was never stored, and so was `||g||^2` at every step.
+    Difference from OpenSeq2Seq's: there `v` was never stored, so it was `||g||^2` at every step.
 
     Args:
         learning_rate: number, at least 0, or schedule. Default 1.0.
@@ -48,10 +48,10 @@ class NovoGrad(Optimizer):
         **common: see `tf_graft.algorithm.Common`.
 
     Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range, named.
+        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
 
-    Row-sparse gradients: the norm is the whole gradient's. With `sparse="lazy"` the momentum and
-    the decay of untouched rows wait.
+    Row-sparse gradients: the norm is the whole gradient's. With `sparse="lazy"` untouched rows do
+    not decay, and their momentum stays as it is.
 
     Example:
         >>> w = tf.Variable([1.0, 1.0])
@@ -93,7 +93,7 @@ class NovoGrad(Optimizer):
         return {"momentum": Slot(), "squared_norm": Slot(shape="scalar", within=NOT_NEGATIVE)}
 
     def decays(self, path: str) -> bool:
-        """False: decay is in the step."""
+        """Returns False, because `step` applies the weight decay."""
         return False
 
     def traits(self, path: str) -> dict[str, Any]:

@@ -44,14 +44,15 @@ class RMSprop(Optimizer):
         momentum: in [0, 1]. Default 0.
         epsilon: above 0, inside the root. Default 1e-7.
         centered: whether to divide by the variance in place of the mean square. Default False.
-        initial_velocity: what `v` starts at, at least 0. Default 0, as in Keras; TensorFlow 1
-            started it at 1.
+        initial_velocity: the first value of `v`, at least 0. Default 0, as in Keras; in TensorFlow
+            1 it was 1.
         **common: see `tf_graft.algorithm.Common`.
 
     Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range, named.
+        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
 
-    Row-sparse gradients: with `sparse="lazy"` the averages and the momentum of untouched rows wait.
+    Row-sparse gradients: with `sparse="lazy"` the averages and the momentum of untouched rows stay
+    as they are.
 
     Example:
         >>> w = tf.Variable([1.0])
@@ -110,13 +111,13 @@ class RMSprop(Optimizer):
 
     @property
     def kernel(self) -> Callable[..., None] | None:  # type: ignore[override]
-        """None with decay and no momentum, for `step` and decay are added together."""
+        """The kernel; None with decay and no momentum, because `step` and decay are then summed."""
         return self._kernel if self.momentum or not self.weight_decay else None
 
     def _kernel(
         self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
     ) -> None:
-        # TensorFlow's kernels cannot do without a momentum
+        # TensorFlow's kernels require a momentum
         kept: Any = contextlib.nullcontext(s["momentum"]) if self.momentum else scratch_variable(g)
         with kept as momentum:
             operands = {

@@ -30,20 +30,20 @@ class SGD(Optimizer):
     w <- w + momentum * m - learning_rate * g        nesterov=True
     ```
 
-    The rate is inside the momentum, as in Keras (TensorFlow 1 had it outside: equal for a constant
-    rate). Without momentum there is no slot.
+    The learning rate is inside the momentum, as in Keras. TensorFlow 1 had it outside; with a
+    constant learning rate the two are equal. Without momentum there is no slot.
 
     Args:
         learning_rate: number, at least 0, or schedule. Default 0.01.
         momentum: in [0, 1]. Default 0.
-        nesterov: whether to look ahead. Default False.
+        nesterov: whether to look ahead (Nesterov momentum). Default False.
         **common: see `tf_graft.algorithm.Common`.
 
     Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range, named.
+        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
 
-    Row-sparse gradients: without momentum equal to the dense one. With momentum and
-    `sparse="lazy"`, the momentum of untouched rows waits.
+    Row-sparse gradients: without momentum the result equals that of the dense gradient. With
+    momentum and `sparse="lazy"`, the momentum of untouched rows stays as it is.
 
     Example:
         >>> w = tf.Variable([1.0, 2.0])

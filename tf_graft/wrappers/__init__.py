@@ -1,4 +1,4 @@
-"""Optimizers made of optimizers."""
+"""Optimizers that contain other optimizers."""
 
 from tf_graft.wrappers.adagraft import AdaGraft
 from tf_graft.wrappers.agn import AGN

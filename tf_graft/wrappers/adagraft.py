@@ -21,12 +21,12 @@ NORMS = ("magnitude_norm", "direction_norm")
 
 
 class Norms(NamedTuple):
-    """What a graft measured in its last step of a variable.
+    """The norms that a graft measured in its last step of a variable.
 
     Args:
         variable: the model variable.
         magnitude: the norm of the magnitude optimizer's step, a variable.
-        direction: the norm of the direction optimizer's, likewise.
+        direction: the norm of the direction optimizer's step, a variable.
     """
 
     variable: Any
@@ -42,32 +42,33 @@ class AdaGraft(Wrapper):
     w <- w + learning_rate * (||m|| / ||d||) * d
     ```
 
-    `m` and `d` are the steps that the two optimizers propose for the same gradient, their own
-    rates and weight decay included; both keep their own state. The norms are of each variable, or
-    of all variables together. Where `||d||` is zero or not finite, that variable does not move.
+    `m` and `d` are the steps that the two optimizers propose for the same gradient, including their
+    own learning rates and weight decay; each optimizer keeps its own state. The norms are taken
+    over each variable, or over all variables together. A variable whose `||d||` is zero or not
+    finite does not move.
 
-    From Lingvo's: the global norm is taken anew at each step and works in `tf.function`; row-sparse
-    gradients train; steps are not measured on the weights, where they would be rounded. As there,
-    `||d||` counts as at least 1e-30.
+    Differences from Lingvo's: the global norm is computed anew at each step and works in
+    `tf.function`; row-sparse gradients are supported; steps are not measured on the weights, which
+    would round them. As in Lingvo's, `||d||` counts as at least 1e-30.
 
     Args:
-        magnitude_optimizer: gives the length: an optimizer of tf_graft or Keras, a name or a
-            config.
-        direction_optimizer: gives the direction; its learning rate cancels out.
+        magnitude_optimizer: sets the length of the step: an optimizer of tf_graft or Keras, a name
+            or a config.
+        direction_optimizer: sets the direction of the step; its learning rate cancels out.
         learning_rate: number, at least 0, or schedule: a factor on the grafted step. Default 1.
-        use_global_norm: whether one norm is taken over all variables of a call. The steps of all
-            variables are in memory then. Default False.
+        use_global_norm: whether one norm is taken over all variables of a call. This keeps the
+            steps of all variables in memory. Default False.
         diagnostic: whether to keep the two norms of each variable's last step, in the slots
             `magnitude_norm` and `direction_norm`. Default False.
-        **common: see `tf_graft.algorithm.Common`. Weight decay is beside that of the two
-            optimizers; what is excluded from it does not decay in them either.
+        **common: see `tf_graft.algorithm.Common`. Weight decay adds to that of the two optimizers;
+            a variable that is excluded from it does not decay in them either.
 
     Raises:
         TypeError: an argument of the wrong type; an optimizer that cannot be wrapped.
         ValueError: an argument out of range; the same optimizer twice; one that clips, averages,
             accumulates or scales on its own.
 
-    Row-sparse gradients: the norms are of the touched rows' steps.
+    Row-sparse gradients: the norms are those of the touched rows' steps.
 
     Example:
         >>> from tf_graft.optimizers import SGD, Adam
@@ -115,13 +116,13 @@ class AdaGraft(Wrapper):
         self._seen = Parameters(measured)
 
     def norms(self) -> dict[str, Norms]:
-        """By path, the norms of each variable's last step. They are kept with `diagnostic=True`.
+        """Returns the norms of each variable's last step by path; requires `diagnostic=True`.
 
-        In a wrapper, once that has been built: `larc.optimizer.norms()`.
+        Inside a wrapper, call it once the wrapper has been built: `larc.optimizer.norms()`.
 
         Raises:
-            ValueError: `diagnostic` is False; neither this nor what it is in has been built; on
-                parameter servers, it is in an AGN, whose workers keep no norms.
+            ValueError: `diagnostic` is False; neither the graft nor a wrapper around it has been
+                built; it is in an AGN on parameter servers, whose workers keep no norms.
         """
         if not len(self._seen):
             what = "built first" if self.diagnostic else "made with diagnostic=True"
@@ -152,7 +153,7 @@ class AdaGraft(Wrapper):
 
 
 def _together(grafts: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """The same, with the norms over all variables."""
+    """Replaces the norms of each variable by the norms over all variables."""
     grafts = list(grafts)
     total = max((d.dtype for _, d, *_ in grafts), key=lambda dtype: dtype.size)
     m_norm, d_norm = (

@@ -36,7 +36,7 @@ PAPER = {"name": "sgd", "learning_rate": 1.0}  # adds the mean of the updates to
 
 @register
 class AGN(OnServers):
-    """AGN: a period of local steps, then one push of the mean gradient to a center that all share.
+    """AGN: a period of local steps, then one push of the mean gradient to a shared center.
 
     ```
     w <- w + step(g)                         `optimizer`, on the worker's own copy
@@ -47,51 +47,53 @@ class AGN(OnServers):
     ```
 
     `n` counts the gradients in `a`. The model's variables are the local copy; right after a
-    communication they equal the center. `fit` ends with the center in them; `centered()` and the
+    communication they equal the center. When `fit` ends they hold the center; `centered()` and the
     callback `CenterWeights` put it there for evaluation and saving, and `center_values()` reads it.
 
-    Two counts: `iterations` are local steps, and `rounds` are updates of the center. A schedule of
-    `optimizer` sees the first, one of `center_optimizer` (a copy's too) the second. `learning_rate`
-    is that of `optimizer`; set to a number, it is set for a copy as well.
+    `iterations` counts local steps, and `rounds` counts updates of the center. A schedule of
+    `optimizer` follows `iterations`; a schedule of `center_optimizer`, even of a copy, follows
+    `rounds`. `learning_rate` is that of `optimizer`; setting it to a number sets a copy's as well.
 
-    On the replicas of a strategy each takes local steps with its own share of the gradient, times
-    the number of replicas, as its estimate of the whole; the shares of `a / n` are summed once a
-    period, the only time that replicas wait for each other. So a period of 1 is plain synchronous
-    training. A checkpoint then holds the center, and of local state the first replica's.
+    Under a strategy, each replica takes local steps with its own share of the gradient, times the
+    number of replicas, as its estimate of the whole gradient. Replicas sum their shares of `a / n`
+    once a period and wait for each other only then. A period of 1 is therefore plain synchronous
+    training. A checkpoint under a strategy holds the center and the first replica's local state.
 
-    From contrib's: the center counts its own steps, so that Adam's bias correction is right; `a`
-    starts at zero; row-sparse gradients are pushed by their rows; a non-finite gradient is neither
-    applied nor accumulated, and a non-finite mean never reaches the center; the center is saved,
-    and can be exported. There `num_worker` and `use_locking` had no effect.
+    Differences from contrib's: the center counts its own steps, so that Adam's bias correction is
+    right; `a` starts at zero; row-sparse gradients are pushed by their rows; a non-finite gradient
+    is neither applied nor accumulated, and a non-finite mean never reaches the center; the center
+    is saved, and can be exported. In contrib, `num_worker` and `use_locking` had no effect.
 
     Settings: DiLoCo is `mode="updates"` with `center_optimizer=SGD(0.7 * communication_period,
     momentum=0.9, nesterov=True)` and AdamW inside; averaging (post-local SGD) is `mode="updates"`
-    with `center_optimizer=SGD(communication_period)`: what these push is the difference between
-    center and local copy, and the mean `a / n` is that much shorter.
+    with `center_optimizer=SGD(communication_period)`. Both methods push the difference between
+    center and local copy; the factor `communication_period` is there because AGN pushes the mean
+    `a / n`, which is shorter by that factor.
 
     Args:
-        optimizer: for the local steps: an optimizer of tf_graft or Keras, a name or a config. What
-            it was given for clipping and accumulation is done to the local gradients. In
-            `MixedPrecision`, each worker has a loss scale of its own, and the center none.
-        num_worker: how many there are: the replicas of a strategy must be as many. In one process
-            `workers()` makes as many that share a center. None: not checked.
+        optimizer: makes the local steps: an optimizer of tf_graft or Keras, a name or a config. Its
+            clipping and accumulation apply to the local gradients. Inside a `MixedPrecision`, each
+            worker has a loss scale of its own, and the center has none.
+        num_worker: the number of workers; a strategy must have as many replicas. In one process
+            `workers()` makes this many optimizers that share a center. None: not checked.
         communication_period: local steps between two communications, at least 1. Default 10.
-        center_optimizer: for the center, with state of its own; likewise given. It may clip and
-            average (`use_ema`). None: a copy of `optimizer`; with `mode="updates"`, `SGD(1.0)`.
+        center_optimizer: updates the center, with state of its own; given like `optimizer`. It may
+            clip and average (`use_ema`). None: a copy of `optimizer`; with `mode="updates"`,
+            `SGD(1.0)`.
         use_locking: whether a push to parameter servers is atomic. Without effect elsewhere.
         mode: what is accumulated. `"gradients"`: as in contrib. `"updates"`: the negative steps
             that were applied, as in the paper.
         reset_local_state: whether `optimizer` starts anew after each communication. Default False,
             as in contrib.
-        learning_rate: sets the rate of `optimizer`, if not None.
-        **common: see `tf_graft.algorithm.Common`; what `optimizer` was given of them is taken
-            over. Not `weight_decay` and `use_ema`, which belong to the two optimizers.
+        learning_rate: sets the learning rate of `optimizer`, if not None.
+        **common: see `tf_graft.algorithm.Common`; those given to `optimizer` are taken over.
+            `weight_decay` and `use_ema` are refused, as they belong to the two optimizers.
 
     Raises:
         TypeError: an argument of the wrong type; an optimizer that cannot be wrapped.
         ValueError: an argument out of range; an option that belongs to one of the two optimizers.
 
-    Row-sparse gradients: local step, push and pull are of the touched rows.
+    Row-sparse gradients: the local step, the push and the pull act on the touched rows.
 
     Example:
         >>> from tf_graft.optimizers import SGD
@@ -153,7 +155,7 @@ class AGN(OnServers):
 
     @property
     def learning_rate(self) -> Any:
-        """The present rate of `optimizer`; setting it sets a copy's on the center as well."""
+        """The learning rate of `optimizer`; setting it also sets that of the center's copy."""
         return self.optimizer.learning_rate
 
     @learning_rate.setter
@@ -164,7 +166,7 @@ class AGN(OnServers):
 
     @property
     def weight_decay(self) -> Any:
-        """The weight decay of `optimizer`; setting it sets a copy's on the center as well."""
+        """The weight decay of `optimizer`; setting it also sets that of the center's copy."""
         return Around.weight_decay.fget(self)  # type: ignore[attr-defined]
 
     @weight_decay.setter
@@ -218,11 +220,11 @@ class AGN(OnServers):
 
 
 def _unpacked(given: OptimizerLike) -> tuple[OptimizerLike, LossScaler | None, Config]:
-    """The optimizer of the local steps, what scales its loss, and what that does for it.
+    """Returns the optimizer of the local steps, its loss scaler, and options of `MixedPrecision`.
 
     Raises:
-        TypeError: it is of Keras and scales the loss.
-        ValueError: it has been built.
+        TypeError: Keras' own optimizer scales the loss.
+        ValueError: the optimizer has been built.
     """
     if type(given) is not MixedPrecision:
         refuse_scaling("AGN", "optimizer", given)
@@ -235,9 +237,9 @@ def _unpacked(given: OptimizerLike) -> tuple[OptimizerLike, LossScaler | None, C
 
 @functools.cache
 def scaling(cls: type[AGN]) -> type[AGN]:
-    """The class of those that scale the loss, which Keras' `compile` then does not do for them.
+    """Returns a subclass that scales the loss itself, so that Keras' `compile` does not.
 
-    Keras and pickle save them under the name of `cls`.
+    Keras and pickle save its instances under the name of `cls`.
     """
 
     def reduced(self: AGN, protocol: Any) -> tuple[Any, ...]:
@@ -249,7 +251,7 @@ def scaling(cls: type[AGN]) -> type[AGN]:
     made = type(cls.__name__, (cls, keras_contract.ScalesLoss), own)
     package, _, name = keras.saving.get_registered_name(cls).rpartition(">")
     if package:
-        for each in (made, cls):  # the name then stands for `cls`
+        for each in (made, cls):  # registered last, `cls` keeps the name
             keras.saving.register_keras_serializable(package, name)(each)
     return made
 

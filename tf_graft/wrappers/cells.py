@@ -15,7 +15,7 @@ from tf_graft.core.types import Scalar
 
 
 class Cell:
-    """Holds a tensor where a variable would stand: an assignment replaces the tensor.
+    """Holds a tensor in place of a variable: an assignment replaces the tensor.
 
     Args:
         tensor: its first value.
@@ -28,7 +28,7 @@ class Cell:
 
     @property
     def value(self) -> Self:
-        """Itself, where a `keras.Variable` has its `tf.Variable`."""
+        """The cell itself; for a `keras.Variable` it would be the `tf.Variable`."""
         return self
 
     def assign(self, value: Any, read_value: bool = True) -> None:
@@ -36,16 +36,16 @@ class Cell:
         self.tensor = tf.cast(value, self.dtype)
 
     def assign_add(self, delta: Any, read_value: bool = True) -> None:
-        """Adds to it."""
+        """Adds to the tensor."""
         self.tensor += tf.cast(delta, self.dtype)
 
     def scatter_update(self, rows: tf.IndexedSlices) -> None:
-        """Replaces some of its rows."""
+        """Replaces rows of the tensor."""
         indices = rows.indices[:, tf.newaxis]
         self.tensor = tf.tensor_scatter_nd_update(self.tensor, indices, rows.values)
 
     def scatter_add(self, rows: tf.IndexedSlices) -> None:
-        """Adds to some of its rows."""
+        """Adds to rows of the tensor."""
         indices = rows.indices[:, tf.newaxis]
         self.tensor = tf.tensor_scatter_nd_add(self.tensor, indices, rows.values)
 
@@ -54,10 +54,10 @@ class Cell:
 
 
 def parameter_of(like: Parameter, values: Mapping[str, tf.Tensor]) -> Parameter:
-    """A parameter on cells.
+    """Makes a parameter of cells.
 
     Args:
-        like: gives path and constraint.
+        like: has the path and the constraint.
         values: the weights under `"weights"`; the engine's state by role; slots as `slots/role`.
     """
     cells = {name: Cell(value) for name, value in values.items()}
@@ -70,11 +70,11 @@ def parameter_of(like: Parameter, values: Mapping[str, tf.Tensor]) -> Parameter:
 
 @dataclass(frozen=True)
 class CellState(OptimizerState):
-    """State on cells.
+    """An optimizer's state in cells.
 
     Args:
         others: further cells that change with the state.
-        counts: variables that schedules read for the number of updates.
+        counts: the variables from which schedules read the number of updates.
     """
 
     others: Sequence[Cell] = ()
@@ -88,11 +88,11 @@ class CellState(OptimizerState):
         return [*itertools.chain.from_iterable(each), *others]
 
     def tensors(self) -> list[tf.Tensor]:
-        """The present values of all cells."""
+        """Returns the current values of all cells."""
         return [cell.tensor for cell in self._cells()]
 
     def hold(self, tensors: Sequence[tf.Tensor]) -> None:
-        """Goes on from what `tensors` returned."""
+        """Replaces the values of all cells by a result of `tensors`."""
         for cell, tensor in zip(self._cells(), tensors, strict=True):
             cell.tensor = tensor
 
@@ -113,10 +113,10 @@ class CellState(OptimizerState):
         self.hold(tf.cond(condition, from_before(then), from_before(other)))
 
     def rates(self, algorithm: Algorithm) -> Mapping[str, Scalar]:
-        """The learning rates where the count of updates is what its cell holds."""
+        """Returns the learning rates for the count of updates that its cell holds."""
         step = self.counters["iteration"].tensor
         with keras.StatelessScope(state_mapping=[(count, step) for count in self.counts]):
             return algorithm.rates()
 
     def release(self, parameter: Parameter) -> None:
-        """Nothing: a cell shares no memory."""
+        """Does nothing: a cell shares no memory."""

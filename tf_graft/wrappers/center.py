@@ -24,10 +24,10 @@ from tf_graft.core.types import Config, OptimizerLike, Store, VariableLike
 
 
 class Centered(Around):
-    """An optimizer of local copies, and another of the center that they begin from.
+    """An optimizer of local copies with a second optimizer, of the center that they start from.
 
-    The model's variables are the local copy. The center is a copy of them in the slot `center`,
-    with an optimizer that has state and a count of its own. On parameter servers the model's
+    The model's variables are the local copy. The center is a copy of them in the slot `center`; its
+    optimizer has its own state and its own count of updates. On parameter servers the model's
     variables are the center.
 
     Attributes:
@@ -41,17 +41,17 @@ class Centered(Around):
 
     @property
     def rounds(self) -> keras.Variable:
-        """How many updates the center has had."""
+        """The number of updates of the center."""
         return self.center_optimizer.iterations
 
     @property
     def on_servers(self) -> bool:
-        """Whether the model's variables are the center, on parameter servers."""
+        """Whether the model's variables are on parameter servers, where they are the center."""
         return isinstance(self.strategy, tf.distribute.ParameterServerStrategy)
 
     @property
     def leads(self) -> bool:
-        """Whether the center is its own, and not another worker's."""
+        """Whether this optimizer owns the center, rather than another worker."""
         return self._leader is None
 
     def slots_for(self, path: str) -> dict[str, Slot]:
@@ -97,7 +97,7 @@ class Centered(Around):
         return f"{type(self).__name__}({', '.join(children)})"
 
     def start_center(self) -> None:
-        """As long as no step is made, the center is the weights, whenever those were assigned."""
+        """Sets the center to the weights as long as no step has been made."""
         counts = [tf.convert_to_tensor(replicas.local(v)) for v in (self.iterations, self.rounds)]
 
         def start() -> None:
@@ -107,14 +107,14 @@ class Centered(Around):
         tf.cond(tf.add_n(counts) > 0, lambda: None, start)
 
     def workers(self) -> list[Self]:
-        """`num_worker` optimizers, this one the first, each for variables of its own: they share a
-        center in one process, and the order of their steps is the caller's.
+        """Returns `num_worker` optimizers, this one first, that share a center in one process.
 
-        Call it before anything is built. The others begin from the center of this one, which has to
-        be built first.
+        Each optimizer has variables of its own, and the caller chooses the order of their steps.
+        Call `workers` before you build any of them. Then build this one first: the others start
+        from its center.
 
         Raises:
-            ValueError: there is no `num_worker`, or this one is built.
+            ValueError: there is no `num_worker`, or this optimizer is built.
         """
         if self.num_worker is None or self.built:
             what = "after it was built" if self.built else "without num_worker"
@@ -129,20 +129,21 @@ class Centered(Around):
         self._leader, self.center_optimizer = leader, leader.center_optimizer
 
     def centers(self) -> list[VariableLike]:
-        """The center's variables, in the order of the model's."""
+        """Returns the center's variables, in the order of the model's."""
         return [center_of(p) for p in self.parameters]
 
     def center_values(self) -> dict[str, np.ndarray]:
-        """The center by the paths of the model's variables."""
+        """Returns the center's values by the paths of the model's variables."""
         with self.centered():
             return {p.path: from_mesh(p.variable).numpy() for p in self.parameters}
 
     @contextlib.contextmanager
     def centered(self) -> Iterator[None]:
-        """The context in which the model's variables hold the center, to evaluate or save it.
+        """A context in which the model's variables hold the center, to evaluate or save it.
 
-        What `save` or `save_weights` writes there goes on from the center. Take a
-        `tf.train.Checkpoint` outside: it reads variables, and the two copies are exchanged here.
+        Training continues from the center if you load a file that `save` or `save_weights` wrote
+        there. Save a `tf.train.Checkpoint` outside of the context: a checkpoint reads the variables
+        themselves, and the context exchanges the two copies.
         """
         self.show_center(True)
         try:
@@ -151,13 +152,13 @@ class Centered(Around):
             self.show_center(False)
 
     def show_center(self, shown: bool) -> None:
-        """Puts the center into the model's variables, or the local copy back."""
+        """Puts the center into the model's variables, or puts the local copy back."""
         if shown != self._shown and self.built and not self.on_servers:
             self.everywhere(_swap, list(self.parameters), traced=True)
             self._shown = shown
 
     def save_own_variables(self, store: Store) -> None:
-        """As every optimizer's: of the center as it is, while the model's variables show it too."""
+        """Saves as every optimizer does, with center and local copy in their own variables."""
         shown = self._shown
         self.show_center(False)
         try:
@@ -166,7 +167,7 @@ class Centered(Around):
             self.show_center(shown)
 
     def finalize_variable_values(self, var_list: Iterable[VariableLike]) -> None:
-        """Gives the variables the center; `fit` calls it when it ends."""
+        """Copies the center into the variables; `fit` calls this method when it ends."""
         wanted = self.parameters_for("finalize_variable_values", list(var_list))
         self.show_center(False)
         self.center_optimizer.finalize_variable_values([center_of(p) for p in wanted])
@@ -178,7 +179,7 @@ class Centered(Around):
 
 
 def center_of(parameter: Parameter) -> VariableLike:
-    """A parameter's center: on servers, its variable itself."""
+    """Returns a parameter's center: on servers, its variable itself."""
     center: VariableLike = parameter.slots.get("center", parameter.variable)
     return center
 
@@ -192,30 +193,32 @@ def _swap(parameters: Sequence[Parameter]) -> None:
 
 
 def _pull(parameters: Sequence[Parameter]) -> None:
-    """Gives the model's variables the center."""
+    """Copies the center into the model's variables."""
     for p in parameters:
         p.replace(tf.convert_to_tensor(replicas.local(center_of(p))))
 
 
 def _value_of(variable: VariableLike) -> tf.Tensor:
-    """A variable's value; zeros where it has none yet: `fit` may make the variables of a model in
-    the function of its first step, which gives them their values when it runs.
+    """Returns a variable's value; zeros if it has none yet.
+
+    `fit` may create a model's variables in the function of its first step; they get their values
+    when that function runs.
     """
     value = tf.convert_to_tensor(variable)
     return value if value.shape == variable.shape else tf.zeros(variable.shape, value.dtype)
 
 
 def taken(owner: str, given: OptimizerLike | str | Config, like: Optimizer) -> Optimizer:
-    """The center's optimizer, for what was given.
+    """Returns the center's optimizer from an argument.
 
     Args:
-        owner: the class that takes it.
+        owner: the class that has the argument.
         given: an optimizer, a name or a config.
-        like: the optimizer whose options for the execution hold for it too.
+        like: the optimizer whose options of execution the center's optimizer takes over.
 
     Raises:
-        TypeError: no optimizer, or one that scales the loss.
-        ValueError: one with an option that is for gradients of the loss.
+        TypeError: `given` is no optimizer, or scales the loss.
+        ValueError: `given` has an option that is for gradients of the loss.
     """
     found = resolve(given)
     refuse_scaling(owner, "center_optimizer", found)
@@ -227,7 +230,7 @@ def taken(owner: str, given: OptimizerLike | str | Config, like: Optimizer) -> O
 
 
 def refuse_scaling(owner: str, argument: str, given: object) -> None:
-    """Refuses what scales the loss."""
+    """Refuses an optimizer of Keras that scales the loss."""
     if isinstance(given, keras.optimizers.LossScaleOptimizer):
         raise TypeError(
             f"{owner}({argument}={type(given).__name__}(...)): of what scales the loss {owner} "

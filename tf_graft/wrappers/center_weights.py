@@ -8,12 +8,12 @@ from tf_graft.core import checks
 
 
 class CenterWeights(keras.callbacks.Callback):
-    """Has validation in `fit` see the center of an `AGN`, and at will what is saved after an epoch.
+    """Makes validation in `fit`, and optionally saving after an epoch, use the center of an `AGN`.
 
     Args:
         swap_on_epoch: whether the model also holds the center from the end of an epoch to the
-            beginning of the next, so that a `ModelCheckpoint` that stands after this callback saves
-            it. Default False.
+            beginning of the next, so that a `ModelCheckpoint` after this callback in the list saves
+            the center. Default False.
 
     Example:
         `model.fit(x, y, validation_data=test, callbacks=[CenterWeights()])`
@@ -24,18 +24,18 @@ class CenterWeights(keras.callbacks.Callback):
         self.swap_on_epoch = checks.boolean("CenterWeights", "swap_on_epoch", swap_on_epoch)
 
     def on_test_begin(self, logs: Any = None) -> None:
-        """Puts the center in."""
+        """Puts the center into the model."""
         self.model.optimizer.show_center(True)
 
     def on_test_end(self, logs: Any = None) -> None:
-        """Goes on with the local copy."""
+        """Puts the local copy back."""
         self.model.optimizer.show_center(False)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Goes on with the local copy."""
+        """Puts the local copy back."""
         self.model.optimizer.show_center(False)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Puts the center in, where it is asked to."""
+        """Puts the center into the model if `swap_on_epoch` is True."""
         if self.swap_on_epoch:
             self.model.optimizer.show_center(True)

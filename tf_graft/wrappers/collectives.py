@@ -27,14 +27,14 @@ _number = itertools.count()
 
 
 class Numbers:
-    """Numbers the collectives of one function alike on all replicas, which trace it one by one."""
+    """Numbers the collectives of one function equally on all replicas, which trace it in turn."""
 
     def __init__(self) -> None:
         self._made: list[int] = []
         self._used: dict[int, int] = collections.defaultdict(int)
 
     def next(self, replica: int) -> int:
-        """The number of a replica's next collective."""
+        """Returns the number of a replica's next collective."""
         position = self._used[replica]
         self._used[replica] += 1
         if position == len(self._made):
@@ -51,14 +51,14 @@ def summed(
     """Sums dense and row-sparse tensors over the replicas, with one all-reduce for each dtype.
 
     The sum of `UniqueRows` is `tf.IndexedSlices`: its rows are in the order of the replicas and may
-    repeat. Either every replica calls it or none.
+    repeat. Either every replica calls `summed` or none.
 
     Args:
         values: tensors, and row-sparse gradients in any form.
         rows_of: how many rows the variable of each value has.
         variable: a variable with a copy on each replica. The copy orders the replica's collectives:
-            those of one copy run in order, and never wait for those of another replica, which would
-            be a deadlock.
+            those of one copy run in order, and never wait for those of another replica; such a wait
+            would be a deadlock.
 
     Raises:
         ValueError: compiled by XLA, where the replicas would deadlock.
@@ -95,9 +95,9 @@ def _dense(tensors: list[tf.Tensor], own: tf.Tensor) -> list[tf.Tensor]:
 
 
 def _gathered(slices: list[tf.IndexedSlices], own: tf.Tensor) -> list[tf.IndexedSlices]:
-    """Concatenates all replicas' rows; each sends as many as the longest has, or up to twice that.
+    """Concatenates all replicas' rows, padded to at most twice the longest replica's number of rows.
 
-    A collective can never change its shape, so there is one for each power of two.
+    A collective can never change its shape, so there is one collective for each power of two.
     """
     if not slices:
         return []
@@ -116,7 +116,7 @@ def _gathered(slices: list[tf.IndexedSlices], own: tf.Tensor) -> list[tf.Indexed
 
 
 def _exponent(length: tf.Tensor) -> tf.Tensor:
-    """The exponent of the least power of two that is not below a length."""
+    """Returns the exponent of the smallest power of two that is at least a length."""
     powers = tf.constant([1 << i for i in range(SHAPES - 1)])
     return tf.reduce_sum(tf.cast(powers < length, tf.int32))
 
@@ -150,7 +150,7 @@ def _numbers() -> Numbers:
 
 
 def _devices(strategy: tf.distribute.Strategy) -> str:
-    """A text that names a strategy's devices: the same on all workers."""
+    """Returns a text that names a strategy's devices and is the same on all workers."""
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return f"{strategy.num_replicas_in_sync} over all workers"
     return ",".join(strategy.extended.worker_devices)

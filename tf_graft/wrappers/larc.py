@@ -1,4 +1,4 @@
-"""LARC: another optimizer, its gradients scaled layer by layer."""
+"""LARC: scales the gradients of another optimizer layer by layer."""
 
 from collections.abc import Sequence
 from typing import Any, Unpack
@@ -18,7 +18,7 @@ MODES = ("clip", "scale")
 
 @register
 class LARC(Around):
-    """LARC: an optimizer whose gradients are scaled by a ratio of norms, for each variable.
+    """LARC: scales each variable's gradient by a ratio of norms, then applies another optimizer.
 
     ```
     local = eta * ||w|| / (||g|| + epsilon)
@@ -27,18 +27,20 @@ class LARC(Around):
     g <- r * g                                       and on with `optimizer`
     ```
 
-    So plain SGD has the rate `min(learning_rate, local)`, or `learning_rate * local`. An optimizer
-    that does not care how long gradients are, such as Adam, hardly notices.
+    Plain SGD therefore has the learning rate `min(learning_rate, local)`, or
+    `learning_rate * local`. LARC hardly changes an optimizer whose steps do not depend on the
+    length of gradients, such as Adam.
 
-    The rate is the optimizer's: `learning_rate` reads and sets that one, for callbacks too, and
-    there is no other. Around an `AdaGraft` or `LayerwiseRates`, the rate in `r` is the product of
-    its own rate and of the rate inside it: of the magnitude optimizer, or of the optimizer times
-    the variable's factor.
+    LARC has no learning rate of its own: `learning_rate` reads and sets that of the optimizer, for
+    callbacks too. Around an `AdaGraft` or `LayerwiseRates`, the learning rate in `r` is the product
+    of its own rate and the rate inside it: that of the magnitude optimizer, or that of the
+    optimizer times the variable's factor.
 
-    From OpenSeq2Seq's: where `||w||` is zero, `r` is 1, so that a bias that starts at zero is not
-    frozen (there `min_update`); a rate of zero gives no NaN; a NaN gradient, where it is applied,
-    stays in its entry; variables can be excluded; clipping goes with it, before the ratio. Its
-    Momentum had the rate outside: equal for a constant rate.
+    Differences from OpenSeq2Seq's: where `||w||` is zero, `r` is 1, so that a bias that starts at
+    zero is not frozen (there `r` is `min_update`); a learning rate of zero gives no NaN; a NaN
+    gradient, if it is applied, stays in its entry; variables can be excluded; clipping is possible
+    too, before the ratio. OpenSeq2Seq's Momentum had the learning rate outside of the momentum;
+    with a constant learning rate the two are equal.
 
     Args:
         optimizer: an optimizer of tf_graft or Keras, a name or a config.
@@ -46,17 +48,18 @@ class LARC(Around):
         mode: `"clip"` or `"scale"`. Default `"clip"`.
         min_update: the least ratio, in [0, 1]. Default 1e-7.
         epsilon: at least 0. Default 1e-7.
-        exclude_from_layer_adaptation: regular expressions; a variable whose path contains one has
-            `r = 1`. Default None.
-        learning_rate: sets the optimizer's rate, if not None: a number, at least 0, or schedule.
-        **common: see `tf_graft.algorithm.Common`; what the optimizer was given of them is
-            taken over. `weight_decay` sets the optimizer's; exclusions from it add up.
+        exclude_from_layer_adaptation: regular expressions; a variable whose path contains a match
+            has `r = 1`. Default None.
+        learning_rate: sets the optimizer's learning rate, if not None: a number, at least 0, or
+            schedule.
+        **common: see `tf_graft.algorithm.Common`; those given to the optimizer are taken over.
+            `weight_decay` sets the optimizer's; exclusions from it add up.
 
     Raises:
         TypeError: an argument of the wrong type; an optimizer that cannot be wrapped.
         ValueError: an argument out of range.
 
-    Row-sparse gradients: the norms are of the touched rows.
+    Row-sparse gradients: the norms are those of the touched rows.
 
     Example:
         >>> from tf_graft.optimizers import SGD
@@ -107,16 +110,16 @@ class LARC(Around):
         return super().arguments() | {"exclude_from_layer_adaptation": patterns}
 
     def adapts(self, path: str) -> bool:
-        """Whether the variable of that path is not excluded."""
+        """Returns whether the variable of a path is not excluded."""
         return not patterns.matches(path, self.exclude_from_layer_adaptation)
 
     def ratio(self, g: tf.Tensor, w: tf.Tensor, lr: tf.Tensor) -> tf.Tensor:
-        """The `r` of a gradient, weights and the rate: a scalar."""
+        """Returns `r` for a gradient, weights and the learning rate, a scalar."""
         w_norm = numerics.length(w)
         local = numerics.quotient(self.eta * w_norm, numerics.length(g) + self.epsilon)
         one = tf.ones_like(local)
         if self.mode == "clip":
-            # a rate that is not above `local`, such as zero, is not clipped
+            # a learning rate of at most `local`, such as zero, is not clipped
             clipped = tf.maximum(numerics.quotient(local, lr), self.min_update)
             result = tf.where(local < lr, clipped, one)
         else:

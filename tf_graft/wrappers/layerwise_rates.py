@@ -1,4 +1,4 @@
-"""LayerwiseRates: one optimizer, its step multiplied by a factor for each layer."""
+"""LayerwiseRates: multiplies an optimizer's step by a factor for each layer."""
 
 import itertools
 import os
@@ -17,23 +17,23 @@ from tf_graft.core.state.point import Point, Step, under
 
 @register
 class LayerwiseRates(Wrapper):
-    """An optimizer's steps, each variable's times a factor that a graft measured.
+    """Multiplies an optimizer's step of each variable by a factor that a graft measured.
 
     ```
     w <- w + learning_rate * rates(path, t) * d
     ```
 
-    `d` is the step that the optimizer proposes, its own rate and weight decay included. With the
-    rates that `tf-graft report --export` writes and the direction optimizer of that graft, given
-    as it was there, this is the graft's average step, and the magnitude optimizer is gone, with its
-    slots and its time.
+    `d` is the step that the optimizer proposes, including its own learning rate and weight decay.
+    Give it the rates that `tf-graft report --export` writes, and that graft's direction optimizer
+    with the same arguments: it then makes the graft's average step without the magnitude optimizer,
+    whose slots and time are saved.
 
     Args:
-        optimizer: gives the step: an optimizer of tf_graft or Keras, a name or a config.
-        rates: a `tf_graft.report.MeasuredRates`, the path of a rates file, or what one holds.
+        optimizer: proposes the step: an optimizer of tf_graft or Keras, a name or a config.
+        rates: a `tf_graft.report.MeasuredRates`, the path of a rates file, or the content of one.
         learning_rate: number, at least 0, or schedule: a factor on all steps. Default 1.
-        **common: see `tf_graft.algorithm.Common`. Weight decay is beside that of the
-            optimizer; what is excluded from it does not decay there either.
+        **common: see `tf_graft.algorithm.Common`. Weight decay adds to that of the optimizer; a
+            variable that is excluded from it does not decay there either.
 
     Raises:
         TypeError: an argument of the wrong type; an optimizer that cannot be wrapped.
@@ -41,7 +41,7 @@ class LayerwiseRates(Wrapper):
             for other variables; an optimizer that clips, averages, accumulates or scales on its
             own.
 
-    Row-sparse gradients: the touched rows' steps are multiplied, at their cost.
+    Row-sparse gradients: the touched rows' steps are multiplied, at the cost of these rows.
 
     Example:
         >>> from tf_graft.optimizers import SGD
@@ -100,7 +100,7 @@ class LayerwiseRates(Wrapper):
 
 def _read(given: Any) -> report.MeasuredRates:
     if isinstance(given, report.MeasuredRates):
-        given = given.to_dict()  # checked as the others are
+        given = given.to_dict()  # checked below like the other forms
     if isinstance(given, str | os.PathLike):
         return report.MeasuredRates.load(os.fspath(given))
     if isinstance(given, dict):

@@ -23,10 +23,10 @@ from tf_graft.wrappers.center import center_of
 
 
 class Pushing(Protocol):
-    """What is asked of the optimizer.
+    """The interface that the exchange requires of the optimizer.
 
     Attributes:
-        leads: whether it gives the center its first values.
+        leads: whether the optimizer gives the center its first values.
         optimizer: makes the local steps.
         center_optimizer: updates the center.
         local_step: counts the local steps, for the period.
@@ -48,10 +48,10 @@ class Pushing(Protocol):
 
 
 class PeriodicPush(Exchange):
-    """Local steps on each replica; a push to the center, and a pull from it, once a period.
+    """Local steps on each replica, with a push to the center and a pull from it once a period.
 
     Args:
-        agn: the optimizer: its variables, its center, its counters, its period.
+        agn: the optimizer with its variables, center, counters and period.
     """
 
     def __init__(self, agn: Pushing):
@@ -64,7 +64,7 @@ class PeriodicPush(Exchange):
     def aggregate(
         self, gradients: Sequence[Gradient], parameters: Sequence[Parameter]
     ) -> list[Gradient]:
-        """This replica's estimate of the whole gradient."""
+        """Returns this replica's estimate of the whole gradient."""
         count = replicas.count()
         if count == 1:
             return list(gradients)
@@ -72,7 +72,7 @@ class PeriodicPush(Exchange):
 
     def meet(self, update: Update) -> None:
         taken = update.increment()
-        # Replicas have to meet: with several of them a step that is skipped counts, too.
+        # Replicas must communicate at the same step: with several, a skipped step counts, too.
         counted = taken if replicas.count() == 1 else tf.constant(1, tf.int64)
         step = _read(self._agn.local_step) + counted
         write.put(self._agn.local_step, step)
@@ -81,10 +81,10 @@ class PeriodicPush(Exchange):
         tf.cond(due, lambda: self._communicate(update), lambda: None)
 
     def _communicate(self, update: Update) -> None:
-        """Pushes the mean of what was accumulated, and pulls the center."""
+        """Pushes the mean of the accumulated gradients, and pulls the center."""
         parameters = update.parameters
         count = tf.cast(_read(self._agn.accumulated_steps), tf.float32) * replicas.count()
-        count = tf.where(count > 0, count, math.nan)  # which the center's optimizer refuses
+        count = tf.where(count > 0, count, math.nan)  # the center's optimizer refuses the NaN
         both = zip(update.gradients, parameters, strict=True)
         means = [numerics.divided(accumulation.take(g, _sums(p)), count) for g, p in both]
         means = collectives.summed(means, [p.rows for p in parameters], self._agn.local_step)
@@ -103,7 +103,7 @@ def _read(scalar: keras.Variable) -> tf.Tensor:
 
 
 def _sums(parameter: Parameter) -> Parameter:
-    """A parameter whose accumulator is the sum of a period."""
+    """Returns a parameter whose accumulator is the sum of a period."""
     state = {
         "gradient_accumulator": parameter.slots["gradient_sum"],
         "accumulated_rows": parameter.slots["touched_rows"],

@@ -6,11 +6,11 @@ import tensorflow as tf
 class Resident:
     """A variable in the memory of the worker that runs the function being traced.
 
-    The first write creates it there; it is lost with the worker.
+    The first write creates the variable there; the variable is lost with the worker.
 
     Args:
-        name: its name, unique in the cluster.
-        start: its value before the first write.
+        name: the variable's name, unique in the cluster.
+        start: the value before the first write.
     """
 
     def __init__(self, name: str, start: tf.Tensor):
@@ -20,7 +20,7 @@ class Resident:
         )
 
     def read(self) -> tf.Tensor:
-        """Its value."""
+        """Returns the value."""
         handle, dtype = self._handle, self._start.dtype
         return tf.cond(
             tf.raw_ops.VarIsInitializedOp(resource=handle),
@@ -29,5 +29,5 @@ class Resident:
         )
 
     def write(self, value: tf.Tensor) -> None:
-        """Replaces its value."""
+        """Replaces the value."""
         tf.raw_ops.AssignVariableOp(resource=self._handle, value=value)

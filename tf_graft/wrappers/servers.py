@@ -23,7 +23,7 @@ from tf_graft.wrappers.worker_round import Round
 
 
 class OnServers(Centered):
-    """An optimizer of which a worker of parameter servers takes a round at a time."""
+    """An optimizer whose steps a worker of parameter servers takes in rounds."""
 
     communication_period: int
     reset_local_state: bool
@@ -32,7 +32,7 @@ class OnServers(Centered):
     def complete(self, parameters: Sequence[Parameter]) -> None:
         super().complete(parameters)
         if self.on_servers:
-            self._own_name = f"{self.name}_{uuid.uuid4().hex}"  # of this optimizer in the cluster
+            self._own_name = f"{self.name}_{uuid.uuid4().hex}"  # unique in the cluster
             with tf.device(keras_contract.storage(parameters[0].variable).device):
                 self._mutex = tf.CriticalSection(name=f"{self._own_name}_push")
 
@@ -42,10 +42,10 @@ class OnServers(Centered):
         grads: Iterable[Gradient | None],
         trainable_variables: Iterable[VariableLike] | None = None,
     ) -> None:
-        """As every optimizer's; on parameter servers a worker takes a `round` at a time.
+        """Applies gradients as every optimizer does; on parameter servers use `round` instead.
 
         Raises:
-            ValueError: on parameter servers.
+            ValueError: the variables are on parameter servers.
         """
         variables = trainable_variables
         variables = None if variables is None else matching.variables("AGN.apply", variables)
@@ -60,9 +60,10 @@ class OnServers(Centered):
 
     @property
     def round_length(self) -> int:
-        """How many batches a round takes.
+        """The number of batches in a round.
 
-        It has `communication_period` steps, each of as many batches as gradients are accumulated.
+        A round has `communication_period` steps; each step takes as many batches as it accumulates
+        gradients.
         """
         return self.communication_period * (self.gradient_accumulation_steps or 1)
 
@@ -72,7 +73,7 @@ class OnServers(Centered):
         batches: Structure,
         others: Sequence[VariableLike] = (),
     ) -> tf.Tensor:
-        """A worker's round: local steps from the center, then one push. To be scheduled.
+        """Runs a worker's round: local steps from the center, then one push. Schedule it.
 
         ```python
         @tf.function
@@ -82,27 +83,28 @@ class OnServers(Centered):
         coordinator.schedule(round, args=(x, y))
         ```
 
-        The model's variables, on the servers, are the center. Within `loss` they read as the local
-        copy. State of `optimizer` stays on the worker; a worker that is killed loses it with its
-        round, and begins anew. Micro-steps that are left over at its end are for the worker's next.
+        The model's variables are on the servers and are the center. Inside `loss` they read as the
+        local copy. The state of `optimizer` stays on the worker: a worker that is killed loses this
+        state with its round, and starts anew. Micro-steps left over at the end of a round count for
+        the same worker's next round.
 
-        A step that is skipped is not made up for: the mean is over the others. Where none is left,
-        nothing is pushed. A schedule of `optimizer` goes on from `iterations`, which counts the
-        steps of all workers, as they were when the round began.
+        A skipped step is not repeated: the mean is taken over the other steps. If no step is left,
+        nothing is pushed. In a round, a schedule of `optimizer` continues from the `iterations` at
+        the round's start, which count the steps of all workers.
 
         Args:
-            loss: a scalar, of one batch given as arguments.
+            loss: takes one batch as its arguments and returns a scalar.
             batches: a tuple of tensors, with the batches along their first dimension:
                 `round_length` of them, or fewer at the end of the data.
-            others: variables of the model that it changes itself, such as moving means and seeds.
+            others: variables that the model changes itself, such as moving means and seeds.
 
         Returns:
-            The mean loss of the batches whose gradients were taken; NaN where there is none.
+            The mean loss of the batches whose gradients were used; NaN if there is none.
 
         Raises:
-            ValueError: not on parameter servers, or not built; the loss is scaled.
+            ValueError: the optimizer is not on parameter servers, is not built, or scales the loss.
             tf.errors.InvalidArgumentError: with `nonfinite="raise"`, when the round runs, a
-                gradient that is not finite. Nothing has changed.
+                gradient is not finite. Nothing has changed.
         """
         self._refuse_round()
         made = Round(self, self._worker_slots, self._own_name, others)
@@ -118,7 +120,7 @@ class OnServers(Centered):
         return mean
 
     def _worker_slots(self, path: str) -> dict[str, Slot]:
-        """The slots of the local steps, which stay on the worker."""
+        """Returns the slots of the local steps, which stay on the worker."""
         return under("optimizer", self.optimizer.slots_for(path))
 
     def _engine_on(self, state: CellState, exchange: Exchange) -> Engine:

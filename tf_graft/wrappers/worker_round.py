@@ -1,4 +1,4 @@
-"""A round on a worker of parameter servers: the center is read, left for a while, and pushed to."""
+"""A round on a worker of parameter servers: read the center, make local steps, push their mean."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -22,19 +22,19 @@ from tf_graft.core.types import Structure, VariableLike
 from tf_graft.wrappers.cells import Cell, CellState, parameter_of
 from tf_graft.wrappers.resident import Resident
 
-# Counters of a worker: of the steps that bias corrections see, and of micro-steps.
+# Counters of a worker: of the steps for bias corrections, and of micro-steps.
 COUNTERS = ("worker_steps", "micro_steps", "spoiled_micro_steps")
 SUMS = {"gradient_sum": Slot(), "touched_rows": Slot(shape="rows", dtype="bool")}
 
 
 class Round(Exchange):
-    """The local steps of a round, made by the engine on cells.
+    """The local steps of a round, which the engine makes on cells.
 
     Args:
         optimizer: proposes the steps, and adds to the slots `SUMS`.
-        slots: what else is remembered for the variable of a path: it stays on the worker.
-        name: begins the names of what stays there.
-        others: variables of the model that it changes itself.
+        slots: returns the further slots of the variable of a path; they stay on the worker.
+        name: the first part of the names of the variables that stay there.
+        others: variables that the model changes itself.
     """
 
     def __init__(
@@ -48,12 +48,12 @@ class Round(Exchange):
         starts = self._starts(slots)
         self._residents = {key: Resident(f"{name}/{key}", x) for key, x in starts.items()}
         self._row_sparse: dict[str, bool] = {}  # by path, of the variables with a gradient
-        self._began = tf.convert_to_tensor(optimizer.iterations)  # other workers count in it, too
+        self._began = tf.convert_to_tensor(optimizer.iterations)  # other workers add to it, too
         self._state = self._begin()
         self._seen, self._loss, *self._held = self._state.others
 
     def _starts(self, slots: Callable[[str], Mapping[str, Slot]]) -> dict[str, tf.Tensor]:
-        """What stays on the worker between rounds, as it starts."""
+        """Returns the first values of the variables that stay on the worker between rounds."""
         optimizer = self._optimizer
         starts = dict.fromkeys(COUNTERS, tf.constant(0, tf.int64))
         for role, slot in optimizer.shared_slots().items():
@@ -90,12 +90,12 @@ class Round(Exchange):
     def run(
         self, engine: Callable[[CellState, Exchange], Engine], loss: Any, batches: Structure
     ) -> tf.Tensor:
-        """Makes the local steps; returns the mean loss of the batches that counted.
+        """Makes the local steps and returns the mean loss of the batches that counted.
 
         Args:
-            engine: gives the engine on a state, for an exchange.
-            loss: a scalar, of one batch given as arguments.
-            batches: with the batches along their first dimension.
+            engine: returns the engine for a state and an exchange.
+            loss: takes one batch as its arguments and returns a scalar.
+            batches: tensors with the batches along their first dimension.
         """
         on_cells = engine(self._state, self)
 
@@ -111,7 +111,7 @@ class Round(Exchange):
         return self._loss.tensor / tf.cast(self._seen.tensor, self._loss.dtype)
 
     def _step(self, engine: Engine, loss: Callable[..., tf.Tensor], batch: Structure) -> None:
-        """One batch: the loss at the local copy, and what the engine makes of its gradients."""
+        """Computes the loss of one batch at the local copy, and gives its gradients to the engine."""
         optimizer, cells = self._optimizer, list(self._state.parameters)
         local = [p.variable.tensor for p in cells]
         stand_in = [(p.variable, x) for p, x in zip(optimizer.parameters, local, strict=True)]
@@ -127,7 +127,7 @@ class Round(Exchange):
         engine.receive(*both, summed=True, method="round")
 
     def received(self, update: Update) -> None:
-        """What a batch changes beside the optimizer's state counts if its gradients do."""
+        """Keeps a batch's loss and its changes of other variables if its gradients are used."""
         of_batch = zip(update.gradients, update.parameters, strict=True)
         self._row_sparse |= {p.path: numerics.row_sparse(g) for g, p in of_batch}
 
@@ -145,19 +145,19 @@ class Round(Exchange):
 
     @property
     def skipped(self) -> tf.Tensor:
-        """How many steps of the round were left out."""
+        """The number of skipped steps of the round."""
         return self._state.count("skipped_steps")
 
     @property
     def taken(self) -> tf.Tensor:
-        """How many steps of the round were made."""
+        """The number of steps that the round made."""
         return self._state.count("iteration") - self._began
 
     def remember(self, forgets: bool) -> None:
-        """Leaves on the worker what its next round goes on from.
+        """Stores on the worker the state that its next round starts from.
 
         Args:
-            forgets: whether only the micro-steps since the last step are kept.
+            forgets: whether to keep only the micro-steps since the last step.
         """
         values: dict[str, Any] = {role: self._state.count(role) for role in COUNTERS}
         values |= under("shared", self._state.shared)
@@ -169,7 +169,7 @@ class Round(Exchange):
                 resident.write(tf.convert_to_tensor(values[key]))
 
     def push(self, center: Optimizer) -> tf.Tensor:
-        """Gives the center the means of the round: of row-sparse gradients, their rows."""
+        """Applies the round's means to the center; of row-sparse gradients, their rows."""
         taken = self.taken
         real = {p.path: p.variable for p in self._optimizer.parameters}
         pushed = [p for p in self._state.parameters if p.path in self._row_sparse]

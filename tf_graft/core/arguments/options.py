@@ -1,4 +1,4 @@
-"""The arguments that every optimizer takes: each in one place, with all that is known of it."""
+"""The arguments that every optimizer takes, each defined once with its check and its default."""
 
 import dataclasses
 import difflib
@@ -26,10 +26,10 @@ class Option(Checked):
 
     Args:
         check: one of `tf_graft.core.checks`, which returns the value as it is kept.
-        *bounds: its further arguments.
-        default: its value where none is given.
+        *bounds: further positional arguments of `check`.
+        default: the value if none is given.
         in_config: whether `get_config` returns it.
-        **details: further arguments of `check`.
+        **details: further keyword arguments of `check`.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Option(Checked):
 
 
 class Clip(Option):
-    """A way of clipping, of which there is at most one."""
+    """A way of clipping; an optimizer has at most one."""
 
     def __set__(self, optimizer: Any, value: Any) -> None:
         owner = type(optimizer).__name__
@@ -71,39 +71,43 @@ def _mesh(owner: str, name: str, given: Any) -> dtensor.Mesh | None:
 class Common(TypedDict, total=False):
     """Arguments common to all optimizers; the first ten are Keras' own.
 
-    Each is an attribute, too (`exclude_from_weight_decay`: `decay_exclusions`), which can be set
-    until the optimizer is built, and is checked again then.
-    Numbers must hold in float32, which updates are computed in: 1e39 is infinite there, and 1e-300
-    is zero.
+    Each argument is also an attribute of the same name (`exclude_from_weight_decay` is
+    `decay_exclusions`). You can set the attribute until the optimizer is built; the new value is
+    checked too.
+    Updates are computed in float32, so numbers must fit into it: float32 turns 1e39 into infinity
+    and 1e-300 into zero.
 
     Args:
         weight_decay: decoupled weight decay per step, times the learning rate, at least 0:
             `w <- w - learning_rate * weight_decay * w`. None for none.
-        clipnorm: the largest L2 norm of each gradient, above 0. At most one of the three clips.
+        clipnorm: the largest L2 norm of each gradient, above 0. Give at most one of the three
+            clipping arguments.
         clipvalue: the largest magnitude of each gradient entry, above 0.
         global_clipnorm: the largest L2 norm of all gradients together, above 0.
-        use_ema: whether to keep exponential moving averages of the weights.
-        ema_momentum: how much of the average is kept each step, in [0, 1].
-        ema_overwrite_frequency: write the averages into the weights every so many updates.
-        loss_scale_factor: `scale_loss` multiplies the loss by it; gradients are divided by it.
-        gradient_accumulation_steps: an update for every so many calls, at least 2, with the mean
-            of their gradients. Counters, schedules and averages see updates only.
+        use_ema: whether to keep exponential moving averages (EMA) of the weights.
+        ema_momentum: how much of the average is kept at each step, in [0, 1].
+        ema_overwrite_frequency: the averages overwrite the weights after every so many updates.
+        loss_scale_factor: a fixed loss scale: `scale_loss` multiplies the loss by it, and the
+            optimizer divides the gradients by it.
+        gradient_accumulation_steps: the number of calls for one update, at least 2; the update uses
+            the mean of their gradients. Counters, schedules and averages advance only at updates.
         name: the name that the optimizer's variables begin with.
-        mesh: the `tf.experimental.dtensor.Mesh` or `keras.distribution.DeviceMesh` that the state
-            lives on; found from the variables when None. It is not in the config: an optimizer
-            made from one finds its own.
+        mesh: the `tf.experimental.dtensor.Mesh` or `keras.distribution.DeviceMesh` that holds the
+            state; None finds it from the variables. The config does not contain it: an optimizer
+            made from a config finds its own mesh.
         jit_compile: True compiles the update of dense variables with XLA; False does not; `"auto"`
-            takes TensorFlow's in-place kernels where there are some and does not compile.
-        sparse: what a row-sparse gradient (`tf.IndexedSlices`) does. `"lazy"`: only touched rows
-            move, decay and age, at a cost that follows them. `"exact"`: as the equal dense
-            gradient would, at the cost of the table unless the optimizer is idle on zeros.
-        nonfinite: what a step does whose gradients have a NaN, an infinity or, together, an L2 norm
-            above 2^51 (float64: 2^484; not asked of gradients that are clipped to at most 2^36), or
-            whose learning rate is negative or not finite. `"skip"`: nothing changes but
+            uses TensorFlow's in-place kernels where there are some and does not compile.
+        sparse: how a row-sparse gradient (`tf.IndexedSlices`) is applied. `"lazy"`: only touched
+            rows move, decay and age, and the cost is theirs alone. `"exact"`: the result is that of
+            the equal dense gradient, at the cost of the whole table unless the optimizer changes
+            nothing on zeros.
+        nonfinite: what happens if gradients contain a NaN or an infinity, if their joint L2 norm is
+            above 2^51 (float64: 2^484; not checked for gradients that are clipped to at most 2^36),
+            or if the learning rate is negative or not finite. `"skip"`: nothing changes but
             `skipped_steps`. `"raise"`: an `InvalidArgumentError`, and nothing changes. `"apply"`:
-            it is made, unchecked, as Keras would.
-        exclude_from_weight_decay: regular expressions; a variable whose path contains one does not
-            decay, neither here nor in an optimizer within this one. A warning tells of an
+            the step is made without a check, as in Keras.
+        exclude_from_weight_decay: regular expressions; a variable whose path contains a match does
+            not decay, neither here nor in an optimizer inside this one. A warning names an
             expression that matches no variable.
     """
 
@@ -137,7 +141,7 @@ OF_KERAS = [n for n in inspect.signature(keras.optimizers.SGD).parameters if n i
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The common arguments of an optimizer as they are now; `Common` says what each is."""
+    """The current common arguments of an optimizer; `Common` describes them."""
 
     weight_decay: float | None
     clipnorm: float | None
@@ -157,17 +161,17 @@ class Options:
 
     @classmethod
     def of(cls, optimizer: Any) -> Self:
-        """Those of an optimizer."""
+        """Returns the common arguments of an optimizer."""
         return cls(**{n: getattr(optimizer, option.kept_as) for n, option in OPTIONS.items()})
 
     def config(self) -> dict[str, Any]:
-        """Those that a config holds, as plain values."""
+        """Returns the arguments that a config contains, as plain values."""
         kept = {name: vars(self)[name] for name, option in OPTIONS.items() if option.in_config}
         return {n: list(x) if isinstance(x, list) else x for n, x in kept.items()}
 
     @property
     def clips(self) -> tuple[float | None, float | None, float | None]:
-        """By value, by norm, by global norm: at most one is not None."""
+        """The limits of clipping by value, by norm and by global norm; at most one is not None."""
         return self.clipvalue, self.clipnorm, self.global_clipnorm
 
 
@@ -179,16 +183,16 @@ def as_attributes(cls: type) -> type:
 
 
 def checked(owner: str, own: Iterable[str], given: Mapping[str, Any]) -> dict[str, Any]:
-    """All common arguments, those not given at their defaults.
+    """Returns all common arguments, checked, with defaults for those that are not given.
 
     Args:
         owner: the optimizer's class.
-        own: the names of its own arguments, for the message about an unknown one.
+        own: the names of the class's own arguments, for the message about an unknown one.
         given: the common arguments as the caller gave them.
 
     Raises:
-        TypeError: unknown argument, or one of the wrong type.
-        ValueError: one out of range, or more than one way of clipping.
+        TypeError: an argument is unknown or has the wrong type.
+        ValueError: an argument is out of range, or more than one way of clipping is given.
     """
     _refuse_unknown(owner, own, given)
     result = {n: o.checked(owner, given.get(n, o.default)) for n, o in OPTIONS.items()}
