@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from tf_graft.core.checks import shown
 from tf_graft.core.types import Config
 
-# For each of them, the argument of LARC and its type.
+# For each name in `larc_params`, the argument of LARC and its type.
 NAMES = {
     "larc_eta": ("eta", float),
     "larc_mode": ("mode", str),

@@ -1,4 +1,4 @@
-"""OpenSeq2Seq's `optimize_loss`: one call makes a training step of a loss."""
+"""OpenSeq2Seq's `optimize_loss`: makes a training step from a loss in one call."""
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +37,7 @@ def optimize_loss(
     freeze_variables_regex: str | None = None,
     aggregate: Aggregate | None = None,
 ) -> TrainStep:
-    """A compiled training step that minimizes a loss, put together from OpenSeq2Seq's arguments.
+    """Makes a compiled training step that minimizes a loss, from OpenSeq2Seq's arguments.
 
     ```
     value, metrics = step(*batch)
@@ -45,10 +45,10 @@ def optimize_loss(
     variables <- optimizer(variables, clip or LARC(mean over replicas and micro-steps of gradients))
     ```
 
-    It differs from OpenSeq2Seq's: `loss` is a function, not a tensor, and the result is a function.
-    Repeated rows are summed before clipping; all summaries accept scalars and missing gradients;
-    `optimizer_params` is not modified; a fixed scale may be an int, and steps that overflow are
-    skipped under it too; the first update of an accumulation has all its micro-steps.
+    Differences from OpenSeq2Seq's: `loss` is a function, not a tensor, and the result is a
+    function. Repeated rows are summed before clipping; all summaries accept scalars and missing
+    gradients; `optimizer_params` is not modified; a fixed scale may be an int, and steps that
+    overflow are skipped under it too; the first update of an accumulation has all its micro-steps.
 
     Under a `tf.distribute` strategy, call the step from outside the replicas with a batch of a
     distributed data set. Each replica computes the loss of its part, and the gradients are averaged
@@ -61,18 +61,19 @@ def optimize_loss(
         optimizer: `"Adagrad"`, `"Adam"`, `"AdamW"`, `"Ftrl"`, `"Momentum"`, `"NovoGrad"`,
             `"RMSProp"` or `"SGD"`, as they were in TensorFlow 1; the name of another class of
             tf_graft or Keras (`"LARS"`); a class; or an optimizer.
-        optimizer_params: its arguments, under their names in TensorFlow 1 or in Keras. For
-            `"AdamW"`, `weight_decay` is multiplied by the learning rate. None for an optimizer.
+        optimizer_params: the optimizer's arguments, under their names in TensorFlow 1 or in Keras.
+            For `"AdamW"`, `weight_decay` is multiplied by the learning rate. None if `optimizer` is
+            an instance.
         learning_rate_decay_fn: the learning rate: a function of the number of updates made so far,
             a schedule or a number. None only with an optimizer, which then keeps its own.
         dtype: `"mixed"` for loss scaling, or a float dtype for none. Whether there are float32
             masters depends on the dtype of `variables`, not on this argument.
         clip_gradients: the largest global norm, above 0, or None. Not together with `larc_params`.
-        summaries: which metrics: `"learning_rate"`, `"gradients"`, `"gradient_norm"`,
+        summaries: the metrics: some of `"learning_rate"`, `"gradients"`, `"gradient_norm"`,
             `"global_gradient_norm"`, `"variables"`, `"variable_norm"`, `"larc_summaries"`,
-            `"loss_scale"`. None for the rate, the global norm and the scale. They are returned, and
-            written to the default `tf.summary` writer; without TensorBoard a warning says what to
-            install.
+            `"loss_scale"`. None for the learning rate, the global norm and the loss scale. They are
+            returned, and written to the default `tf.summary` writer; without TensorBoard a warning
+            says what to install.
         larc_params: `{"larc_eta": float, "larc_mode": "clip" | "scale", "min_update": float,
             "epsilon": float}`, of which `larc_eta` is required, or None.
         loss_scaling: with `dtype="mixed"`, a number, `"Backoff"`, `"LogMax"` or a scaler of

@@ -1,4 +1,4 @@
-"""OpenSeq2Seq's optimizers, by the names and arguments they have there: those of TensorFlow 1."""
+"""OpenSeq2Seq's optimizers by their names and arguments there, which are those of TensorFlow 1."""
 
 import difflib
 import inspect
@@ -146,7 +146,7 @@ def _instance(
 
 
 def _other(name: str) -> Named:
-    """The class with exactly this name, in tf_graft or Keras."""
+    """Returns the class of exactly this name in tf_graft or Keras."""
     try:
         cls = registry.find(name)
     except ValueError:

@@ -29,7 +29,7 @@ SCALAR = Slot(shape="scalar", dtype="float32")
 
 
 def checked(names: Sequence[str] | None) -> tuple[str, ...]:
-    """Returns the summaries asked for; the default ones for None.
+    """Returns the requested summaries; the default ones for None.
 
     Raises:
         ValueError: there is no summary of that name.
@@ -55,8 +55,8 @@ class Summaries:
 
     Args:
         names: some of `NAMES`.
-        optimizer: a built optimizer; it calls back with its gradients.
-        variables: the variables it was built for, by path.
+        optimizer: a built optimizer, which calls back with its gradients.
+        variables: the variables that the optimizer was built for, by path.
         larc: the LARC nested in it, or None.
     """
 

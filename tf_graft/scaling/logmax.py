@@ -11,7 +11,7 @@ from tf_graft.core.state.slots import COUNTS, NOT_NEGATIVE, Slot
 from tf_graft.core.tensors import numerics
 from tf_graft.scaling.scaler import LARGEST, SCALES, LossScaler, State, bounds
 
-LEAST_NORMAL = 2.0**-126  # TensorFlow mostly flushes float32 numbers below it to zero
+LEAST_NORMAL = 2.0**-126  # TensorFlow mostly flushes smaller float32 numbers to zero
 
 
 @keras.saving.register_keras_serializable(package="tf_graft")

@@ -1,4 +1,4 @@
-"""A scaler's part in the pipeline: what the loss is multiplied by, and what is learned from it."""
+"""A scaler in the pipeline: multiplies the loss by its scale, and learns from each update."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,11 +23,11 @@ FACTOR = OPTIONS["loss_scale_factor"]
 
 
 class LossScaling(Scaling):
-    """Scales the loss as a scaler says, which sees each update before it is clipped.
+    """Scales the loss by a scaler's scale, and shows the scaler each update before clipping.
 
     Args:
         scaler: decides on the scale.
-        variables: its state, by role.
+        variables: the scaler's state, by role.
     """
 
     def __init__(self, scaler: LossScaler, variables: Mapping[str, keras.Variable]):
@@ -35,29 +35,29 @@ class LossScaling(Scaling):
         self._scaler, self._variables = scaler, variables
 
     def scale(self) -> tf.Tensor:
-        """The scale in use now, a float32 scalar."""
+        """Returns the current scale, a float32 scalar."""
         return self._scaler.scale(self._present())
 
     def scaled(self, loss: tf.Tensor) -> tf.Tensor:
-        """The loss times the scale, in float32 at least."""
+        """Returns the loss times the scale, in float32 at least."""
         loss = tf.convert_to_tensor(loss)
         loss = tf.cast(loss, numerics.compute_dtype(loss.dtype))
         return loss * tf.cast(self.scale(), loss.dtype)
 
     def divisor(self) -> Scalar | None:
-        """The scale; None where it is one for good."""
+        """Returns the scale; None if it is always 1."""
         scale = self.scale()
         return None if not self._variables and tf.get_static_value(scale) == 1 else scale
 
     def penalized(
         self, gradients: list[Gradient], parameters: Sequence[Parameter], scale: Scalar | None
     ) -> list[Gradient]:
-        """With the gradients of the penalties of float32 masters."""
+        """Returns the gradients plus those of the penalties of float32 masters."""
         both = zip(gradients, parameters, strict=True)
         return [MasterRegularizer.added(g, p, scale) for g, p in both]
 
     def judged(self, update: Update) -> None:
-        """The scaler's state after the update."""
+        """Updates the scaler's state after the gradients of an update have been judged."""
         amax = tf.zeros([])
         if self._scaler.needs_amax:
             values = map(numerics.values, update.gradients)
@@ -77,17 +77,17 @@ class LossScaling(Scaling):
 def variables_of(
     scaler: LossScaler, add_scalar: Callable[[str, Slot], keras.Variable]
 ) -> dict[str, keras.Variable]:
-    """The variables of a scaler's state, by role.
+    """Creates the variables of a scaler's state, by role.
 
     Args:
-        scaler: says what is remembered.
+        scaler: declares its slots.
         add_scalar: creates a variable of the optimizer.
     """
     return {r: add_scalar(f"loss_scale/{r}", slot) for r, slot in scaler.slots().items()}
 
 
 class ScaledOnce:
-    """`loss_scale_factor` of an optimizer whose `scaler` may scale the loss already."""
+    """The `loss_scale_factor` of an optimizer whose `scaler` may already scale the loss."""
 
     def __get__(self, optimizer: Any, cls: type | None = None) -> Any:
         if optimizer is None:
@@ -107,7 +107,7 @@ class ScaledOnce:
 
 
 def refuse_factor(owner: str, factor: object) -> None:
-    """Refuses a factor beside a scaler.
+    """Refuses a `loss_scale_factor` in addition to a scaler.
 
     Raises:
         ValueError: the loss would be scaled twice.

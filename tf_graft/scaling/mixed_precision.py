@@ -1,4 +1,4 @@
-"""Mixed precision: the loss is scaled, and a step that overflows is not made."""
+"""Mixed precision: scales the loss and skips steps that overflow."""
 
 from typing import Any, Unpack
 
@@ -25,28 +25,29 @@ class MixedPrecision(Around, keras_contract.ScalesLoss):
     scale <- scaler.update(finite, max |g / scale|)
     ```
 
-    Gradients are summed over replicas, then divided by the scale in float32; whether they are
-    finite is judged once for all replicas and variables. float16 and bfloat16 variables have
-    float32 masters and slots, as with every optimizer here; float32 variables, as Keras' mixed
-    policies have them, need none. bfloat16 needs no scale: leave it at 1.
+    Gradients are summed over replicas, then divided by the scale in float32. One check of whether
+    they are finite holds for all replicas and variables. float16 and bfloat16 variables have
+    float32 masters and slots, as with every optimizer here; float32 variables, which Keras' mixed
+    policies use, need no masters. bfloat16 needs no loss scale: leave it at 1.
 
-    From OpenSeq2Seq's `MixedPrecisionOptimizerWrapper`: a fixed scale is judged too, and may be an
-    int; clipping sees unscaled gradients, and the scaler sees them before they are clipped.
+    Differences from OpenSeq2Seq's `MixedPrecisionOptimizerWrapper`: steps under a fixed scale are
+    checked too, and the scale may be an int; clipping acts on unscaled gradients, and the scaler
+    sees gradients before they are clipped.
 
     Args:
-        optimizer: an optimizer of tf_graft or Keras, a name or a config. What it was given for
-            clipping, averaging, accumulation and so on is taken over.
+        optimizer: an optimizer of tf_graft or Keras, a name or a config. Its options for clipping,
+            averaging, accumulation and so on are taken over.
         loss_scale: a number for a fixed scale, `"backoff"`, `"logmax"`, a scaler of
             `tf_graft.scaling` or its config; None for 1.
-        learning_rate: instead of the optimizer's own, if not None.
-        **common: see `tf_graft.algorithm.Common`; instead of the optimizer's own, whose decay
-            `weight_decay` sets. Exclusions from weight decay add up.
+        learning_rate: replaces the optimizer's learning rate, if not None.
+        **common: see `tf_graft.algorithm.Common`; they replace the optimizer's own. `weight_decay`
+            sets the optimizer's; exclusions from weight decay add up.
 
     Raises:
         TypeError: an argument of the wrong type; an optimizer that cannot be wrapped.
         ValueError: an argument out of range; an optimizer that scales the loss itself.
 
-    Row-sparse gradients: as the optimizer's; they are judged by the touched rows.
+    Row-sparse gradients: as in the optimizer; the check for overflow reads the touched rows.
 
     Example:
         >>> import tensorflow as tf

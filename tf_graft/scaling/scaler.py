@@ -16,7 +16,7 @@ SCALES = SMALLEST, LARGEST = 2.0**-126, 2.0**126
 
 
 class LossScaler:
-    """Decides when to change the factor by which the loss is multiplied. It holds no variable.
+    """Decides when to change the factor by which the loss is multiplied; holds no variable.
 
     A scaler declares its state (`slots`) and defines the scale of a state (`scale`) and the state
     after an update (`update`); its user keeps the state. Subclasses keep each constructor argument
@@ -34,7 +34,7 @@ class LossScaler:
         return {}
 
     def scale(self, s: State) -> tf.Tensor:
-        """Returns the present scale, a float32 scalar."""
+        """Returns the current scale, a float32 scalar."""
         return s["scale"]
 
     def update(self, s: State, finite: tf.Tensor, amax: tf.Tensor) -> State:

@@ -69,6 +69,6 @@ class ExpDecay(Schedule):
         """Returns the decayed rate."""
         steps = tf.maximum(t - self.begin_decay_at, 0)
         p = precise(steps // self.decay_steps) if self.staircase else ratio(steps, self.decay_steps)
-        # Through the logarithm: float32 would round decay_rate before raising it to a power.
+        # By the logarithm, because float32 would round decay_rate before raising it to a power.
         decayed = self.learning_rate * tf.exp(p * math.log(self.decay_rate))
         return tf.maximum(decayed, self.min_lr)

@@ -1,6 +1,6 @@
 """OpenSeq2Seq's learning-rate policies: same names, arguments, defaults and values, traps included.
 
-They are for models that were tuned with them. For new models use the classes of
+Use these functions for models that were tuned with them. For new models use the classes of
 `tf_graft.schedules`, which have none of the traps.
 
 `global_step` is the number of updates done before this one: an int, a NumPy number, a tensor or a
@@ -58,7 +58,7 @@ def piecewise_constant(
     Trap: a boundary still belongs to the piece before it.
     Trap: fractions of epochs make float boundaries, which are refused with an integer step.
     Trap: without boundaries it raises an IndexError.
-    Difference: unsorted boundaries are refused at every step; there at some steps only.
+    Difference: unsorted boundaries are refused at every step; in OpenSeq2Seq at some steps only.
 
     Args:
         global_step: The step.
@@ -123,7 +123,7 @@ def exp_decay(
         p = tf.floor(p)
     decayed = learning_rate * tf.pow(tf.cast(decay_rate, tf.float32), p)
     rate = tf.where(step < begin_decay_at, learning_rate, decayed)
-    # Not tf.maximum: its result for NaN depends on the order of the arguments and on the device.
+    # The result of tf.maximum for NaN depends on the order of the arguments and on the device.
     return tf.where(rate > min_lr, rate, min_lr)
 
 

@@ -34,8 +34,8 @@ class LrPolicy(Schedule):
 
     Raises:
         TypeError: If an argument of the policy must be a number and is not.
-        ValueError: If the policy is unknown, an argument of it is missing or unknown, or a number
-            is NaN or infinite. Ranges are not checked: the traps remain.
+        ValueError: If the policy is unknown, one of its arguments is missing or unknown, or a
+            number is NaN or infinite. Ranges are not checked: the traps remain.
 
     Example:
         >>> schedule = LrPolicy("poly_decay", {"learning_rate": 1.0, "decay_steps": 4})

@@ -12,7 +12,7 @@ from tf_graft.core.types import Config, TensorLike
 
 
 def as_step(step: TensorLike) -> tf.Tensor:
-    """Returns `step` as an int64 tensor, or float64 for a float: exact up to 2^53 steps.
+    """Returns `step` as an int64 tensor, or float64 for a float; exact up to 2^53 steps.
 
     Raises:
         TypeError: `step` is not a number.
@@ -76,10 +76,10 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
         super().__setattr__(name, checks.as_constructed(self, name, value))
 
     def __call__(self, step: TensorLike) -> tf.Tensor:
-        """Returns the rate at `step` (number of updates done before this one): float32, of the
-        shape of `step`.
+        """Returns the rate at `step`, in float32 and of the shape of `step`.
 
-        `step` is an int, a NumPy number or array, a tensor, a `tf.Variable` or a `keras.Variable`.
+        `step` is the number of updates done before this one: an int, a NumPy number or array, a
+        tensor, a `tf.Variable` or a `keras.Variable`.
         """
         return tf.cast(self.rate(as_step(step)), tf.float32)
 

@@ -1,4 +1,4 @@
-"""The guarantees of this package, run on an optimizer of one's own.
+"""Runs the guarantees of this package on an optimizer of your own.
 
 ```python
 import tf_graft as tg

@@ -1,4 +1,4 @@
-"""Guarantees of the algorithm itself: the executions, rows, precisions."""
+"""Guarantees of the algorithm itself: executions, rows and precisions."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ from tf_graft.wrappers import AdaGraft
 
 Make = Callable[..., Optimizer]
 ROWS = [4, 1, 4, 2]  # with one that repeats
-UPDATES = 60  # past a change of rule in the first steps
+UPDATES = 60  # beyond the first steps, in which some algorithms follow another rule
 TOUCHED, UNTOUCHED = [1, 2, 4], [0, 3, 5]
 
 
@@ -39,7 +39,7 @@ def purity(make: Make) -> str:
 
 
 def descent(make: Make) -> str:
-    """It descends a sum of squares and a curved valley, and stays finite."""
+    """The optimizer descends a sum of squares and a curved valley, and stays finite."""
     squares, valley = _losses(make, _squares), _losses(make, _valley)
     for update, loss in enumerate(squares):
         if not np.isfinite(loss):
@@ -59,7 +59,7 @@ def descent(make: Make) -> str:
 
 
 def _losses(make: Make, loss: Callable[[dict[str, tf.Tensor]], tf.Tensor]) -> list[float]:
-    """A loss before each of some updates, of weights by path; the table is read row by row."""
+    """Returns the loss before each update; the table is read row by row."""
     trial = Trial(make())
     variables = list(trial.model.values())
     trial.optimizer.build(variables)
@@ -77,7 +77,7 @@ def _losses(make: Make, loss: Callable[[dict[str, tf.Tensor]], tf.Tensor]) -> li
 
 
 def _squares(w: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Least at weights of one."""
+    """A sum of squares with its minimum at weights of one."""
     return tf.add_n([tf.nn.l2_loss(x - 1.0) for x in w.values()])
 
 
@@ -87,18 +87,18 @@ def _valley(w: dict[str, tf.Tensor]) -> tf.Tensor:
 
 
 def functions(make: Make) -> str:
-    """`tf.function` computes what the eager mode computes."""
+    """`tf.function` computes the same as eager mode."""
     eager = Trial(make()).run(with_rows(ROWS)).state()
     return same("eager", Trial(make()).run(with_rows(ROWS), tf.function).state(), eager)
 
 
 def compiled(step: Callable[..., None]) -> Callable[..., None]:
-    """A step compiled by XLA."""
+    """Returns the step compiled by XLA."""
     return tf.function(step, jit_compile=True)
 
 
 def xla(make: Make) -> str:
-    """Compiled by XLA it computes the same."""
+    """A step compiled by XLA computes the same."""
     own = Trial(make(jit_compile=True)).run(gradients()).state()
     with _likely_cause(
         "XLA rounds otherwise: does step take a sign, a comparison or a quotient of numbers that "
@@ -116,7 +116,7 @@ def xla(make: Make) -> str:
 
 @contextlib.contextmanager
 def _likely_cause(cause: str) -> Iterator[None]:
-    """Adds a likely cause to what is found in its context."""
+    """Adds a likely cause to a failure inside the context."""
     try:
         yield
     except AssertionError as error:
@@ -124,7 +124,7 @@ def _likely_cause(cause: str) -> Iterator[None]:
 
 
 def padding(make: Make) -> str:
-    """Rows of zeros, which XLA adds, change nothing for the others, in a graft too."""
+    """Rows of zeros, which XLA adds, change nothing for other rows, in a graft too."""
     skip_unless_steps_alone(make)
 
     def grafted() -> Trial:
@@ -135,14 +135,14 @@ def padding(make: Make) -> str:
 
 
 def order(make: Make) -> str:
-    """It does not matter in which order the variables are given."""
+    """The order in which the variables are given does not matter."""
     values = dict(reversed(weights().items()))
     backward = Trial(make(), values=values).run(gradients()).state()
     return same("the other order", backward, Trial(make()).run(gradients()).state())
 
 
 def repeated_rows(make: Make) -> str:
-    """A row that occurs twice counts as one with the sum of its gradients."""
+    """A row that occurs twice counts as one row with the sum of its gradients."""
     steps = with_rows(ROWS)
     summed = [
         {**whole, TABLE: step[TABLE]._replace(values=whole[TABLE][TOUCHED], ids=TOUCHED)}
@@ -153,14 +153,14 @@ def repeated_rows(make: Make) -> str:
 
 
 def exact_rows(make: Make) -> str:
-    """With `sparse="exact"` rows act as the equal dense gradient."""
+    """With `sparse="exact"` a row-sparse gradient acts like the equal dense gradient."""
     steps = with_rows(ROWS, UNTOUCHED)
     exact = Trial(make(sparse="exact")).run(steps).state()
     return same("the dense gradient", exact, Trial(make()).run(dense(steps)).state())
 
 
 def lazy_rows(make: Make) -> str:
-    """With `sparse="lazy"` the other rows wait: their weights, and their slots."""
+    """With `sparse="lazy"` the weights and slots of untouched rows stay as they are."""
     skip_unless_steps_alone(make)
     optimizer = make(sparse="lazy")
     trial = Trial(optimizer).run(gradients(1))
@@ -172,7 +172,7 @@ def lazy_rows(make: Make) -> str:
 
 
 def rowwise(make: Make) -> str:
-    """What is declared `rowwise` updates a row by that row alone."""
+    """An optimizer declared `rowwise` updates a row from that row alone."""
     optimizer, steps = make(), with_rows(ROWS)
     trial = Trial(optimizer).run(steps)
     if not optimizer.rowwise or optimizer.whole(TABLE):
@@ -186,7 +186,7 @@ def rowwise(make: Make) -> str:
 
 
 def idle(make: Make) -> str:
-    """What is declared `idle` changes nothing on a zero gradient."""
+    """An optimizer declared `idle` changes nothing on a zero gradient."""
     optimizer = make()
     if not optimizer.idle:
         raise Skipped("idle is False")

@@ -1,4 +1,4 @@
-"""Runs the guarantees, prints the table, and fails where one is broken."""
+"""Runs the guarantees, prints the table, and fails if one is broken."""
 
 import functools
 import inspect
@@ -17,12 +17,12 @@ KEPT, BROKEN, SKIPPED = "kept", "BROKEN", "skipped"
 
 
 class Result(NamedTuple):
-    """What became of one guarantee.
+    """The result of one guarantee.
 
     Args:
-        guarantee: Its name.
+        guarantee: The guarantee's name.
         result: "kept", "BROKEN" or "skipped".
-        detail: What it compared; why it is broken or skipped.
+        detail: What was compared, or why the guarantee is broken or skipped.
     """
 
     guarantee: str
@@ -33,20 +33,20 @@ class Result(NamedTuple):
 def check(make: Callable[..., Optimizer], **arguments: Any) -> list[Result]:
     """Runs the guarantees of this package on an optimizer, and prints a table of them.
 
-    It takes about 20 seconds, and ends at once if the optimizer is refused when it is built.
-    Replicas need two devices: on one machine, `tf_graft.dtensor.logical_cpus(2)` before TensorFlow
-    starts.
+    `check` takes about 20 seconds; it ends at once if the optimizer is refused when it is built.
+    The check of replicas needs two devices: on one machine, call `tf_graft.dtensor.logical_cpus(2)`
+    before TensorFlow starts.
 
     Args:
         make: An optimizer class, or a function that takes the common arguments and returns a new
             optimizer: `lambda **common: tg.LARC(AdaBelief(0.1), **common)`.
-        **arguments: What it is given each time.
+        **arguments: The arguments for each call of `make`.
 
     Returns:
         The rows of the table.
 
     Raises:
-        AssertionError: A guarantee is broken; lists those that are.
+        AssertionError: A guarantee is broken; the message lists all that are.
     """
     modules = (algorithm, pipeline, saving, places)
     guarantees = [guarantee for module in modules for guarantee in module.GUARANTEES]
@@ -54,13 +54,14 @@ def check(make: Callable[..., Optimizer], **arguments: Any) -> list[Result]:
 
 
 def check_on_mesh(make: Callable[..., Optimizer], **arguments: Any) -> list[Result]:
-    """`check`, of an optimizer on a mesh of two devices alone.
+    """Runs the guarantee of a mesh of two devices alone, like `check`.
 
-    It needs a process of its own: a mesh and replicas on the same devices end one another there.
+    Use a process of its own: a mesh and replicas on the same devices of one process break each
+    other.
 
     Args:
         make: As for `check`.
-        **arguments: Likewise.
+        **arguments: As for `check`.
 
     Raises:
         AssertionError: The guarantee is broken.
@@ -84,7 +85,7 @@ def _run(make: Callable[..., Optimizer], guarantees: Iterable[Guarantee]) -> lis
         results.append(result_of(make, guarantee))
         name, result, detail = results[-1]
         print(f"  {name:{width}}  {result:7}  {detail}", flush=True)
-        if guarantee is algorithm.purity and result == BROKEN:  # so all the others would be
+        if guarantee is algorithm.purity and result == BROKEN:  # then all others would break, too
             raise AssertionError(f"{owner} is refused: {detail}")
     broken = [f"  {r.guarantee}: {r.detail}" for r in results if r.result == BROKEN]
     if broken:
@@ -95,21 +96,21 @@ def _run(make: Callable[..., Optimizer], guarantees: Iterable[Guarantee]) -> lis
 
 
 def result_of(make: Callable[..., Optimizer], guarantee: Guarantee) -> Result:
-    """Runs one guarantee: what makes it fail is its result."""
+    """Runs one guarantee and returns its result, also if it fails."""
     named = functools.partial(Result, guarantee.__name__.replace("_", " "))
     try:
-        with keras.saving.custom_object_scope(_classes(make())):  # none need be registered
+        with keras.saving.custom_object_scope(_classes(make())):  # no class needs to be registered
             return named(KEPT, guarantee(make))
     except Skipped as reason:
         return named(SKIPPED, str(reason))
     except AssertionError as error:
         return named(BROKEN, str(error))
-    except Exception as error:  # whatever an optimizer of others raises
+    except Exception as error:  # another's optimizer may raise anything
         return named(BROKEN, f"{type(error).__name__}: {shown(error, str)}")
 
 
 def _classes(optimizer: Any) -> dict[str, type]:
-    """The classes of an optimizer and its children, by name."""
+    """Returns the classes of an optimizer and its children, by name."""
     classes = {type(optimizer).__name__: type(optimizer)}
     for child in getattr(optimizer, "children", dict)().values():
         classes |= _classes(child)

@@ -1,4 +1,4 @@
-"""Guarantees of what happens to gradients around the algorithm, and in optimizers made of it."""
+"""Guarantees of the pipeline around the algorithm, and of wrappers that contain the optimizer."""
 
 from collections.abc import Callable
 
@@ -23,7 +23,7 @@ SKIPPED = "optimizer/skipped_steps"
 
 
 def nonfinite(make: Make) -> str:
-    """A step with a NaN changes nothing: with `"skip"` it is counted, with `"raise"` refused."""
+    """A step with a NaN changes nothing: `"skip"` counts it, and `"raise"` refuses it."""
     spoiled = [{**step, "bias": step["bias"] * np.nan} for step in gradients(1)]
     for mode in ("skip", "raise"):
         trial = Trial(make(nonfinite=mode)).run(gradients(2))
@@ -42,7 +42,7 @@ def nonfinite(make: Make) -> str:
 
 
 def accumulation(make: Make) -> str:
-    """Two micro-steps make the update of their mean."""
+    """Two micro-steps make one update with the mean of their gradients."""
     halves = []
     for step, other in zip(gradients(), reversed(gradients()), strict=True):
         halves += [{p: sign * other[p] + g for p, g in step.items()} for sign in (1, -1)]
@@ -63,7 +63,7 @@ def clipping(make: Make) -> str:
 
 
 def averages(make: Make) -> str:
-    """`use_ema` averages the weights, the first ones of which are those after the first step."""
+    """`use_ema` averages the weights, beginning with those after the first step."""
     skip_unless_steps_alone(make)
     optimizer = make(use_ema=True, ema_momentum=0.5)
     trial, expected = Trial(optimizer), State()
@@ -75,22 +75,22 @@ def averages(make: Make) -> str:
 
 
 def in_adagraft(make: Make) -> str:
-    """Grafted on itself it takes its own steps."""
+    """An optimizer grafted on itself takes its own steps."""
     return _alone(make, lambda: AdaGraft(make(name="magnitude"), make(name="direction")))
 
 
 def in_larc(make: Make) -> str:
-    """In a LARC that scales nothing it takes its own steps."""
+    """In a LARC that scales nothing an optimizer takes its own steps."""
     return _alone(make, lambda: LARC(make(), eta=1e20))
 
 
 def in_agn(make: Make) -> str:
-    """In an AGN that has not yet communicated it takes its own steps."""
+    """In an AGN that has not yet communicated an optimizer takes its own steps."""
     return _alone(make, lambda: AGN(make(), communication_period=10 * STEPS))
 
 
 def in_mixed_precision(make: Make) -> str:
-    """With the loss scaled, and the gradients with it, it takes its own steps."""
+    """With scaled loss and gradients an optimizer takes its own steps."""
     skip_unless_steps_alone(make)
     scaled = [{path: 8 * g for path, g in step.items()} for step in gradients()]
     mixed = Trial(MixedPrecision(make(), FixedScaler(8.0))).run(scaled)

@@ -1,4 +1,4 @@
-"""Guarantees of where the variables are: on replicas, and on a mesh."""
+"""Guarantees for variables on replicas and on a mesh."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +32,7 @@ SPECS = {
 
 
 def _devices() -> list[str]:
-    """Two devices of one kind: GPUs, or logical CPUs."""
+    """Returns two devices of one kind: GPUs, or logical CPUs."""
     for kind in ("GPU", "CPU"):
         found = tf.config.list_logical_devices(kind)
         if len(found) >= 2:
@@ -41,9 +41,9 @@ def _devices() -> list[str]:
 
 
 def replicas(make: Make) -> str:
-    """Two replicas with half of a gradient each do what one device does with all of it."""
+    """Two replicas with half of a gradient each do the same as one device with all of it."""
     skip_unless_steps_alone(make)
-    # Without collectives: of two strategies on the same devices they end one another.
+    # Without collectives, because those of two strategies on the same devices break each other.
     alone = tf.distribute.ReductionToOneDevice()
     strategy = tf.distribute.MirroredStrategy(_devices(), cross_device_ops=alone)
     with strategy.scope():
@@ -79,7 +79,7 @@ def _shared(strategy: tf.distribute.Strategy, trial: Trial, gradient: Any) -> An
 
 
 def mesh(make: Make) -> str:
-    """On a mesh of two devices it does what one device does."""
+    """An optimizer on a mesh of two devices does the same as on one device."""
     grid = create_mesh({"x": 2}, devices=_devices())
     layouts = {path: dtensor.Layout(spec, grid) for path, spec in SPECS.items()}
     one = Trial(make())

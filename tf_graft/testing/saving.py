@@ -1,4 +1,4 @@
-"""Guarantees of the config, and of files from which training goes on."""
+"""Guarantees of the config, and of files from which training continues."""
 
 import inspect
 import json
@@ -15,7 +15,7 @@ from tf_graft.core.optimizer import Optimizer
 from tf_graft.testing.trials import State, Trial, gradients, same, weights
 
 Make = Callable[..., Optimizer]
-FACTORS = (0.75, 0.5, 2.0)  # by which an argument is changed, until one is accepted
+FACTORS = (0.75, 0.5, 2.0)  # tried on an argument in turn, until one is accepted
 
 
 def config(make: Make) -> str:
@@ -34,9 +34,7 @@ def config(make: Make) -> str:
 
 
 def changed(make: Make) -> Iterator[tuple[str, Optimizer]]:
-    """The optimizer as it is made, and with each argument of its own that is a number or a boolean
-    changed.
-    """
+    """Yields the optimizer as it is made, then with each float or boolean argument changed."""
     optimizer = make()
     yield "as given", optimizer
     for name in inspect.signature(type(optimizer).__init__).parameters:
@@ -57,7 +55,7 @@ def changed(make: Make) -> Iterator[tuple[str, Optimizer]]:
 
 
 def keras_file(make: Make) -> str:
-    """A model saved by Keras goes on as if it had not been saved."""
+    """A model saved by Keras continues as if it had not been saved."""
     straight, first = _model(make), _model(make)
     first.set_weights(straight.get_weights())
     ids = np.array([[0, 1], [2, 1], [4, 5], [1, 1]])
@@ -73,7 +71,7 @@ def keras_file(make: Make) -> str:
 
 
 def _state(model: keras.Model) -> State:
-    """By number and role: Keras gives the layers of a loaded model other paths."""
+    """Returns state by number and role: Keras gives the layers of a loaded model other paths."""
     variables = (*model.trainable_variables, *model.optimizer.variables)
     return {
         f"{number} {v.path.rpartition('/')[2]}": v.numpy() for number, v in enumerate(variables)
@@ -92,7 +90,7 @@ def _model(make: Make) -> keras.Model:
 
 
 def checkpoint(make: Make) -> str:
-    """From a `tf.train.Checkpoint` it goes on as if there had been no stop."""
+    """From a `tf.train.Checkpoint` training continues as if it had not stopped."""
     steps = gradients()
     first, second = Trial(make()).run(steps[:2]), Trial(make(), values=_zeros())
     second.optimizer.build(list(second.model.values()))

@@ -1,4 +1,4 @@
-"""A small problem, and the runs of an optimizer on it that guarantees compare."""
+"""A small problem, and the runs of an optimizer that guarantees compare."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,8 +13,8 @@ from tf_graft.core.pipeline.exchange import Exchange
 SHAPES = {"table": (6, 4), "kernel": (4, 4), "bias": (4,), "scale": ()}
 TABLE = "table"
 STEPS = 4
-RATE = 0.125  # for an optimizer whose rate has no default
-ULPS = 16.0  # how far two ways to compute a few steps may be apart
+RATE = 0.125  # for an optimizer whose learning rate has no default
+ULPS = 16.0  # the largest distance between two ways to compute a few steps
 
 State = dict[str, np.ndarray]
 Step = Mapping[str, Any]  # a gradient by path: an array, or `Rows`
@@ -22,13 +22,13 @@ Through = Callable[[Callable[..., None]], Callable[..., None]]
 
 
 class Rows(NamedTuple):
-    """A row-sparse gradient: values of shape [k, ...] of the rows `ids`."""
+    """A row-sparse gradient: values of shape [k, ...] for the rows `ids`."""
 
     values: np.ndarray
     ids: Sequence[int]
 
     def dense(self, rows: int) -> np.ndarray:
-        """The equal dense gradient."""
+        """Returns the equal dense gradient."""
         result = np.zeros((rows, *self.values.shape[1:]), self.values.dtype)
         np.add.at(result, list(self.ids), self.values)
         return result
@@ -39,28 +39,28 @@ class Skipped(Exception):
 
 
 def skip_unless_steps_alone(make: Callable[[], Optimizer]) -> None:
-    """Skips what does not hold where replicas exchange something else than gradients, as in AGN.
+    """Skips guarantees that fail if replicas exchange something other than gradients, as in AGN.
 
     Raises:
-        Skipped: The optimizer is such a one.
+        Skipped: The optimizer's replicas do.
     """
     if type(make().exchange()) is not Exchange:
         raise Skipped("it does more than propose steps")
 
 
 def drawn(shape: tuple[int, ...], seed: int) -> np.ndarray:
-    """Numbers of magnitude one, multiples of 1/16: bfloat16 holds them, and sums are exact."""
+    """Returns numbers of magnitude one, multiples of 1/16: exact in bfloat16 and in sums."""
     random = np.random.default_rng(seed)
     return (np.clip(np.round(random.normal(size=shape) * 16), -48, 48) / 16).astype(np.float32)
 
 
 def weights() -> State:
-    """The first weights, by path."""
+    """Returns the first weights, by path."""
     return {path: drawn(shape, seed) for seed, (path, shape) in enumerate(SHAPES.items())}
 
 
 def gradients(steps: int = STEPS) -> list[Step]:
-    """Dense gradients of so many steps."""
+    """Returns dense gradients for a number of steps."""
     return [
         {path: drawn(shape, 10 + 10 * step + i) for i, (path, shape) in enumerate(SHAPES.items())}
         for step in range(steps)
@@ -68,7 +68,7 @@ def gradients(steps: int = STEPS) -> list[Step]:
 
 
 def with_rows(*ids: Sequence[int]) -> list[Step]:
-    """Gradients that are row-sparse for the table, of these rows, or of each of these in turn."""
+    """Returns gradients that touch the given rows of the table, or each set of rows in turn."""
     each = [ids[step % len(ids)] for step in range(STEPS)]
     return [
         {**gradient, TABLE: Rows(drawn((len(rows), *SHAPES[TABLE][1:]), 100 + step), rows)}
@@ -77,7 +77,7 @@ def with_rows(*ids: Sequence[int]) -> list[Step]:
 
 
 def dense(steps: Sequence[Step]) -> list[Step]:
-    """The equal dense gradients."""
+    """Returns the equal dense gradients."""
     rows = SHAPES[TABLE][0]
     return [
         {path: g.dense(rows) if isinstance(g, Rows) else g for path, g in step.items()}
@@ -86,7 +86,7 @@ def dense(steps: Sequence[Step]) -> list[Step]:
 
 
 def eagerly(step: Callable[..., None]) -> Callable[..., None]:
-    """The step as it is."""
+    """Returns the step unchanged."""
     return step
 
 
@@ -94,9 +94,9 @@ class Trial:
     """An optimizer with variables of its own.
 
     Args:
-        optimizer: Not built.
-        dtype: The variables'.
-        values: Their first values by path; None for those of `weights`.
+        optimizer: An optimizer that is not built.
+        dtype: The dtype of the variables.
+        values: The variables' first values by path; None for those of `weights`.
     """
 
     def __init__(self, optimizer: Optimizer, dtype: str = "float32", values: State | None = None):
@@ -118,29 +118,30 @@ class Trial:
         return self
 
     def tensor(self, gradient: Any) -> Any:
-        """A gradient as a tape returns it."""
+        """Returns a gradient in the form in which a tape returns it."""
         if isinstance(gradient, Rows):
             values = tf.cast(tf.constant(gradient.values), self.dtype)
             return tf.IndexedSlices(values, tf.constant(list(gradient.ids), tf.int64))
         return tf.cast(tf.constant(gradient), self.dtype)
 
     def state(self) -> State:
-        """Every variable by path: the model's, and under `optimizer/` the optimizer's."""
+        """Returns every variable by path: the model's, and the optimizer's under `optimizer/`."""
         prefix = f"{self.optimizer.name}/"
         own = {v.path.removeprefix(prefix): v.numpy() for v in self.optimizer.variables}
         return self.weights() | {f"optimizer/{path}": value for path, value in own.items()}
 
     def weights(self) -> State:
-        """The model's variables by path."""
+        """Returns the model's variables by path."""
         return {path: variable.numpy() for path, variable in self.model.items()}
 
 
 def apart(actual: State, expected: State) -> float:
-    """How far two states are apart at most, in units in the last place of a variable's largest
-    entry.
+    """Returns the largest difference of two states, in units in the last place.
+
+    The units are those of each variable's largest entry.
 
     Raises:
-        AssertionError: They have different variables, shapes or dtypes.
+        AssertionError: The states have different variables, shapes or dtypes.
     """
     if actual.keys() != expected.keys():
         raise AssertionError(f"the variables differ: {sorted(actual.keys() ^ expected.keys())}")
@@ -167,10 +168,10 @@ def _apart(path: str, actual: np.ndarray, expected: np.ndarray) -> float:
 
 
 def same(what: str, actual: State, expected: State, ulps: float = ULPS) -> str:
-    """Says how two states compare.
+    """Says in words how two states compare.
 
     Raises:
-        AssertionError: They are further apart; names the variable that is furthest.
+        AssertionError: The difference is above `ulps`; the message names the worst variable.
     """
     distance = apart(actual, expected)
     if distance <= ulps:
@@ -182,7 +183,7 @@ def same(what: str, actual: State, expected: State, ulps: float = ULPS) -> str:
 
 
 def rows_of(state: State, ids: Sequence[int]) -> State:
-    """Of the table's weights and slots, these rows; nothing of the other variables."""
+    """Returns the given rows of the table's weights and slots, without the other variables."""
     count = SHAPES[TABLE][0]
     return {
         path: value[list(ids)]

@@ -95,7 +95,7 @@ def _dense(tensors: list[tf.Tensor], own: tf.Tensor) -> list[tf.Tensor]:
 
 
 def _gathered(slices: list[tf.IndexedSlices], own: tf.Tensor) -> list[tf.IndexedSlices]:
-    """Concatenates all replicas' rows, padded to at most twice the longest replica's number of rows.
+    """Concatenates all replicas' rows; each sends as many as the longest has, or up to twice that.
 
     A collective can never change its shape, so there is one collective for each power of two.
     """

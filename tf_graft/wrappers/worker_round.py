@@ -111,7 +111,7 @@ class Round(Exchange):
         return self._loss.tensor / tf.cast(self._seen.tensor, self._loss.dtype)
 
     def _step(self, engine: Engine, loss: Callable[..., tf.Tensor], batch: Structure) -> None:
-        """Computes the loss of one batch at the local copy, and gives its gradients to the engine."""
+        """Computes a batch's loss at the local copy, and gives its gradients to the engine."""
         optimizer, cells = self._optimizer, list(self._state.parameters)
         local = [p.variable.tensor for p in cells]
         stand_in = [(p.variable, x) for p, x in zip(optimizer.parameters, local, strict=True)]
