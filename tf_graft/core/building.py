@@ -1,4 +1,4 @@
-"""Creates an optimizer's variables beside the model's, under names that are checkpoint keys."""
+"""Creates an optimizer's variables next to the model's, under names that are checkpoint keys."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -28,8 +28,8 @@ class Builder(NamedTuple):
 
     Args:
         owner: the class name that messages show.
-        name: what the variables' names begin with.
-        mesh: where they live, if that is on a mesh.
+        name: the first part of the variables' names.
+        mesh: the mesh that holds them, if there is one.
         keep: adds a variable to those of the optimizer, and returns it.
     """
 
@@ -39,7 +39,7 @@ class Builder(NamedTuple):
     keep: Callable[[keras.Variable], keras.Variable]
 
     def scalar(self, role: str, slot: Slot = COUNTER) -> keras.Variable:
-        """State that exists before anything is built: a counter, unless `slot` says otherwise."""
+        """Creates state before anything is built: a counter, unless `slot` says otherwise."""
         return self.keep(slots.create((self.name,), role, slot, "float32", mesh=self.mesh))
 
     def laid_out(
@@ -50,7 +50,7 @@ class Builder(NamedTuple):
         dtype: Any,
         name: str | None,
     ) -> keras.Variable:
-        """A variable on the mesh, as `Optimizer.add_variable` creates it."""
+        """Creates a variable on the mesh, for `Optimizer.add_variable`."""
         with keras.name_scope(self.name):
             return self.keep(
                 slots.on_mesh(
@@ -64,11 +64,11 @@ class Builder(NamedTuple):
             )
 
     def move(self, variables: Sequence[keras.Variable], moved: bool) -> None:
-        """Creates anew what lives elsewhere than the builder's variables.
+        """Creates anew the variables that are in another place than the builder's.
 
         Args:
-            variables: the optimizer's.
-            moved: whether everything lives elsewhere, such as under another strategy.
+            variables: the optimizer's variables.
+            moved: whether all of them are in another place, such as under another strategy.
         """
         if self.mesh is not None:
             keras_contract.check_order_on_mesh()
@@ -77,7 +77,7 @@ class Builder(NamedTuple):
                 keras_contract.set_storage(variable, self._copy(variable))
 
     def _copy(self, variable: keras.Variable) -> keras.Variable:
-        """A variable of the same value."""
+        """Creates a variable of the same value."""
         value = variable.numpy()
         start = Slot(lambda _: value, value.shape, value.dtype.name)
         return slots.create((self.name,), variable.name, start, "float32", mesh=self.mesh)
@@ -89,12 +89,12 @@ class Builder(NamedTuple):
         variables: Mapping[str, VariableLike],
         early: Named,
     ) -> tuple[list[Parameter], Named]:
-        """The state of variables, by path, and the shared slots, by role.
+        """Creates the state of variables, by path, and the shared slots, by role.
 
         Args:
-            algorithm: says which slots there are.
-            options: say what the engine keeps.
-            variables: the model's.
+            algorithm: declares the slots.
+            options: determine the engine's state.
+            variables: the model's variables.
             early: the optimizer's variables that exist already.
         """
         own = {path: algorithm.slots_for(path) for path in variables}
@@ -123,7 +123,7 @@ class Builder(NamedTuple):
 
 
 def engine_slots(options: Options, variable: VariableLike) -> dict[str, Slot]:
-    """What the engine keeps for a variable, by role."""
+    """Returns the engine's slots for a variable, by role."""
     engine: dict[str, Slot] = {}
     if tf.as_dtype(variable.dtype) in numerics.HALF:
         engine["master"] = MASTER
@@ -135,13 +135,13 @@ def engine_slots(options: Options, variable: VariableLike) -> dict[str, Slot]:
 
 
 def counters(options: Options) -> tuple[str, ...]:
-    """The roles of the engine's counters, beside that of the updates."""
+    """Returns the roles of the engine's counters, except that of the updates."""
     spoiled = options.gradient_accumulation_steps and judge.skips(options.nonfinite)
     return ("skipped_steps", "micro_steps", *(["spoiled_micro_steps"] if spoiled else []))
 
 
 def lacks(options: Options, early: Named, parameters: Iterable[Parameter]) -> bool:
-    """Whether there is less state than the options ask for."""
+    """Returns whether there is less state than the options require."""
     return any(role not in early for role in counters(options)) or any(
         engine_slots(options, p.variable).keys() - p.state.keys() for p in parameters
     )

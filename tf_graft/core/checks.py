@@ -23,7 +23,7 @@ MOST_WHOLE = 2**53  # float64 represents every whole number up to here
 
 
 def shown(value: object, form: Callable[[object], str] = repr) -> str:
-    """A value as messages show it: on one line, truncated if it is long."""
+    """Returns a value as messages show it: on one line, truncated if it is long."""
     try:
         text = form(value)
     except ValueError:  # Python does not print whole numbers of more than 4,300 digits
@@ -71,8 +71,9 @@ def number(
 ) -> float | None:
     """Returns a finite real number in [low, high]; `open_low` and `open_high` exclude the ends.
 
-    It must be in the range in float32 too, the precision of updates: 1e39 is infinite there, 1e-300
-    is zero, and 0.9999999999 is one. `float64` drops this, for what is computed in float64.
+    The number must also be in the range in float32, the precision of updates, in which 1e39 is
+    infinite, 1e-300 is zero, and 0.9999999999 is one. `float64` drops this condition, for numbers
+    that are used in float64.
     """
     if value is None and optional:
         return None
@@ -95,7 +96,7 @@ def fault(
     open_high: bool = False,
     float64: bool = False,
 ) -> str | None:
-    """The condition that a number does not meet, as a message words it; None if it meets all."""
+    """Returns the condition that a number violates, as messages word it; None if there is none."""
     if not _within(given, low, high, open_low, open_high):
         return _range(low, high, open_low, open_high)
     if float64:
@@ -154,7 +155,7 @@ def integer(
 
 
 def boolean(owner: str, name: str, value: object) -> bool:
-    """Returns True or False; refuses what merely looks like it."""
+    """Returns True or False; refuses values that only look like it."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{owner}({name}={shown(value)}): {name} must be True or False.")
     return bool(value)
@@ -195,7 +196,7 @@ def listed(refusal: str, value: object) -> list[Any]:
     """Returns the entries of a list, or of another iterable that is not a single thing.
 
     Raises:
-        TypeError: it is none; the message is `refusal`, with the value in place of `{}`.
+        TypeError: the value is neither; the message is `refusal`, with the value in place of `{}`.
     """
     one = (str, bytes, Mapping, np.ndarray, tf.Tensor, tf.Variable, keras.Variable)
     if isinstance(value, one) or not isinstance(value, Iterable):
@@ -204,12 +205,12 @@ def listed(refusal: str, value: object) -> list[Any]:
 
 
 def as_constructed(holder: object, name: str, value: object) -> Any:
-    """What the constructor makes of an argument, once all arguments are in attributes.
+    """Returns the form that the constructor gives an argument, once all are in attributes.
 
-    For objects that hold only their arguments, so that making a second one costs nothing.
+    It makes a second object, so use it for objects that hold only their arguments.
 
     Raises:
-        TypeError, ValueError: the constructor refuses it together with the others.
+        TypeError, ValueError: the constructor refuses the argument together with the others.
     """
     held = {n: vars(holder).get(n, holder) for n in inspect.signature(type(holder)).parameters}
     if name not in held or any(argument is holder for argument in held.values()):

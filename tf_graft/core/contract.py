@@ -16,7 +16,7 @@ from tf_graft.core.pipeline import accumulation, averaging
 from tf_graft.core.state.slots import SHAPES, Dimension, Slot
 from tf_graft.core.traced_step import TracedStep
 
-# Roles of the engine's own state: a slot of that name would be taken for it in a saved file.
+# Roles of the engine's own state: in a saved file a slot of that name would be mistaken for it.
 RESERVED = ("master", *averaging.SLOTS, *accumulation.SLOTS)
 PACKAGE = __name__.partition(".")[0]
 ORDER = "super().__init__(learning_rate, **common)"
@@ -26,7 +26,7 @@ def check_class(cls: type) -> None:
     """Refuses a class whose constructor or methods cannot work.
 
     Raises:
-        TypeError: names the class, and says what to do.
+        TypeError: the class cannot work; the message names it, and says what to do.
     """
     owner = cls.__name__
     own = vars(cls)
@@ -68,22 +68,23 @@ def _check_constructor(where: str, cls: type) -> None:
 
 
 def _overrides(cls: type, method: str) -> bool:
-    """Whether a method is that of a class itself, or of one between it and the engine's."""
+    """Returns whether a class, or one between it and the engine's, overrides a method."""
     return sum(method in vars(base) for base in cls.__mro__) > 1
 
 
 def check(optimizer: Any, variables: Mapping[str, Any]) -> None:
-    """Refuses an optimizer that could not be stepped or saved, before its state is made.
+    """Refuses an optimizer that could not make a step or be saved, before its state is made.
 
-    The classes of this package are checked by its tests: a step is traced for each shape of a
-    variable, which takes about 10 ms.
+    The check traces a step for each shape of a variable, which takes about 10 ms. It skips the
+    classes of this package, which the tests check.
 
     Args:
-        optimizer: about to be built; its children are checked, too.
-        variables: what it is built for, by path.
+        optimizer: the optimizer, about to be built; its children are checked, too.
+        variables: the variables that it is built for, by path.
 
     Raises:
-        TypeError, ValueError: names the class, and says what to do.
+        TypeError, ValueError: the optimizer is refused; the message names the class, and says what
+            to do.
     """
     for child in getattr(optimizer, "children", dict)().values():
         check(child, variables)
@@ -92,7 +93,7 @@ def check(optimizer: Any, variables: Mapping[str, Any]) -> None:
 
 
 def check_fully(optimizer: Any, variables: Mapping[str, Any]) -> None:
-    """`check` of one optimizer, whoever wrote it."""
+    """Runs `check` on one optimizer, even of this package."""
     cls = type(optimizer)
     _check_attributes(optimizer)
     shared = optimizer.shared_slots()
@@ -115,7 +116,7 @@ def check_fully(optimizer: Any, variables: Mapping[str, Any]) -> None:
 
 
 def _check_attributes(optimizer: Any) -> None:
-    """Refuses an optimizer of which an argument is neither in an attribute nor in the config."""
+    """Refuses an optimizer with an argument that is neither in an attribute nor in the config."""
     cls = type(optimizer)
     names = [p.name for p in signatures.parameters(cls) if p.kind is not p.VAR_KEYWORD]
     lost = [name for name in names if not hasattr(optimizer, name)]
@@ -132,12 +133,12 @@ def _check_attributes(optimizer: Any) -> None:
 def _check_slots(
     where: str, given: Any, variable: Mapping[str, Any], taken: Collection[str]
 ) -> None:
-    """Refuses what is not a dict of slots under roles that are free.
+    """Refuses anything but a dict of slots under free roles.
 
     Args:
-        where: the method that returned it.
-        given: what it returned.
-        variable: by its path, the variable that the slots are of; none for shared slots.
+        where: the method that returned `given`.
+        given: the result of the method.
+        variable: the variable of the slots, by its path; none for shared slots.
         taken: the roles that are not free.
     """
     if not isinstance(given, dict) or not all(isinstance(role, str) for role in given):
@@ -191,7 +192,7 @@ def _refuse_mistaken_rows(where: str, slots: dict[str, Slot], path: str, variabl
 
 
 def _distinct(optimizer: Any, variables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Of the variables that `step` cannot tell apart, one."""
+    """Yields one of each group of variables that `step` cannot tell apart."""
     seen = []
     for path, variable in variables.items():
         slots = {role: s._replace(fill=0.0) for role, s in optimizer.slots_for(path).items()}

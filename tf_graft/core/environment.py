@@ -15,9 +15,9 @@ if keras.backend.backend() != "tensorflow":
         "before Keras is imported."
     )
 
-# TensorFlow groups the all-reduces of a function, and with them the assignments that wait for one,
-# but not the reads after such an assignment: a metric, an average or a clipped weight would be read
-# as it was before the step. "0" turns the grouping off.
+# TensorFlow groups the all-reduces of a function, together with the assignments that wait for them,
+# but not the reads after such assignments: a read of a metric, an average or a clipped weight would
+# return its value from before the step. "0" turns the grouping off.
 COMBINING = "DTENSOR_ENABLE_COMBINE_ALL_REDUCES_OPTIMIZATION"
 IN_ORDER = os.environ.get(COMBINING) == "0"  # whether it was off before this package was imported
 os.environ.setdefault(COMBINING, "0")

@@ -1,4 +1,4 @@
-"""The errors of this package that are no plain `TypeError` or `ValueError`."""
+"""The errors of this package other than plain `TypeError` and `ValueError`."""
 
 
 class CheckpointError(ValueError):

@@ -28,13 +28,13 @@ from tf_graft.core.types import Config, Gradient, Key, RateLike, Store, Variable
 @options.as_attributes
 @keras_contract.with_private_methods
 class KerasOptimizer(keras.optimizers.Optimizer):
-    """A Keras optimizer but for `apply` and `build`: its state is saved by path and role.
+    """A Keras optimizer except for `apply` and `build`; its state is saved by path and role.
 
     Attributes:
         parameters: the model's variables with their state; empty before `build`.
-        skipped_steps: how many updates were left out by `nonfinite="skip"`.
-        fixed: whether its arguments are: steps that are compiled from now on would not see others.
-        strategy: the strategy that the model's variables were made under.
+        skipped_steps: the number of updates that `nonfinite="skip"` skipped.
+        fixed: whether the arguments can no longer be set, as compiled steps would not see a change.
+        strategy: the strategy under which the model's variables were made.
     """
 
     decay_exclusions: Any
@@ -58,11 +58,11 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         for role in building.counters(self.common):
             setattr(self, role, self.add_scalar(role))
         self._saved = SavedState(self)
-        self._identity = self._saved.identity  # a checkpoint of TensorFlow holds it
+        self._identity = self._saved.identity  # for a checkpoint of TensorFlow
 
     @property
     def common(self) -> Options:
-        """The common arguments as they are now."""
+        """The current common arguments."""
         return Options.of(self)
 
     def everywhere(self, method: Callable[..., None], *args: Any, traced: bool = False) -> None:
@@ -70,29 +70,29 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         self._everywhere(self.strategy, method, *args, traced=traced)
 
     def alone(self) -> contextlib.AbstractContextManager[object]:
-        """The context in which no other thread takes a step eagerly."""
+        """A context in which no other thread takes a step eagerly."""
         return replicas.one_at_a_time(self._one_at_a_time)
 
     learning_rate = rates.LearningRate()
 
     @property
     def iterations(self) -> keras.Variable:
-        """How many updates have been made; micro-steps and skipped steps do not count."""
+        """The number of updates so far; micro-steps and skipped steps do not count."""
         return keras_contract.count_of(self)
 
     def rates(self) -> dict[str, Any]:
-        """The present learning rates by role."""
+        """Returns the current learning rates by role."""
         return {"learning_rate": self.learning_rate}
 
     def rate_variables(self) -> Named:
-        """The variables that hold learning rates, by role."""
+        """Returns the variables that hold learning rates, by role."""
         own = keras_contract.rate_variable(self)
         return {} if own is None else {own.name: own}
 
     def apply_gradients(
         self, grads_and_vars: Iterable[tuple[Gradient | None, VariableLike]]
     ) -> keras.Variable:
-        """`apply`, for pairs of gradient and variable; returns `iterations`."""
+        """Calls `apply` with pairs of gradient and variable, and returns `iterations`."""
         owner = f"{type(self).__name__}.apply_gradients"
         self.apply(*matching.gradients_and_variables(owner, grads_and_vars))
         return self.iterations
@@ -100,7 +100,7 @@ class KerasOptimizer(keras.optimizers.Optimizer):
     def minimize(
         self, loss: Any, var_list: Any, tape: tf.GradientTape | None = None
     ) -> keras.Variable:
-        """`apply_gradients` of `compute_gradients`; returns `iterations`.
+        """Calls `compute_gradients` and `apply_gradients`, and returns `iterations`.
 
         Example:
             >>> from tf_graft.optimizers import SGD
@@ -113,21 +113,21 @@ class KerasOptimizer(keras.optimizers.Optimizer):
     def compute_gradients(
         self, loss: Any, var_list: Any, tape: tf.GradientTape | None = None
     ) -> list[tuple[Gradient | None, VariableLike]]:
-        """Pairs of gradient and variable, as `apply_gradients` takes them.
+        """Returns pairs of gradient and variable, as `apply_gradients` takes them.
 
-        They are those of `scale_loss(loss)`: with a loss scale, times the scale, which
-        `apply_gradients` divides them by.
+        The gradients are those of `scale_loss(loss)`: they contain the loss scale, if there is one,
+        and `apply_gradients` divides them by it.
 
         Args:
             loss: a function without arguments that returns the loss; or the loss, a tensor, with
                 the tape that recorded it.
             var_list: the variables; or a function that returns them, for variables that are made
                 when `loss` is called for the first time.
-            tape: records a `loss` that is a function; a new one when None.
+            tape: records a `loss` that is a function; None for a new tape.
 
         Raises:
             TypeError: `var_list` is no list of variables; the loss is not floating point.
-            ValueError: a loss that is a tensor, without its tape.
+            ValueError: the loss is a tensor without its tape.
         """
         owner = f"{type(self).__name__}.compute_gradients"
         if isinstance(var_list, tf.Variable | keras.Variable):
@@ -151,7 +151,7 @@ class KerasOptimizer(keras.optimizers.Optimizer):
 
     @property
     def builder(self) -> Builder:
-        """What creates variables of the optimizer."""
+        """The builder that creates variables of the optimizer."""
         owner = type(self).__name__
         return Builder(owner, self.name, self.mesh, lambda v: keras_contract.keep(self, v))
 
@@ -161,15 +161,15 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         return self._scalars[role]
 
     def early_variables(self) -> Named:
-        """The variables that exist before the optimizer is built: counters and rates."""
+        """Returns the variables that exist before the optimizer is built: counters and rates."""
         return {**self._scalars, **self.rate_variables()}
 
     def settle(self, mesh: dtensor.Mesh | None, moved: bool = False) -> None:
-        """Creates the present variables anew where the model's live, if that is elsewhere.
+        """Creates the present variables anew if the model's variables are in another place.
 
         Args:
-            mesh: their mesh, if they are on one.
-            moved: whether everything is elsewhere, such as under another strategy.
+            mesh: the mesh of the model's variables, if they are on one.
+            moved: whether everything is in another place, such as under another strategy.
         """
         self.mesh = mesh
         self.builder.move(self.variables, moved)
@@ -183,8 +183,10 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         layout: Any = None,
         name: str | None = None,
     ) -> keras.Variable:
-        """As Keras'. Where the optimizer is on a mesh it is, too, replicated if no
-        `tf.experimental.dtensor.Layout` is given.
+        """Creates a variable as in Keras.
+
+        If the optimizer is on a mesh, so is the variable; it is replicated unless you give a
+        `tf.experimental.dtensor.Layout`.
         """
         if not isinstance(layout, dtensor.Layout):
             if self.mesh is None:
@@ -199,7 +201,7 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         name: str | None = None,
         initializer: Any = "zeros",
     ) -> keras.Variable:
-        """As Keras'. It is laid out as the reference variable's slots where that is on a mesh."""
+        """Creates a variable as in Keras; on a mesh it has the layout of the reference's slots."""
         layout = slots.slot_layout_of(reference_variable)
         if layout is None:
             of_keras = keras.optimizers.Optimizer.add_variable_from_reference
@@ -210,23 +212,23 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         return self.builder.laid_out(layout, like.shape, initializer, like.dtype, name)
 
     def state(self, done: str) -> OptimizerState:
-        """The variables as the engine sees them; `done` names the counter of the updates."""
+        """Returns the variables as the engine sees them; `done` names the counter of updates."""
         return OptimizerState(self.parameters, self._shared, self._scalars, done, self.mesh)
 
     def hold(self, parameters: dict[Key, Parameter], shared: Named) -> None:
-        """Takes the state that was created, and gives it what was loaded before."""
+        """Takes the state that was created, and assigns it values that were loaded before."""
         self.parameters, self._shared = Parameters(parameters), shared
         self._state = {p.path: {**p.slots, **p.state} for p in self.parameters}
         try:
             self._saved.settle()
-        finally:  # it is built, whether what it waited for fits or not
+        finally:  # the optimizer is built, whether the state that waited fits or not
             keras_contract.declare(self, [p.variable for p in self.parameters], self.strategy)
 
     def named_variables(self, place: str = "") -> Named:
-        """Every variable of the optimizer by path and role; none before it is built.
+        """Returns every variable of the optimizer by path and role; none before it is built.
 
         Args:
-            place: goes before every role: `"center/"` for `dense/kernel/center/momentum`.
+            place: a prefix for every role: `"center/"` for `dense/kernel/center/momentum`.
         """
         if not len(self.parameters):
             return {}
@@ -241,7 +243,7 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         var_list: Iterable[VariableLike] | None = None,
         var_names: Iterable[str] | None = None,
     ) -> None:
-        """Adds variables, or patterns for their paths, that weight decay leaves alone.
+        """Excludes variables, or patterns for their paths, from weight decay.
 
         Raises:
             ValueError: the optimizer has been built.
@@ -255,8 +257,9 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         self.decay_exclusions = [*self.decay_exclusions, *exact, *named]
 
     def get_config(self) -> Config:
-        """Every argument of the constructor but `mesh`, as plain values: the mesh of one process
-        is not another's.
+        """Returns every argument of the constructor except `mesh`, as plain values.
+
+        `mesh` is left out because another process cannot use this process's mesh.
         """
         config = super().get_config()
         config |= {name: getattr(self, name) for name in self.own_arguments() if name not in config}
@@ -264,7 +267,7 @@ class KerasOptimizer(keras.optimizers.Optimizer):
 
     @classmethod
     def from_config(cls, config: Config, custom_objects: Any = None) -> Self:
-        """The optimizer that `get_config` describes, without its state."""
+        """Returns the optimizer that a config describes, without its state."""
         config = dict(config)
         if isinstance(config.get("mesh"), str):  # saved by an earlier version
             del config["mesh"]
@@ -272,12 +275,12 @@ class KerasOptimizer(keras.optimizers.Optimizer):
 
     @classmethod
     def own_arguments(cls) -> list[str]:
-        """The arguments a class adds to the common ones; each is an attribute of the same name."""
+        """Returns the arguments that a class adds to the common ones, which are attributes too."""
         given = signatures.parameters(cls)
         return [p.name for p in given if p.kind is not p.VAR_KEYWORD]
 
     def arguments(self) -> Config:
-        """The arguments of the constructor as they are now, which `repr` shows."""
+        """Returns the current arguments of the constructor, which `repr` shows."""
         common = vars(self.common)
         names = dict.fromkeys([*self.own_arguments(), "learning_rate", *common])
         held = {n: getattr(self, n) for n in names if n not in common and hasattr(self, n)}
@@ -301,11 +304,11 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         self._saved.save(store)
 
     def load_own_variables(self, store: Store) -> None:
-        """Reads the state back, by path and role: all of it, or nothing has changed.
+        """Reads the state back, by path and role: either all of it, or nothing changes.
 
         An optimizer that is not built takes its counters and rates at once, and the rest when it is
-        built. Of the state of a Keras optimizer it takes what is the same here; where nothing is, a
-        warning says so.
+        built. From the state of a Keras optimizer it takes the part that is the same here; if there
+        is none, a warning says so.
 
         Raises:
             CheckpointError: the state is another optimizer's, of other variables or damaged.
@@ -313,11 +316,11 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         self._saved.load(store)
 
     def set_weights(self, weights: Iterable[Any]) -> None:
-        """Gives all variables, in the order of `variables`, their values; or changes none.
+        """Sets all variables, in the order of `variables`; on an error it changes none.
 
         Raises:
-            ValueError: the optimizer is not built; values that are too many or too few, or of
-                another shape or dtype than the variables.
+            ValueError: the optimizer is not built; there are too many or too few values, or they
+                have another shape or dtype than the variables.
         """
         self._saved.set(weights)
 
@@ -326,5 +329,5 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         self._saved.examine()
 
     def snapshot(self) -> Callable[[], None]:
-        """Returns a function that restores the present state."""
+        """Returns a function that restores the current state."""
         return self._saved.snapshot()

@@ -1,7 +1,7 @@
-"""Names of users, and texts with them, as each medium shows them: as they are, and nothing else.
+"""Escapes names from users, and texts with them, so that each medium shows them as they are.
 
-A name read from a file may hold what a medium takes for a command: escape sequences of a terminal,
-mathematics between dollars, tags, lines of a table.
+A name read from a file may contain text that a medium takes for a command: escape sequences of a
+terminal, mathematics between dollars, tags, lines of a table.
 """
 
 import html
@@ -11,13 +11,13 @@ IN_FIGURE = 80  # and in a figure
 
 
 def for_message(text: str) -> str:
-    """A text as a part of a sentence: on one line, truncated if it is long."""
+    """Returns a text as a part of a sentence: on one line, truncated if it is long."""
     line = " ".join(text.split())
     return line if len(line) <= LONGEST else f"{line[:LONGEST]}..."
 
 
 def for_terminal(text: str) -> str:
-    r"""A text whose control characters, line breaks aside, are shown in Python's notation.
+    r"""Returns a text with control characters, except line breaks, in Python's notation.
 
     Example:
         >>> print(for_terminal("\x1b[31mred \u202e"))
@@ -27,7 +27,7 @@ def for_terminal(text: str) -> str:
 
 
 def for_figure(text: str) -> str:
-    r"""A text for matplotlib, which takes what is between dollars for mathematics.
+    r"""Returns a text for matplotlib, which reads text between dollars as mathematics.
 
     Matplotlib also leaves a label that begins with `_` out of the legend, so a blank precedes it.
 
@@ -43,7 +43,7 @@ def for_figure(text: str) -> str:
 
 
 def for_html(text: str) -> str:
-    """A text for a page, in and out of attributes.
+    """Returns a text for an HTML page, inside and outside of attributes.
 
     Example:
         >>> for_html("<b>'x'")
@@ -53,7 +53,7 @@ def for_html(text: str) -> str:
 
 
 def for_markdown(text: str) -> str:
-    r"""A text for a cell of a table in Markdown.
+    r"""Returns a text for a cell of a table in Markdown.
 
     Example:
         >>> print(for_markdown("a|b <i>"))

@@ -1,4 +1,4 @@
-"""Optimizers within optimizers: in wrappers, in AGN, and in what Keras puts around one."""
+"""Optimizers within optimizers: in wrappers, in AGN, and in Keras' own wrappers."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,7 +9,7 @@ DEEPEST = 16  # optimizers within one another
 
 
 def refuse_deep(owner: str, given: Any) -> None:
-    """Refuses a config of optimizers within one another that Python's stack would not hold.
+    """Refuses a config with more nested optimizers than Python's stack could hold.
 
     Raises:
         ValueError: there are more than `DEEPEST`; the message begins with `owner`.
@@ -18,7 +18,7 @@ def refuse_deep(owner: str, given: Any) -> None:
     level = [given]
     while level := [held for one in level for held in _held(one)]:
         depth += 1
-        if depth > 4 * DEEPEST:  # a serialized optimizer is two dicts, and its arguments hold more
+        if depth > 4 * DEEPEST:  # a serialized optimizer is two dicts, and its arguments have more
             raise _too_deep(owner)
 
 
@@ -45,7 +45,7 @@ def _held(given: Any) -> list[Any]:
 
 
 def nested(optimizer: keras.optimizers.Optimizer) -> Iterator[keras.optimizers.Optimizer]:
-    """An optimizer and all within it: outer ones first, then in the order of arguments.
+    """Yields an optimizer and all within it: outer ones first, then in the order of arguments.
 
     Example:
         >>> import keras

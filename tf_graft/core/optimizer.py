@@ -25,17 +25,18 @@ from tf_graft.core.types import Gradient, Scalar, VariableLike
 class Optimizer(KerasOptimizer, Algorithm):
     """A Keras optimizer made of two pure functions, `slots` and `step`.
 
-    A subclass says what it remembers and what it proposes; the engine writes it into variables.
-    `apply` goes through, in this order: check, aggregate over replicas, coalesce repeated rows,
-    judge finiteness, unscale, accumulate, clip, propose, write (with decay and constraint),
-    average, count.
+    A subclass declares its state and proposes steps; the engine writes them into variables. `apply`
+    runs these stages in this order: check, aggregate over replicas, coalesce repeated rows, judge
+    finiteness, unscale, accumulate, clip, propose, write (with decay and constraint), average,
+    count.
 
     Attributes:
         rowwise: each row of a variable is updated from that row alone.
-        skips_zero_rows: see `tf_graft.core.state.algorithm.Algorithm`, for what is not `rowwise`.
+        skips_zero_rows: see `tf_graft.core.state.algorithm.Algorithm`; for classes that are not
+            `rowwise`.
         idle: a zero gradient changes neither slots nor weights.
         keras_slots: the roles of the slots of Keras' optimizer of that name, in its order.
-        skipped_steps: how many updates were left out by `nonfinite="skip"`.
+        skipped_steps: the number of updates that `nonfinite="skip"` skipped.
 
     Args:
         learning_rate: a number, at least 0; a `LearningRateSchedule`; or a callable without
@@ -44,7 +45,7 @@ class Optimizer(KerasOptimizer, Algorithm):
 
     Raises:
         TypeError: an argument of the wrong type.
-        ValueError: an argument out of its range, named.
+        ValueError: an argument out of its range; the message names it.
     """
 
     keras_slots: Sequence[Sequence[str]] | None = None
@@ -62,23 +63,23 @@ class Optimizer(KerasOptimizer, Algorithm):
         return Engine(type(self).__name__, self, *parts, self._watcher)
 
     def scaling(self) -> Scaling:
-        """What the loss is multiplied by."""
+        """Returns the part of the pipeline that scales the loss."""
         return Scaling(self.loss_scale_factor)
 
     def exchange(self) -> Exchange:
-        """What replicas tell each other about an update."""
+        """Returns the part of the pipeline in which replicas communicate."""
         return Exchange()
 
     def counted_by(self) -> str:
-        """The role of the counter that bias corrections see."""
+        """Returns the role of the counter that bias corrections use."""
         return self.iterations.name
 
     def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
-        """The loss times the loss scale. Keras' `fit` calls it."""
+        """Returns the loss times the loss scale; Keras' `fit` calls this method."""
         return self.scaling().scaled(loss)
 
     def loss_scale(self) -> Scalar | None:
-        """What `scale_loss` multiplies by; None for nothing."""
+        """Returns the factor of `scale_loss`; None for no factor."""
         return self.scaling().scale()
 
     @tf.autograph.experimental.do_not_convert
@@ -92,19 +93,19 @@ class Optimizer(KerasOptimizer, Algorithm):
         Args:
             grads: one gradient per variable, each a tensor of the variable's shape, a
                 `tf.IndexedSlices`, or None (then that variable and its state are left alone).
-            trainable_variables: the variables; all that the optimizer was built for when None.
+            trainable_variables: the variables; None for all that the optimizer was built for.
 
         Raises:
-            TypeError: no list; what is no gradient or no variable; a gradient that is not floating
-                point; rows that are not integers.
+            TypeError: an argument is no list; an entry is no gradient or no variable; a gradient is
+                not floating point; row indices are not integers.
             ValueError: gradients and variables differ in number or shape; a variable is unknown or
                 given twice; there is no gradient at all.
-            tf.errors.InvalidArgumentError: a row out of range; with `nonfinite="raise"` a gradient
-                that is not finite or too large, or such a learning rate. Whatever is raised,
+            tf.errors.InvalidArgumentError: a row is out of range; with `nonfinite="raise"`, a
+                gradient is not finite or too large, or such a learning rate. Whatever is raised,
                 nothing has changed.
 
-        Threads that call it eagerly wait for each other. Steps of a `tf.function` do not: call such
-        a function from one thread at a time.
+        Threads that call `apply` eagerly wait for each other. Steps of a `tf.function` do not wait:
+        call such a function from one thread at a time.
         """
         with self.alone():
             self._apply(grads, trainable_variables)
@@ -122,11 +123,11 @@ class Optimizer(KerasOptimizer, Algorithm):
             return
         parameters = self.parameters_for("apply", variables)
         gradients, parameters = matching.pairs(owner, given, parameters)
-        # Plain tensors given from outside the replicas are sums over them already.
+        # Plain tensors given from outside the replicas are already sums over the replicas.
         summed = replicas.outside(self.strategy) and not any(
             isinstance(g, tf.distribute.DistributedValues) for g in gradients
         )
-        with tf.name_scope(self.name.lstrip("_")):  # a scope may not begin with one
+        with tf.name_scope(self.name.lstrip("_")):  # a scope must not begin with "_"
             self.everywhere(self._receive, gradients, parameters, summed)
 
     def _receive(self, gradients: list[Any], parameters: list[Parameter], summed: bool) -> None:
@@ -134,14 +135,14 @@ class Optimizer(KerasOptimizer, Algorithm):
 
     @tf.autograph.experimental.do_not_convert
     def apply_summed(self, gradients: list[Gradient], variables: Iterable[VariableLike]) -> None:
-        """`apply`, in a replica's context, for gradients that are the same on every replica."""
+        """Applies gradients that are the same on every replica, in a replica's context."""
         self._receive(gradients, self.parameters_for("apply_summed", list(variables)), True)
 
     @tf.autograph.experimental.do_not_convert
     def update_step(
         self, gradient: Gradient, variable: VariableLike, learning_rate: Scalar
     ) -> None:
-        """One variable's update alone: not aggregated, judged, clipped, averaged or counted."""
+        """Updates one variable without aggregation, checks, clipping, averaging and counting."""
         owner = f"{type(self).__name__}.update_step"
         rate = rates.number_or_tensor(owner, learning_rate)
         variables = matching.variables(owner, [variable])
@@ -157,7 +158,7 @@ class Optimizer(KerasOptimizer, Algorithm):
     def parameters_for(
         self, method: str, variables: Sequence[VariableLike] | None
     ) -> list[Parameter]:
-        """The parameters of variables; builds the optimizer for them if it is not built."""
+        """Returns the parameters of variables; builds the optimizer for them if necessary."""
         owner = f"{type(self).__name__}.{method}"
         if variables is None:
             if not self.built:
@@ -169,7 +170,7 @@ class Optimizer(KerasOptimizer, Algorithm):
         return matching.parameters_for(owner, self.parameters, keys, variables)
 
     def finalize_variable_values(self, var_list: Iterable[VariableLike]) -> None:
-        """With `use_ema`, gives the variables their averages; `fit` calls it when it ends."""
+        """Assigns the averages to the variables with `use_ema`; `fit` calls it when it ends."""
         if self.use_ema:
             owner = f"{type(self).__name__}.finalize_variable_values"
             variables = matching.variables(owner, var_list)
@@ -180,7 +181,7 @@ class Optimizer(KerasOptimizer, Algorithm):
         self.engine.overwrite(parameters)
 
     def synchronized_averages(self) -> list[keras.Variable]:
-        """The averages of all variables as of the last update, in the variables' order."""
+        """Returns the averages of all variables as of the last update, in the variables' order."""
         self.everywhere(self._synchronize, traced=True)
         return [parameter.state["average"] for parameter in self.parameters]
 
@@ -191,8 +192,8 @@ class Optimizer(KerasOptimizer, Algorithm):
         """Creates all state for the variables. Building again for the same ones does nothing.
 
         Raises:
-            TypeError: what is no variable, or one that is not floating point.
-            ValueError: a variable given twice, or others than the optimizer was built for.
+            TypeError: an entry is no variable, or a variable is not floating point.
+            ValueError: a variable is given twice, or the optimizer was built for other variables.
         """
         with self.alone():
             self._build(variables)
@@ -219,10 +220,10 @@ class Optimizer(KerasOptimizer, Algorithm):
             self.hold(dict(zip(keys, built, strict=True)), shared)
 
     def introduce(self, variables: Mapping[str, VariableLike], excluded: Sequence[str]) -> None:
-        """Shows the variables to the optimizer, whose arguments then are fixed.
+        """Shows the variables to the optimizer and fixes its arguments.
 
         Args:
-            variables: by path; there is no state for them yet.
+            variables: the variables by path; there is no state for them yet.
             excluded: the patterns of paths that an optimizer around this one excludes from decay.
         """
         self.outer_exclusions = excluded
@@ -231,11 +232,11 @@ class Optimizer(KerasOptimizer, Algorithm):
         self.fixed = True
 
     def lacks_state(self) -> bool:
-        """Whether the engine keeps less than the arguments ask for by now."""
+        """Returns whether the engine keeps less state than the arguments now require."""
         return building.lacks(self.common, self.early_variables(), self.parameters)
 
     def signature(self) -> str:
-        """Whose state this is."""
+        """Returns the class name that identifies the state."""
         return type(self).__name__
 
     def __dir__(self) -> list[str]:
@@ -243,15 +244,15 @@ class Optimizer(KerasOptimizer, Algorithm):
 
     @property
     def called(self) -> str:
-        """Its class, as messages show it."""
+        """Returns the class name that messages show."""
         return type(self).__name__
 
     def namesake(self) -> str | None:
-        """The class of the Keras optimizer that keeps the same state."""
+        """Returns the class of the Keras optimizer that keeps the same state."""
         return None if self.keras_slots is None else type(self).__name__
 
     def slots_in_keras(self) -> list[str]:
-        """The names of the slots, in the order in which the namesake saves them."""
+        """Returns the names of the slots, in the order in which the namesake saves them."""
         return [
             f"{p.path}/{role}"
             for group in self.keras_slots or ()
@@ -261,15 +262,15 @@ class Optimizer(KerasOptimizer, Algorithm):
         ]
 
     def slot_from_keras(self, role: str, value: np.ndarray) -> np.ndarray:
-        """A slot's value, converted from the namesake's."""
+        """Returns a slot's value, converted from the namesake's."""
         return value
 
     def watch(self, watcher: Watcher) -> None:
         """Registers a callback that receives each update's gradients, before they are clipped.
 
-        It is called in each replica's context with the gradients (summed over replicas, unscaled,
-        each row once, the means of accumulation) and their parameters; also where the update is
-        then skipped. Register it before the first step is traced.
+        The callback is called in each replica's context with the gradients (summed over replicas,
+        unscaled, each row once, the means of accumulation) and their parameters, even if the update
+        is then skipped. Register it before the first step is traced.
         """
         if not callable(watcher):
             raise TypeError(f"{type(self).__name__}.watch: {checks.shown(watcher)} is no function.")

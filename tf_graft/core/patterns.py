@@ -1,8 +1,8 @@
-"""Regular expressions of users, searched for in the paths of variables in bounded time.
+"""Searches the paths of variables for users' regular expressions in bounded time.
 
 Python's `re` tries one way of matching after the other: `(a+)+$` takes it hours on forty letters.
-Here every part of an expression is tried once at each position of the text, so the time grows with
-the length of the expression times the cube of the text's. What an expression matches is the same.
+This module tries every part of an expression once at each position of the text, so the time grows
+with the length of the expression times the cube of the text's length. The matches are the same.
 """
 
 import functools
@@ -19,7 +19,7 @@ GROUPS = ("BRANCH", "SUBPATTERN")
 
 
 def fault(expression: str) -> str | None:
-    """What is wrong with an expression, as a clause about it; None if it can be searched for."""
+    """Says in a clause what is wrong with an expression; None if it can be searched for."""
     try:
         re.compile(expression)
         items = keras_contract.parsed(expression)
@@ -36,7 +36,7 @@ def fault(expression: str) -> str | None:
 
 
 def matches(path: str, expressions: Iterable[str]) -> bool:
-    """Whether any of the regular expressions matches somewhere in a variable's path.
+    """Returns whether any of the regular expressions matches somewhere in a variable's path.
 
     A shard of a variable (`dense/bias/part_0`) has the path of the whole variable.
     """
@@ -46,7 +46,7 @@ def matches(path: str, expressions: Iterable[str]) -> bool:
 
 @functools.lru_cache(maxsize=100_000)
 def found(expression: str, text: str, at_start: bool = False) -> bool:
-    """Whether a regular expression without a `fault` matches in a text, or at its start."""
+    """Returns whether a regular expression without a `fault` matches in a text, or at its start."""
     items = keras_contract.parsed(expression)
     if _quick(items):
         return (re.match if at_start else re.search)(expression, text) is not None
@@ -54,13 +54,13 @@ def found(expression: str, text: str, at_start: bool = False) -> bool:
 
 
 def _quick(items: Sequence[Item]) -> bool:
-    """Whether there is so little to choose from that `re` takes no longer than the square."""
+    """Returns whether `re` has so few choices that its time grows at most with the square."""
     plain = (*LOOKS, "SUBPATTERN")
     return sum(item.kind not in plain and bool(item.parts) for item, _ in _within(items)) <= 1
 
 
 def _searchable(items: Sequence[Item]) -> bool:
-    """Whether what matches after a part does not depend on how the part matched."""
+    """Returns whether the match after a part never depends on how that part matched."""
     return all(
         item.kind in (*REPEATS, *LOOKS, *GROUPS) if item.parts else item.kind != "GROUPREF"
         for item, _ in _within(items)
@@ -68,7 +68,7 @@ def _searchable(items: Sequence[Item]) -> bool:
 
 
 def _within(items: Sequence[Item], depth: int = 0) -> Iterator[tuple[Item, int]]:
-    """Every item, and in how many others it is."""
+    """Yields every item with the number of items around it."""
     for item in items:
         yield item, depth
         for part in item.parts:
@@ -76,9 +76,9 @@ def _within(items: Sequence[Item], depth: int = 0) -> Iterator[tuple[Item, int]]
 
 
 class _Search:
-    """Where parts of an expression end in a text, by where they start.
+    """Finds where parts of an expression end in a text, by where they start.
 
-    A set of positions is a whole number: position i is in it if bit i is set.
+    A set of positions is a whole number: position i is in the set if bit i is 1.
     """
 
     def __init__(self, text: str):
@@ -86,7 +86,7 @@ class _Search:
         self._known: dict[int, list[int]] = {}
 
     def ends(self, items: Sequence[Item], starts: int) -> int:
-        """Where a sequence of items ends that begins at one of `starts`."""
+        """Returns where a sequence of items ends that begins at one of `starts`."""
         for item in items:
             starts = self._after(item, starts) if starts else 0
         return starts
@@ -105,7 +105,7 @@ class _Search:
 
 
 def _looked(item: Item, each: Sequence[int]) -> list[int]:
-    """The ends of a look ahead or behind, by its start; `each` are those of its part."""
+    """Returns the ends of a look ahead or behind, by its start; `each` are those of its part."""
     ahead = item.given[0] > 0
     behind = functools.reduce(int.__or__, each)
     seen = [bool(ends) if ahead else bool(behind >> i & 1) for i, ends in enumerate(each)]
@@ -113,7 +113,7 @@ def _looked(item: Item, each: Sequence[int]) -> list[int]:
 
 
 def _repeated(item: Item, each: Sequence[int]) -> list[int]:
-    """The ends of a repeat, by its start; `each` are those of its part."""
+    """Returns the ends of a repeat, by its start; `each` are those of its part."""
     low, high = (min(int(bound), len(each)) for bound in item.given)
     now = [1 << i for i in range(len(each))]
     for _ in range(low):

@@ -1,4 +1,4 @@
-"""Replacements for the calls of layers that would compute something else on a mesh."""
+"""Replacements for the calls of layers that would compute a different result on a mesh."""
 
 import keras
 import tensorflow as tf
@@ -16,9 +16,9 @@ class _OnMesh:
 
 
 class _SameDropout(_OnMesh):
-    """Drops what one device would drop: every device draws the whole mask.
+    """Drops the same entries as one device: every device draws the whole mask.
 
-    Otherwise each shard of the mask would be drawn from its own random numbers.
+    Otherwise each device would draw its shard of the mask from its own random numbers.
     """
 
     def __call__(self, inputs: tf.Tensor, training: bool | None = False) -> tf.Tensor:
@@ -33,8 +33,8 @@ class _SameDropout(_OnMesh):
 class _WholeEmbedding(_OnMesh):
     """Gathers the columns that an embedding's shards look up.
 
-    Sharded columns would meet heads sharded over the same mesh dimension, for whose gradient
-    TensorFlow finds no layout.
+    If sharded columns met heads that are sharded over the same mesh dimension, TensorFlow would
+    find no layout for the gradient.
     """
 
     def __call__(self, inputs: tf.Tensor) -> tf.Tensor:

@@ -1,7 +1,7 @@
-"""What the clients of a mesh do together: the processes that hold its devices.
+"""Functions that the clients of a mesh, the processes that hold its devices, run together.
 
-Every client runs the same program. A function here must be called by all of them, in the same
-order; a client that does not call it leaves the others waiting.
+Every client runs the same program. All clients must call these functions, in the same order; a
+client that does not call one leaves the others waiting.
 """
 
 import tempfile
@@ -25,15 +25,15 @@ def several(mesh: dtensor.Mesh) -> bool:
 def client_share(mesh: MeshLike, batch_dim: str | None = "batch") -> tuple[int, int]:
     """Returns how many shares the clients divide each batch into, and which is this client's.
 
-    Clients that the dimension does not divide have the same share. Call it as you call
-    `create_mesh`; it waits for nobody.
+    Clients that the dimension does not divide have the same share. Call `client_share` in every
+    process, like `create_mesh`; it does not wait for other clients.
 
     Args:
         mesh: the mesh.
         batch_dim: the mesh dimension that shards the examples; None for one share.
 
     Returns:
-        The number of shares, and the number of this client's from 0.
+        The number of shares, and the number of this client's share, from 0.
 
     Raises:
         ValueError: the clients' devices do not divide the dimension into equal parts.
@@ -60,7 +60,7 @@ def client_share(mesh: MeshLike, batch_dim: str | None = "batch") -> tuple[int, 
 
 
 def gathered(mesh: dtensor.Mesh, numbers: Sequence[int]) -> list[list[int]]:
-    """Returns the numbers that each client gives, as many from each."""
+    """Returns the numbers of every client; each gives equally many."""
     layout = dtensor.Layout([*mesh.dim_names, dtensor.UNSHARDED], mesh)
     mine = np.reshape(np.array(numbers, "int64"), [1] * len(mesh.dim_names) + [-1])
     every = from_mesh(packed(layout, lambda _: mine)).numpy().reshape(mesh.size, -1)
@@ -68,10 +68,10 @@ def gathered(mesh: dtensor.Mesh, numbers: Sequence[int]) -> list[list[int]]:
 
 
 def digest(*values: np.ndarray) -> int:
-    """Returns a number that differs for other values."""
+    """Returns a number that differs if the values differ."""
     found = 0
     for value in values:
-        text = value.dtype == object  # whose bytes are addresses
+        text = value.dtype == object  # the bytes of objects are addresses
         found = zlib.crc32(repr(value.tolist()).encode() if text else value.tobytes(), found)
     return found
 
@@ -108,7 +108,7 @@ def check_same_start(owner: str, mesh: dtensor.Mesh, variables: Sequence[keras.V
 def written_by_one(mesh: dtensor.Mesh, save: Callable[..., None]) -> Callable[..., None]:
     """Makes a method that saves a model write the file of client 0 alone.
 
-    All gather what is saved. They go on once the file is there.
+    All clients gather the values to save. They continue once the file is there.
     """
 
     def saved(filepath: str | Path, *args: object, **kwargs: object) -> None:

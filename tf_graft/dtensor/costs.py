@@ -33,9 +33,9 @@ class Collective(NamedTuple):
     """One collective operation of a step.
 
     Attributes:
-        name: the operation's; it begins with that of the layer or of the optimizer.
+        name: the operation's name; it begins with that of the layer or of the optimizer.
         kind: `"all-reduce"`, `"all-gather"`, `"reduce-scatter"` or `"all-to-all"`.
-        devices: how many take part in it together.
+        devices: the number of devices that take part in it together.
         size: the bytes of the whole tensor: before it is scattered, after it is gathered.
         sent: the bytes that each device sends, and receives, around a ring.
     """
@@ -66,23 +66,24 @@ class Traffic(tuple[Collective, ...]):
 def traffic(model: keras.Model, batch: Structure) -> Traffic:
     """Counts the bytes that a training step of a distributed model sends between devices.
 
-    They are counted in the program that TensorFlow made of the step for each device, with the
-    layouts that it chose for what is between the variables. A ring is assumed: with n devices, an
-    all-reduce sends 2 (n - 1) / n of its tensor, anything else (n - 1) / n. Of a condition the
-    branch that sends more counts: the update, where it can be skipped or gradients are accumulated.
+    `traffic` reads the program that TensorFlow made of the step for each device, including the
+    layouts that TensorFlow chose for intermediate tensors. It assumes a ring: with n devices, an
+    all-reduce sends 2 (n - 1) / n of its tensor, any other operation (n - 1) / n. For a condition
+    it counts the branch that sends more: the update, if it can be skipped or gradients are
+    accumulated.
 
     On CPUs TensorFlow gathers by an all-reduce of shards among zeros, and scatters after an
-    all-reduce, so that both send twice what they have to.
+    all-reduce, so both operations send twice as much as necessary.
 
-    The step is made, and what it changed is put back. On a mesh of several processes all of them
-    call it.
+    `traffic` runs the step, then restores everything that the step changed. On a mesh of several
+    processes, all of them must call it.
 
     Args:
         model: a compiled model on a mesh of CPUs or GPUs.
-        batch: what `fit` gives to a step: `(x, y)` or `(x, y, sample_weight)`.
+        batch: a batch as `fit` passes it to a step: `(x, y)` or `(x, y, sample_weight)`.
 
     Returns:
-        A tuple of the collective operations, with their sums as `sent` and `by_kind()`.
+        A tuple of the collective operations, with their sums in `sent` and `by_kind()`.
 
     Raises:
         ValueError: the model is not on a mesh, or is on TPUs, whose programs cannot be read; it is
@@ -117,9 +118,9 @@ def memory(model: keras.Model) -> dict[str, int]:
         model: a model on a mesh.
 
     Returns:
-        `"model"`: its weights, seeds and metrics; `"optimizer"`: all that its optimizer keeps by
-        now (see `Optimizer.build`). They are the sizes of the shards on the first device; all
-        devices hold as much.
+        `"model"`: its weights, seeds and metrics; `"optimizer"`: all that its optimizer keeps so
+        far (see `Optimizer.build`). The numbers are the sizes of the shards on the first device;
+        all devices hold equally much.
 
     Raises:
         ValueError: the model is not on a mesh.

@@ -25,9 +25,9 @@ def pack_batch(
             are returned unchanged.
         mesh: the mesh, a `tf.experimental.dtensor.Mesh` or a `keras.distribution.DeviceMesh`.
         batch_dim: the mesh dimension that shards the examples; None replicates them.
-        local_batches: False if every client of the mesh gives the same whole batch, of which each
-            uses the part of its devices; True if each gives that part only, as `client_share`
-            says: then all clients must call this at the same time.
+        local_batches: False if every client of the mesh gives the same whole batch and uses its
+            devices' part of it; True if each client gives only its own part, as `client_share`
+            says. With True, all clients must call `pack_batch` at the same time.
 
     Returns:
         The same nesting of DTensors, of the whole batch's shapes.
@@ -48,9 +48,9 @@ def pack_batch(
 class DTensorDataset:
     """Iterates over the batches of a data set on a mesh, for a custom training loop.
 
-    `fit`, `evaluate` and `predict` of a distributed model take ordinary data. Differs from
-    `tf.experimental.dtensor.DTensorDataset`, which takes examples: this takes whole batches, which
-    need not come from `tf.data`.
+    You do not need it for `fit`, `evaluate` and `predict`: those of a distributed model take
+    ordinary data. Difference from `tf.experimental.dtensor.DTensorDataset`: that class takes
+    examples, and this one takes whole batches, which need not come from `tf.data`.
 
     Args:
         batches: a batched `tf.data.Dataset` or any other iterable of batches; see `pack_batch`. A

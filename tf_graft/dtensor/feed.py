@@ -20,8 +20,8 @@ class Feed:
         mesh: the mesh.
         batch_dim: the mesh dimension that shards the examples; None replicates them.
         local: whether a batch holds the examples of this client's devices only.
-        shortens: whether a last batch that is shorter and cannot be divided is replicated; else it
-            is refused.
+        shortens: whether a shorter last batch that cannot be divided is replicated; otherwise it is
+            refused.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Feed:
 
         Args:
             batch: see `pack_batch`.
-            number: its number; the clients compare number 0, and shares always.
+            number: its number; the clients compare batch 0, and always compare shares.
         """
         batch = tf.nest.map_structure(self._on_host, batch)
         self.counts = self._compared(batch, number)
@@ -75,7 +75,7 @@ class Feed:
 
     @property
     def mine(self) -> slice:
-        """Where the examples of this client's share are in the last batch."""
+        """Returns where the examples of this client's share are in the last batch."""
         first = sum(self.counts[: self.share])
         return slice(first, first + self.counts[self.share])
 

@@ -19,7 +19,7 @@ DISTRIBUTIONS = (keras.distribution.DataParallel, keras.distribution.ModelParall
 
 
 class Distribution(NamedTuple):
-    """The arguments of `distribute`, in its own words."""
+    """A distribution as arguments of `distribute`."""
 
     layout_map: LayoutMap
     batch_dim: str | None
@@ -29,18 +29,18 @@ class Distribution(NamedTuple):
 def in_own_words(
     model: keras.Model, given: DistributionLike, batch_dim: str | None, local_batches: bool
 ) -> Distribution:
-    """Returns what a model is distributed by; Keras finds each variable's layout by its own rules.
+    """Returns a model's distribution; Keras finds each variable's layout by its own rules.
 
     Args:
         model: the model.
         given: a layout map, or a distribution of Keras, which also says how batches are divided.
         batch_dim: as given to `distribute`.
-        local_batches: likewise.
+        local_batches: as given to `distribute`.
 
     Raises:
         TypeError: `given` is of another type.
-        ValueError: it has no mesh, shards nothing, or contradicts `batch_dim`; the distribution
-            that is set lays out what layers return.
+        ValueError: `given` has no mesh, shards nothing, or contradicts `batch_dim`; the
+            distribution that is set has layouts for what layers return.
     """
     _refuse_output_layouts(model)
     if isinstance(given, LayoutMap):

@@ -22,11 +22,11 @@ class LayoutMap(MutableMapping[str, dtensor.Layout]):
     """Maps regular expressions on variable paths (`dense/kernel`) to layouts.
 
     The successor of `tf.keras.dtensor.experimental.LayoutMap` for Keras 3. Differences: an
-    expression may match anywhere in the path; several matches are refused, where the first was
-    taken; a layout may be a list of mesh dimensions; a variable without a match is replicated.
+    expression may match anywhere in the path; several matches are refused, and not resolved to the
+    first; a layout may be a list of mesh dimensions; a variable without a match is replicated.
 
-    `layout_map[path]` looks up `path` itself first, then a matching expression; it is None if there
-    is no match.
+    `layout_map[path]` looks up `path` itself first, then a matching expression, and returns None if
+    there is no match.
 
     Args:
         mesh: the mesh of all layouts, a `tf.experimental.dtensor.Mesh` or a

@@ -38,30 +38,31 @@ def distribute(
     saved model loads as an ordinary model. Call `collect` before `export`. A batch that cannot be
     divided evenly is refused, except a short last one, which every device computes whole.
 
-    On a mesh of several processes, its clients, each runs the same program: all call `fit`, `save`,
-    `collect` and whatever else reads the model, in the same order, or they wait for one another for
-    ever. Call `keras.utils.set_random_seed` with the same number first. Logs are the same on all.
-    `save` and `save_weights` write the file of client 0 alone. Give `CSVLogger` to client 0 alone,
-    a callback that reads variables, such as `tg.report.GraftRecorder`, to each with a path of its
-    own, and `BackupAndRestore` delete_checkpoint=False.
+    On a mesh of several processes, its clients, each client runs the same program. All must call
+    `fit`, `save`, `collect` and whatever else reads the model in the same order; otherwise they
+    wait for one another forever. Call `keras.utils.set_random_seed` with the same number first.
+    Logs are the same on all clients. `save` and `save_weights` write the file of client 0 alone.
+    Give `CSVLogger` to client 0 alone. Give a callback that reads variables, such as
+    `tg.report.GraftRecorder`, to each client with a path of its own. Give `BackupAndRestore`
+    delete_checkpoint=False.
 
-    A `DataParallel` or `ModelParallel` of `keras.distribution`, written for another backend, says
-    layouts, `batch_dim` and, by auto_shard_dataset=False, `local_batches`. Keras' own rules find
-    the layouts: an expression may match nothing. `set_distribution` has no effect on TensorFlow: a
-    model made under it is an ordinary one, moved by `distribute(model,
-    keras.distribution.distribution())`. Layouts of what layers return (`.../output`) have no effect
-    here, and are refused if they are set.
+    You can pass a `DataParallel` or `ModelParallel` of `keras.distribution`, written for another
+    backend: it says layouts, `batch_dim` and, by auto_shard_dataset=False, `local_batches`. Keras'
+    own rules then find the layouts: an expression may match nothing. `set_distribution` has no
+    effect on TensorFlow: a model made under it is an ordinary one, which `distribute(model,
+    keras.distribution.distribution())` moves. Layouts of what layers return (`.../output`) have no
+    effect here, and are refused if they are set.
 
-    A table that rows are gathered from, such as an `Embedding`'s, cannot be sharded by rows:
+    You cannot shard a table by rows if rows are gathered from it, as from an `Embedding`'s:
     TensorFlow does not support it. Shard its columns.
 
-    With `shard_slots` the devices of `batch_dim`, which hold the same weights, divide what the
-    optimizer keeps for them (slots, float32 masters, averages, accumulated gradients) and its
-    computation: each updates its share, then the steps are gathered (ZeRO, stage 1). A variable is
-    divided along its first dimension that is not sharded yet and that their number divides; one
-    without such a dimension stays whole. Results are the same, up to the order of sums in norms
-    (clipping, LAMB, LARS, LARC, AdaGraft, NovoGrad and the like). `traffic` counts the bytes that
-    it sends and `memory` those that it saves.
+    With `shard_slots` the devices along `batch_dim`, which hold the same weights, divide among them
+    the optimizer's state (slots, float32 masters, averages, accumulated gradients) and computation:
+    each device updates its share, then the steps are gathered (ZeRO, stage 1). A variable is
+    divided along its first dimension that is not sharded yet and that the number of these devices
+    divides; a variable without such a dimension stays whole. Results are the same, up to the order
+    of sums in norms (clipping, LAMB, LARS, LARC, AdaGraft, NovoGrad and the like). `traffic` counts
+    the bytes that `shard_slots` sends and `memory` those that it saves.
 
     Args:
         model: a built model. It is changed in place.
@@ -70,8 +71,8 @@ def distribute(
         batch_dim: the mesh dimension that shards the examples of a batch; None replicates them.
         local_batches: on a mesh of several processes, True if each gives `fit`, `evaluate` and
             `predict` its own share of the examples, as `client_share` says; False if all give the
-            same whole batches, of which each uses the part of its devices.
-        shard_slots: whether it shards an optimizer's slots, too.
+            same whole batches and each uses its devices' part of them.
+        shard_slots: whether to shard an optimizer's slots, too.
 
     Returns:
         The same model.
@@ -194,7 +195,7 @@ def _layouts(model: keras.Model, layout_map: LayoutMap) -> dict[int, dtensor.Lay
 
 
 def _divided(layout: dtensor.Layout, shape: Sequence[int], dim: str) -> dtensor.Layout:
-    """The layout, with its first whole dimension that fits divided over that of the mesh, too."""
+    """Returns the layout with its first whole dimension that fits divided over `dim`, too."""
     specs, parts = list(layout.sharding_specs), layout.mesh.dim_size(dim)
     for axis, length in enumerate(shape):
         if dim not in specs and layout.num_shards(axis) == 1 and length and length % parts == 0:

@@ -1,4 +1,4 @@
-"""Which models are on a mesh, and how they were distributed."""
+"""Remembers which models are on a mesh, and how they were distributed."""
 
 import weakref
 from typing import NamedTuple
@@ -23,7 +23,7 @@ def placement_of(owner: str, model: keras.Model) -> Placement:
     """Returns how a model was distributed.
 
     Raises:
-        ValueError: it is not on a mesh.
+        ValueError: the model is not on a mesh.
     """
     if model not in PLACEMENTS:
         raise ValueError(f"{owner}: the model '{model.name}' is not on a mesh.")

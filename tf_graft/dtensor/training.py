@@ -1,7 +1,7 @@
 """`fit`, `evaluate` and `predict` of a model on a mesh.
 
 Keras' own loops run, with its callbacks, metrics and data. This module replaces only the functions
-that they call on a batch: those here move the batch to the mesh and the results back to the host.
+that these loops call on a batch: it moves the batch to the mesh and the results back to the host.
 """
 
 from collections.abc import Callable, Iterator
@@ -147,7 +147,7 @@ class Step:
         return packed
 
     def own(self, outputs: Structure) -> Structure:
-        """Returns the outputs of the examples that this client gave."""
+        """Returns the outputs for the examples that this client gave."""
         if self.feed.shares == 1:
             return outputs
         return tf.nest.map_structure(lambda value: value[self.feed.mine], outputs)

@@ -31,7 +31,7 @@ def ratios(report: GraftReport, layers: Sequence[Layer], width: float, height: f
     for path in others:
         curve = report.ratio[:, report.paths.index(path)]
         axis.plot(steps, curve, color=OTHER, linewidth=0.7, label=label, zorder=2)
-        label = "_"  # matplotlib leaves it out of the legend: one entry for all is enough
+        label = "_"  # matplotlib leaves this label out of the legend: one entry for all is enough
     axis.set(yscale="log", xlabel="step", ylabel="length of magnitude over direction")
     axis.grid(alpha=0.3)
     narrow = width < NARROW

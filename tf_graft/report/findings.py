@@ -59,7 +59,7 @@ def variance(report: GraftReport) -> str:
 
 
 def silent(report: GraftReport) -> str:
-    """Names the variables of which the ratio says nothing; empty if there are none."""
+    """Names the variables whose ratio says nothing; empty if there are none."""
     if not report.silent:
         return ""
     count = len(report.silent)

@@ -19,7 +19,7 @@ from tf_graft.report.variance import Shares, decomposed
 NEGLIGIBLE = 1e-4
 # A layer that did not move in a larger share of its records than this has no useful ratio.
 STANDSTILL = 0.5
-# Rates whose steps are closer to the graft's by less than this share of their length are no closer.
+# Rates count as closer only if their steps are closer by at least this share of their length.
 WORTHWHILE = 0.05
 
 
@@ -59,10 +59,10 @@ class GraftReport:
         records: the records.
         ratio: the magnitude's norm over the direction's, one row for each record and one column for
             each variable; NaN where a norm is zero or not finite.
-        silent: the variables of which the ratio says nothing, by path, with the reason: a gradient
-            that is exactly zero, such as that of an attention key's bias, leaves rounding errors,
-            which the magnitude optimizer may scale to full length. Means and variances exclude
-            these variables, and their exported rates are kept in the range of the other layers'.
+        silent: the variables whose ratio says nothing, by path, with the reason: a gradient that is
+            exactly zero, such as that of an attention key's bias, leaves rounding errors, which the
+            magnitude optimizer may scale to full length. Means and variances exclude these
+            variables, and their exported rates are kept in the range of the other layers'.
         shares: the parts of the variance of the ratio's logarithm; see `Shares`.
 
     Raises:
@@ -201,7 +201,7 @@ def _ratio(magnitude: np.ndarray, direction: np.ndarray) -> np.ndarray:
 
 
 def _silent(recorded: records.Records, ratio: np.ndarray) -> dict[str, str]:
-    """Returns the variables of which the ratio says nothing, by path, with the reason."""
+    """Returns the variables whose ratio says nothing, by path, with the reason."""
     medians = {
         recorded.header.magnitude: np.median(recorded.magnitude, axis=0),
         recorded.header.direction: np.median(recorded.direction, axis=0),

@@ -13,7 +13,7 @@ LARGEST = 1e30  # leaves room for products in float32
 STEEPEST = 100.0
 LAST = 2**31  # the largest number of steps considered
 
-# The keys of a rates file beside `format` and `kind`.
+# The keys of a rates file in addition to `format` and `kind`.
 KEYS = {
     "constant": {"rates"},
     "piecewise": {"rates", "steps", "curve"},
@@ -41,7 +41,7 @@ def checked(values: object) -> Config:
 
 
 def each_checked(arguments: Config) -> Config:
-    """Returns the arguments of a kind of rates as numbers; each is checked, not their course."""
+    """Returns the arguments of a kind of rates as numbers, each checked, but not their course."""
     result: Config = {name: CHECKS[name](name, value) for name, value in arguments.items()}
     steps, curve = result.get("steps", ()), result.get("curve", ())
     if len(steps) != len(curve) or any(a >= b for a, b in itertools.pairwise(steps)):
@@ -50,7 +50,7 @@ def each_checked(arguments: Config) -> Config:
 
 
 def of_kind(kind: object) -> set[str]:
-    """The names of what belongs to a kind of rates."""
+    """Returns the names of the arguments that belong to a kind of rates."""
     if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(f"kind is {shown(kind)}; it must be one of {', '.join(KINDS)}.")
     return KEYS[kind]

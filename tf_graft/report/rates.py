@@ -64,7 +64,7 @@ class MeasuredRates:
     exponent: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuses what can be no rates.
+        """Refuses arguments that do not describe rates.
 
         Raises:
             ValueError: an unknown kind, or an argument of it that is no number or out of range.

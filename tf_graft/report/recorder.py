@@ -133,7 +133,7 @@ class GraftRecorder(keras.callbacks.Callback):
                 "fit as a callback."
             )
         file = self._file
-        if file is None or self.every > 1:  # else the count comes with the norms, in one call
+        if file is None or self.every > 1:  # otherwise the count comes with the norms, in one call
             step = int(self._graft.iterations.numpy())
             if step == self._last or step % self.every:
                 return
@@ -162,7 +162,7 @@ class GraftRecorder(keras.callbacks.Callback):
 
 
 def _summarize(step: int, tagged: Mapping[str, float]) -> None:
-    """Writes one event for all: one for each would take longer than a small model's step."""
+    """Writes one event for all tags; one for each would take longer than a small model's step."""
     summary = tf.compat.v1.Summary()
     for tag, value in tagged.items():
         summary.value.add(tag=tag, simple_value=value)
@@ -204,7 +204,7 @@ def measuring(optimizer: OptimizerLike) -> Graft:
 
 
 def _measured(graft: Graft) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the number of the last update; its rate and three norms for each variable, in one."""
+    """Returns the number of the last update; in one tensor its rate and each variable's norms."""
     values = [_rate(graft)]
     for norms in graft.norms().values():
         weights = tf.cast(tf.convert_to_tensor(norms.variable), tf.float32)

@@ -1,7 +1,7 @@
 """Rows of a growing file, each with a checksum: the CRC-32 of the file up to the row's end.
 
-A row that was changed, lost, duplicated or copied from another file has a wrong checksum, and so
-has every row after it.
+If a row was changed, lost, duplicated or copied from another file, its checksum and those of all
+rows after it are wrong.
 """
 
 import bisect

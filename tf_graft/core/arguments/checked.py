@@ -10,14 +10,14 @@ from tf_graft.core.checks import shown
 
 
 class Checked:
-    """An optimizer's argument, in the attribute of its name.
+    """An optimizer's argument, kept in the attribute of the same name.
 
     Args:
-        check: one of `tf_graft.core.checks`, which gives the value as it is kept.
-        *bounds: its further arguments.
-        default: its value where none is given, for arguments that all optimizers take.
+        check: one of `tf_graft.core.checks`, which returns the value as it is kept.
+        *bounds: further positional arguments of `check`.
+        default: the value if none is given, for arguments that all optimizers take.
         kept_as: the attribute's name, if it is not the argument's.
-        **details: further arguments of `check`.
+        **details: further keyword arguments of `check`.
     """
 
     def __init__(
@@ -69,11 +69,11 @@ class Checked:
         return self._check is checks.patterns
 
     def checked(self, owner: str, value: Any) -> Any:
-        """The value, as it is kept.
+        """Returns the value as it is kept.
 
         Raises:
-            TypeError: it is of the wrong type.
-            ValueError: it is out of range.
+            TypeError: the value has the wrong type.
+            ValueError: the value is out of range.
         """
         return self._check(owner, self.name, value, *self._bounds, **self._details)
 
@@ -82,8 +82,8 @@ def warn_of_idle_patterns(optimizer: Any, paths: Sequence[str]) -> None:
     """Warns of each pattern among an optimizer's arguments that matches no variable.
 
     Args:
-        optimizer: has the arguments.
-        paths: of all variables.
+        optimizer: the optimizer with the arguments.
+        paths: the paths of all variables.
     """
     options = [option for cls in type(optimizer).__mro__ for option in vars(cls).values()]
     for option in options:

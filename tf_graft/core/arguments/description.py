@@ -6,7 +6,7 @@ from typing import Any
 
 from tensorflow.experimental import dtensor
 
-# What the engine's parts ask of an optimizer: `dir`, and with it tab completion, leaves it out.
+# Names that only the engine's parts use: `dir`, and with it tab completion, leaves them out.
 INTERNAL = {
     *("accumulated_steps", "acts_dense", "adapts", "add_scalar", "adopt", "alone"),
     *("apply_summed",),
@@ -32,13 +32,13 @@ class Written(str):
 def described(
     thing: object, without: Container[str] = (), instead: Mapping[str, object] | None = None
 ) -> str:
-    """A value as code: `ExpDecay(learning_rate=0.1, decay_steps=10)`.
+    """Describes a value as code: `ExpDecay(learning_rate=0.1, decay_steps=10)`.
 
     Args:
         thing: a value; a function, which is shown by its name; or an object that keeps each
             argument of its constructor in an attribute of the same name.
         without: names of such arguments to leave out.
-        instead: values to show in place of those in its attributes.
+        instead: values to show in place of those in the object's attributes.
     """
     if inspect.isroutine(thing):
         return thing.__qualname__
@@ -52,7 +52,7 @@ def described(
 
 
 def call(cls: type, arguments: Mapping[str, object], defaults: Mapping[str, object]) -> str:
-    """The call of a class with its learning rate, and the arguments that differ from defaults.
+    """Describes a call of a class by the learning rate and the arguments that are not defaults.
 
     Args:
         cls: the class; its constructor has the defaults of its own arguments.
@@ -69,7 +69,7 @@ def call(cls: type, arguments: Mapping[str, object], defaults: Mapping[str, obje
 
 
 def mesh(given: dtensor.Mesh | None) -> Written | None:
-    """A mesh by its dimensions: `Mesh(batch=2, model=2)`."""
+    """Describes a mesh by its dimensions: `Mesh(batch=2, model=2)`."""
     if given is None:
         return None
     return Written(f"Mesh({', '.join(f'{n}={given.dim_size(n)}' for n in given.dim_names)})")

@@ -64,8 +64,8 @@ def check(owner: str, given: Mapping[str, object]) -> None:
         given: its own arguments. Tensors and variables, which may change, are not checked.
 
     Raises:
-        TypeError: one of the wrong type.
-        ValueError: one out of range.
+        TypeError: an argument has the wrong type.
+        ValueError: an argument is out of range.
     """
     for name, value in given.items():
         found = CHECKS.get(f"{owner}.{name}") or CHECKS.get(name)
@@ -74,11 +74,11 @@ def check(owner: str, given: Mapping[str, object]) -> None:
 
 
 def checked(cls: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """All arguments of a Keras optimizer, with a learning rate that is a number as a float.
+    """Returns all arguments of a Keras optimizer; a learning rate that is a number is a float.
 
     Raises:
-        TypeError: unknown argument, or one of the wrong type.
-        ValueError: one out of range, or more than one way of clipping.
+        TypeError: an argument is unknown or has the wrong type.
+        ValueError: an argument is out of range, or more than one way of clipping is given.
     """
     own = [name for name in inspect.signature(cls).parameters if name in CHECKS]
     common = {k: v for k, v in given.items() if k not in (*own, "learning_rate")}

@@ -14,8 +14,9 @@ PACKAGE = "tf_graft>"  # Keras' prefix for the registered name of a class of thi
 
 
 def plain(name: str) -> str:
-    """The form in which names are compared: case and underscores do not matter, nor does
-    Keras' prefix for this package.
+    """Returns the form in which names are compared.
+
+    Case, underscores and Keras' prefix for this package do not matter.
 
     Example:
         >>> plain("tf_graft>LogMaxScaler") == plain("log_max_scaler")
@@ -25,7 +26,7 @@ def plain(name: str) -> str:
 
 
 def snake_case(name: str) -> str:
-    """A class's name as configs write it.
+    """Returns a class's name as configs write it.
 
     Example:
         >>> [snake_case(name) for name in ("AdaGraft", "FixedLR", "AdamW", "SGD")]
@@ -38,7 +39,7 @@ class Registry(Generic[T]):
     """Classes of one kind by name. Lookups compare names as `plain` returns them.
 
     Args:
-        kind: What the classes are, as messages say it: "optimizer".
+        kind: The word for such a class in messages: "optimizer".
         classes: The first classes, under their own names.
 
     Example:
@@ -57,7 +58,7 @@ class Registry(Generic[T]):
             self.add(cls)
 
     def add(self, cls: type[T], name: str | None = None, *aliases: str) -> None:
-        """Registers a class, in place of an earlier one of that name.
+        """Registers a class and replaces an earlier one of that name.
 
         Args:
             cls: The class.
@@ -70,27 +71,27 @@ class Registry(Generic[T]):
         self._listed |= dict.fromkeys(map(plain, (listed, *aliases)), listed)
 
     def get(self, name: str) -> type[T] | None:
-        """The class of that name; None if there is none."""
+        """Returns the class of that name; None if there is none."""
         listed = self._listed.get(plain(name))
         return None if listed is None else self._classes[listed]
 
     def names(self) -> list[str]:
-        """The listed names, in the order of registration."""
+        """Returns the listed names, in the order of registration."""
         return list(self._classes)
 
     def classes(self) -> list[type[T]]:
-        """The registered classes, in the order of registration."""
+        """Returns the registered classes, in the order of registration."""
         return list(self._classes.values())
 
     def summaries(self) -> dict[str, str]:
-        """The first line of each class's docstring, by listed name."""
+        """Returns the first line of each class's docstring, by listed name."""
         return {
             name: (inspect.getdoc(cls) or "").partition("\n")[0]
             for name, cls in self._classes.items()
         }
 
     def unknown(self, owner: str, name: str, others: Iterable[str] = ()) -> ValueError:
-        """The error for a name without a class; it suggests a close match or lists the names.
+        """Returns the error for an unknown name; it suggests a close match or lists the names.
 
         Args:
             owner: The function that was called.
@@ -111,7 +112,7 @@ def refuse_unknown(where: str, known: Iterable[str], given: Iterable[str]) -> No
     """Refuses arguments that a function does not take.
 
     Raises:
-        ValueError: There are some; the message is a sentence with `where` as its subject.
+        ValueError: There are such arguments; the message is a sentence with `where` as its subject.
     """
     known = list(known)
     unknown = [name for name in given if name not in known]

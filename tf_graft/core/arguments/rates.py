@@ -17,13 +17,13 @@ HELD = (tf.Tensor, tf.Variable, keras.Variable)
 
 
 class LearningRate:
-    """The present learning rate: settable with a number, unless it is a schedule.
+    """The current learning rate, which you can set to a number unless it is a schedule.
 
     Raises:
-        TypeError: it is computed, and no number; or is set to what is no rate, or to a number
-            where it is a schedule or a callable.
-        ValueError: it is computed, and not a scalar; or is set to a rate that is negative, NaN,
-            infinite or not a scalar.
+        TypeError: the computed rate is not a number; or the rate is set to something that is no
+            rate, or to a number although it is a schedule or a callable.
+        ValueError: the computed rate is not a scalar; or the rate is set to a value that is
+            negative, NaN, infinite or not a scalar.
     """
 
     def __get__(self, optimizer: Any, cls: type | None = None) -> Any:
@@ -46,12 +46,12 @@ class LearningRate:
 
 
 def rate(owner: str, given: Any) -> Any:
-    """A learning rate: a float at least 0, a schedule, or a callable without arguments.
+    """Returns a learning rate: a float of at least 0, a schedule, or a callable without arguments.
 
     Raises:
-        TypeError: none of these; a schedule that returns no number; a callable that wants an
+        TypeError: the rate is none of these; a schedule returns no number; a callable requires an
             argument.
-        ValueError: a number out of range; a schedule that is at step 0.
+        ValueError: a number is out of range; a schedule's number at step 0 is.
     """
     if isinstance(given, dict):
         given = deserialized(f"{owner}(learning_rate={shown(given)})", given)
@@ -65,18 +65,18 @@ def rate(owner: str, given: Any) -> Any:
 
 
 def number_or_tensor(owner: str, value: Any) -> tf.Tensor:
-    """As `new_rate`, but for schedules and callables, as a tensor."""
+    """Returns a new rate as a tensor; like `new_rate`, but without schedules and callables."""
     if isinstance(value, dict) or callable(value):
         raise TypeError(f"{owner}: the rate is {_name_of(value)}; it must be a number or a tensor.")
     return tf.convert_to_tensor(new_rate(owner, value))
 
 
 def refuse_schedule(where: str, schedule: Any) -> None:
-    """Refuses a schedule that begins with no rate.
+    """Refuses a schedule whose first value is no learning rate.
 
     Raises:
-        TypeError: it returns no number at step 0; the message begins with `where`.
-        ValueError: it returns one that is negative, NaN, infinite or not a scalar.
+        TypeError: the value at step 0 is no number; the message begins with `where`.
+        ValueError: the value at step 0 is negative, NaN, infinite or not a scalar.
     """
     with tf.init_scope():  # a function may be traced
         first = schedule(tf.constant(0, tf.int64))
@@ -84,7 +84,7 @@ def refuse_schedule(where: str, schedule: Any) -> None:
 
 
 def new_rate(owner: str, value: Any) -> Any:
-    """As `rate`, or a tensor or variable that holds a number: what a rate can be set to."""
+    """Returns a value that a rate can be set to: as `rate`, or a tensor or variable of a number."""
     if not isinstance(value, HELD):
         return rate(owner, value)
     _refuse_computed(f"{owner}.learning_rate", value, "that is given")
@@ -92,7 +92,7 @@ def new_rate(owner: str, value: Any) -> Any:
 
 
 def _refuse_computed(where: str, value: Any, when: str) -> None:
-    """Refuses what a schedule returned, or a tensor holds, as far as it is known."""
+    """Refuses the value of a schedule or a tensor, as far as the value is known."""
     known = tf.get_static_value(_as_scalar(where, value, when))
     must = None if known is None else checks.fault(float(known), 0)
     if must:
@@ -116,13 +116,13 @@ def _as_scalar(where: str, value: Any, when: str) -> tf.Tensor:
 
 
 def _refuse_uncallable(owner: str, given: Any) -> None:
-    """Refuses a class, and what cannot be called without arguments."""
+    """Refuses a class, and a callable that cannot be called without arguments."""
     where = f"{owner}(learning_rate={_name_of(given)})"
     if inspect.isclass(given):
         raise TypeError(f"{where}: it is a class; give an object of it.")
     try:
         signature = inspect.signature(given)
-    except ValueError:  # some of C have none
+    except ValueError:  # some functions in C have no signature
         return
     try:
         signature.bind()
@@ -131,11 +131,11 @@ def _refuse_uncallable(owner: str, given: Any) -> None:
 
 
 def deserialized(where: str, config: dict[str, Any]) -> Any:
-    """The schedule that a config of Keras' describes.
+    """Returns the schedule that a config of Keras describes.
 
     Raises:
-        TypeError: it describes something else; the message begins with `where`.
-        ValueError: it describes nothing, or arguments that are refused.
+        TypeError: the config describes something else; the message begins with `where`.
+        ValueError: the config describes nothing, or arguments that are refused.
     """
     try:
         found = keras.optimizers.schedules.deserialize(config)

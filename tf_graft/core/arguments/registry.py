@@ -1,4 +1,4 @@
-"""Optimizers by name: for configs, for saved models, and for people."""
+"""Optimizers by name, for configs, saved models and users."""
 
 import inspect
 from collections.abc import Mapping
@@ -33,14 +33,14 @@ WRITTEN_BY_KERAS = (
 
 
 def register(cls: Class) -> Class:
-    """Makes an optimizer class known by its name: to `get`, to configs, and to Keras' saving.
+    """Registers an optimizer class under its name for `get`, configs and Keras' saving.
 
     A class of the same name and module replaces the earlier one, as when a notebook's cell runs
     again.
 
     Raises:
-        TypeError: it is no optimizer class.
-        ValueError: another class goes by that name.
+        TypeError: `cls` is no optimizer class.
+        ValueError: another class has that name.
     """
     if not (inspect.isclass(cls) and issubclass(cls, keras.optimizers.Optimizer)):
         raise TypeError(
@@ -57,11 +57,11 @@ def register(cls: Class) -> Class:
 
 
 def resolve(identifier: Any) -> keras.optimizers.Optimizer:
-    """The optimizer that an identifier of `get` stands for, Keras' own where it is one of Keras'.
+    """Returns the optimizer that an identifier of `get` stands for; one of Keras stays Keras' own.
 
     Raises:
-        TypeError: something else, or an argument the optimizer does not have.
-        ValueError: an unknown name, or a bad argument.
+        TypeError: `identifier` is something else, or has an argument that the optimizer lacks.
+        ValueError: the name is unknown, or an argument is refused.
     """
     if isinstance(identifier, keras.optimizers.Optimizer):
         return identifier
@@ -82,7 +82,7 @@ def resolve(identifier: Any) -> keras.optimizers.Optimizer:
 
 
 def _configured(identifier: Mapping[str, Any]) -> keras.optimizers.Optimizer:
-    """The optimizer of a dict as Keras writes it, without the module."""
+    """Returns the optimizer of a dict as Keras writes it, ignoring the module."""
     config, name = identifier.get("config", {}), identifier["class_name"]
     beside = [key for key in identifier if key not in WRITTEN_BY_KERAS]
     if beside:
@@ -103,15 +103,15 @@ def _made(config: dict[str, Any]) -> keras.optimizers.Optimizer:
 
 
 def is_of_keras(cls: type) -> bool:
-    """Whether a class is one of Keras' own optimizers."""
+    """Returns whether a class is one of Keras' own optimizers."""
     return cls in KERAS.classes()
 
 
 def serialize(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
-    """The optimizer as plain values, from which `deserialize` makes an equal one, unbuilt.
+    """Returns the optimizer as plain values, from which `deserialize` makes an equal one, unbuilt.
 
     Raises:
-        TypeError: it is no optimizer.
+        TypeError: the argument is no optimizer.
     """
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise TypeError(f"serialize({shown(optimizer)}): an optimizer is wanted.")
@@ -119,10 +119,10 @@ def serialize(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
 
 
 def deserialize(config: Mapping[str, Any]) -> keras.optimizers.Optimizer:
-    """The optimizer that `serialize` described.
+    """Returns the optimizer that `serialize` described.
 
     Raises:
-        TypeError: it is no dict.
+        TypeError: the config is no dict.
         ValueError: the config describes something else, or a class that is not registered.
     """
     if not isinstance(config, Mapping):
@@ -152,7 +152,7 @@ def list_optimizers() -> dict[str, str]:
 def find(name: str) -> type[keras.optimizers.Optimizer]:
     """Returns the optimizer class of a name; case and underscores do not matter.
 
-    Names that classes are registered under with Keras, such as `mine>Adam`, are names too.
+    The names under which Keras registers classes, such as `mine>Adam`, are accepted too.
 
     Raises:
         ValueError: no class has that name, or the class cannot be wrapped.

@@ -1,7 +1,7 @@
-"""Constructors that show each of their arguments: in `help`, in completion, in `Adam?`.
+"""Makes constructors show each of their arguments: in `help`, in completion, in `Adam?`.
 
-A class lists its own arguments and takes the common ones as `**common`. Here its signature and its
-docstring get the common ones, too, one by one.
+A class lists its own arguments and takes the common ones as `**common`. This module adds the common
+arguments, one by one, to the class's signature and docstring.
 """
 
 import functools
@@ -15,7 +15,7 @@ from tf_graft.core.types import RateLike
 
 Class = TypeVar("Class", bound=type)
 
-# An entry of a docstring's `Args:`: its name, its text, and the lines that go on from it.
+# An entry of a docstring's `Args:`: its name, its text, and the lines that continue the text.
 ENTRY = re.compile(r"^( *)(\w+): (.*(?:\n\1 +.*)*)", re.MULTILINE)
 COMMON_ENTRY = re.compile(r"^( *)\*\*common: see `[\w.]+`[;.] *(.*(?:\n\1 +.*)*)", re.MULTILINE)
 
@@ -24,10 +24,10 @@ class Argument(NamedTuple):
     """An argument that every optimizer takes.
 
     Args:
-        name: of the argument.
+        name: the argument's name.
         annotation: its type.
-        default: what counts where it is not given.
-        text: what it does, as its entry under `Args:` reads.
+        default: its value if it is not given.
+        text: its description, as the entry under `Args:` reads.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Argument(NamedTuple):
 
 @functools.cache
 def common_arguments() -> tuple[Argument, ...]:
-    """Every common argument, in the order in which they are documented."""
+    """Returns every common argument, in the order in which they are documented."""
     documented = textwrap.dedent((inspect.getdoc(Common) or "").partition("Args:\n")[2])
     texts = {name: text for _, name, text in ENTRY.findall(documented)}
     return tuple(
@@ -49,13 +49,13 @@ def common_arguments() -> tuple[Argument, ...]:
 
 
 def parameters(cls: type) -> list[inspect.Parameter]:
-    """The parameters of a class's constructor as it is written, without `self`."""
+    """Returns the parameters of a class's constructor as it is written, without `self`."""
     constructor: Any = inspect.getattr_static(cls, "__init__")
     return list(inspect.signature(constructor).parameters.values())[1:]
 
 
 def complete(cls: Class) -> Class:
-    """Gives an optimizer class the signature and the docstring that show all arguments."""
+    """Gives an optimizer class a signature and a docstring that show all arguments."""
     own = [_named(p) for p in parameters(cls) if p.kind is not p.VAR_KEYWORD]
     names = {p.name for p in own}
     common = [argument for argument in common_arguments() if argument.name not in names]
@@ -67,7 +67,7 @@ def complete(cls: Class) -> Class:
 
 
 def _named(parameter: inspect.Parameter) -> inspect.Parameter:
-    """The parameter, a long union of types by its name."""
+    """Returns the parameter, with a name in place of a long union of types."""
     long = parameter.annotation in (RateLike, RateLike | None)
     return parameter.replace(annotation="RateLike") if long else parameter
 
@@ -78,7 +78,7 @@ def _parameter(argument: Argument) -> inspect.Parameter:
 
 
 def _documented(found: re.Match[str], common: list[Argument]) -> str:
-    """The entries in the place of the one for `**common`; what else that says stays before them."""
+    """Replaces the entry for `**common` by all entries; its remark, if any, stays before them."""
     indent, remark = found.groups()
     entries = [f"{argument.name}: {argument.text}" for argument in common]
     text = textwrap.indent("\n".join(entries), indent)

@@ -1,1 +1,1 @@
-"""State in files: what is saved, how it is looked through, and what is refused."""
+"""State in files: saving it, checking it, and refusing state that does not fit."""

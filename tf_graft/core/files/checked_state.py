@@ -1,4 +1,4 @@
-"""Saves and loads state by path and role: loaded state fits, or is refused."""
+"""Saves and loads state by path and role; state that does not fit is refused."""
 
 import math
 import re
@@ -18,14 +18,14 @@ Saved = dict[str, np.ndarray]
 Value: TypeAlias = Any  # an array, or an `Entry` of a file
 Values: TypeAlias = Mapping[str, Value]
 
-IDENTITY = "optimizer"  # the key in a store of what identifies its optimizer
+IDENTITY = "optimizer"  # the key in a store of the entry that identifies its optimizer
 
 
 class Found(NamedTuple):
     """State that an optimizer of this package saved.
 
     Args:
-        shapes: of every variable, by the name it was saved under.
+        shapes: the shape of every variable, by the name it was saved under.
         values: returns the saved values of variables by their present names; called with the
             variables and with the name that each was saved under.
         store: the contents of a Keras weights store; None if the state is not from one.
@@ -53,7 +53,7 @@ def refuse_clashes(
         scalars: the engine's scalars, by role.
 
     Raises:
-        ValueError: names the class and the role.
+        ValueError: there are such parts; the message names the class and the role.
     """
     uses = [("shared_slots", role, {*scalars, IDENTITY}) for role in shared]
     uses += [("slots", r, {*engine_of[p], *shared}) for p, roles in slots_of.items() for r in roles]
@@ -71,7 +71,7 @@ def refuse_clashes(
 
 
 def role_in_use(where: str, role: str) -> ValueError:
-    """The error for a slot of a role that the optimizer itself uses."""
+    """Returns the error for a slot of a role that the optimizer itself uses."""
     return ValueError(
         f"{where}: the role '{role}' is in use by the optimizer itself, and one of the two would "
         "be lost when it is saved; call it by another name."
@@ -79,12 +79,12 @@ def role_in_use(where: str, role: str) -> ValueError:
 
 
 def fitting(owner: str, found: Found, named: Named, loose: bool = False) -> dict[str, Value]:
-    """The saved values by the names of the variables: of all of them, and no others.
+    """Returns the saved values by the names of the variables: of all of them, and no others.
 
     Args:
         owner: the optimizer.
         found: the saved state.
-        named: its variables.
+        named: the optimizer's variables.
         loose: whether values may be infinite or NaN.
 
     Raises:
@@ -100,14 +100,14 @@ def fitting(owner: str, found: Found, named: Named, loose: bool = False) -> dict
 def checked(
     owner: str, name: str, variable: keras.Variable, given: Value | None, loose: bool = False
 ) -> Value:
-    """Returns a value that a variable can have as it is, so that not all are in memory at once.
+    """Returns a value as it is if the variable can have it, so that not all are in memory at once.
 
     Args:
         owner: the optimizer.
         name: the variable's name.
         variable: has the shape, the dtype and the bounds that the value must have.
         given: the value, if there is one.
-        loose: whether it may be infinite or NaN, where the variable has no bound.
+        loose: whether the value may be infinite or NaN if the variable has no bound.
 
     Raises:
         CheckpointError: the variable cannot have the value.
@@ -126,7 +126,7 @@ def checked(
 def misfit(value: np.ndarray, within: tuple[float, float], loose: bool) -> str:
     """Says which entry is not finite or not `within` bounds; empty if none is.
 
-    If it is `loose`, it may be infinite or NaN where there is no upper bound.
+    With `loose` an entry may be infinite or NaN if there is no upper bound.
     """
     low, high = within
     finite = np.isfinite(value)
@@ -140,10 +140,10 @@ def misfit(value: np.ndarray, within: tuple[float, float], loose: bool) -> str:
 
 
 def saved_names(saved: Iterable[str], named: Iterable[str]) -> dict[str, str]:
-    """For each name, the one it was saved under.
+    """Returns the name under which each name was saved.
 
-    It is usually the same. Keras renames layers when it makes a model from its config or a second
-    one in a process: if the names differ only in that, they are matched by order.
+    The two are usually the same. Keras renames layers when it makes a model from its config or a
+    second model in a process: if the names differ only in that, they are matched by order.
     """
     theirs, ours = list(saved), list(named)
     moved = set(theirs) != set(ours) and renamed(theirs, ours)
@@ -151,7 +151,7 @@ def saved_names(saved: Iterable[str], named: Iterable[str]) -> dict[str, str]:
 
 
 def renamed(saved: Sequence[str], present: Sequence[str]) -> bool:
-    """Whether the names are the same, in order, up to enclosing scopes and the numbers of layers.
+    """Returns whether names agree, in order, up to enclosing scopes and the numbers of layers.
 
     Keras numbers the layers of a second model in a process differently: `dense/kernel` becomes
     `dense_4/kernel`.
@@ -167,14 +167,14 @@ def renamed(saved: Sequence[str], present: Sequence[str]) -> bool:
 
 
 def assign(named: Named, values: Mapping[str, Value]) -> None:
-    """Assigns values to variables by name, on every replica; leaves those without one alone."""
+    """Assigns values to variables by name, on every replica; skips variables without a value."""
     for name, variable in named.items():
         if name in values:
             write.put_everywhere(variable, np.asarray(values[name]))
 
 
 def numpy(named: Named) -> Saved:
-    """The present values by name."""
+    """Returns the current values by name."""
     return {name: variable.numpy() for name, variable in named.items()}
 
 

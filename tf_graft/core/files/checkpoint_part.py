@@ -1,7 +1,7 @@
 """An optimizer's part of a TensorFlow checkpoint that is being restored.
 
-A checkpoint is a graph of objects: each names its children, and a variable has the key of its
-value. The optimizer reads its part itself, so that it checks all of it before it changes anything.
+A checkpoint is a graph of objects: each object names its children, and a variable has the key of
+its value. The optimizer reads its part itself, so that it checks all of it before any change.
 """
 
 import contextlib
@@ -24,14 +24,14 @@ UNREADABLE = (tf.errors.OpError, IndexError, KeyError, RuntimeError, ValueError)
 
 
 class CheckpointPart:
-    """The part of a checkpoint that belongs to a trackable and all that it holds.
+    """The part of a checkpoint that belongs to a trackable and its contents.
 
     Args:
         trackable: the object that is being restored.
-        position: the position in the checkpoint of a child of it.
+        position: the position in the checkpoint of one of its children.
 
     Raises:
-        UNREADABLE: the checkpoint is damaged; also in all methods.
+        UNREADABLE: the checkpoint is damaged; all methods raise this, too.
     """
 
     def __init__(self, trackable: Any, position: Any):
@@ -48,22 +48,22 @@ class CheckpointPart:
         self._reader = tf.train.load_checkpoint(self._checkpoint.save_path_string)
 
     def holds(self, *names: str) -> bool:
-        """Whether the trackable has a child of one of those names in the checkpoint."""
+        """Returns whether the trackable has a child of one of these names in the checkpoint."""
         return not self._held[self._node].keys().isdisjoint(names)
 
     def identity(self) -> bytes | None:
-        """What `Identity` wrote; None if the saved optimizer is none of this package."""
+        """Returns what `Identity` wrote; None if the saved optimizer is not of this package."""
         node = self._held[self._node].get(IDENTITY)
         if node is None:
             return None
         return self._reader.get_tensor(self._nodes[node].attributes[0].checkpoint_key)
 
     def values(self, named: Named, paths: Mapping[str, str]) -> dict[str, Entry]:
-        """The saved values of variables, by their present names; all count as restored from then.
+        """Returns the saved values of variables by their present names, and marks them as restored.
 
         Args:
             named: the variables.
-            paths: for the path of each model variable, the one under which it was saved.
+            paths: maps the path of each model variable to the one under which it was saved.
         """
         nodes = {}
         for found, node in self._found(paths):
@@ -75,7 +75,7 @@ class CheckpointPart:
         return {name: self._entry(node) for name, node in at.items()}
 
     def of_keras(self) -> tuple[str, dict[str, np.ndarray]] | None:
-        """The name and the values of a Keras optimizer; None if the saved optimizer is none."""
+        """Returns the name and values of a Keras optimizer; None if none was saved."""
         listed = self._held[self._node].get(LISTED)
         if listed is None:
             return None
@@ -87,17 +87,17 @@ class CheckpointPart:
         """Marks a Keras optimizer in the checkpoint as restored.
 
         Args:
-            taken: whether its variables were; if not, TensorFlow reports that they are unused.
+            taken: whether its variables were restored; if not, TensorFlow reports them as unused.
         """
         held = self._held[self._node]
         for node in (*held.values(), *(self._held[held[LISTED]].values() if taken else ())):
             keras_contract.take_for_restored(self._checkpoint, node, self._trackable)
 
     def _found(self, paths: Mapping[str, str]) -> Iterable[tuple[Any, int]]:
-        """Each trackable below, with its node in the checkpoint, matched by the names of children.
+        """Returns each trackable below with its node in the checkpoint, matched by child names.
 
-        It leaves the identity to TensorFlow, which notifies it when all that it will restore is
-        known.
+        The identity is left out: TensorFlow handles and notifies it when all that TensorFlow will
+        restore is known.
         """
         found = [("", self._trackable, self._node)]
         seen = {id(self._trackable)}
@@ -112,7 +112,7 @@ class CheckpointPart:
         return [(trackable, node) for _, trackable, node in found[1:]]
 
     def _entry(self, node: int) -> Entry:
-        """A variable's value; its key must be the variable's path in the graph."""
+        """Returns a variable's value; its key must be the variable's path in the graph."""
         (key,) = [
             a.checkpoint_key for a in self._nodes[node].attributes if a.name == "VARIABLE_VALUE"
         ]
@@ -128,7 +128,7 @@ class CheckpointPart:
 
 @contextlib.contextmanager
 def readable(owner: str) -> Iterator[None]:
-    """The context in which to read a checkpoint.
+    """A context in which to read a checkpoint.
 
     Args:
         owner: the optimizer.
@@ -147,5 +147,5 @@ def readable(owner: str) -> Iterator[None]:
 
 
 def _in_key(name: str) -> str:
-    """A name as TensorFlow writes it into a key."""
+    """Returns a name as TensorFlow writes it into a key."""
     return name.replace(".", "..").replace("/", ".S")

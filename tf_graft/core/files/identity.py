@@ -18,9 +18,9 @@ class Identity(tf.train.experimental.PythonState):
     """Identifies an optimizer's state in files, and refuses the state of another.
 
     Args:
-        signature: returns the names of the optimizer's class and of its children's.
+        signature: returns the class names of the optimizer and of its children.
         named: returns the variables to save, by path and role; none before the optimizer is built.
-        restore: loads what the optimizer has read and checked of a checkpoint.
+        restore: loads the state that the optimizer has read from a checkpoint and checked.
     """
 
     def __init__(
@@ -35,18 +35,18 @@ class Identity(tf.train.experimental.PythonState):
 
     @property
     def owner(self) -> str:
-        """The optimizer whose state it is."""
+        """The optimizer that the state belongs to."""
         return self._signature()
 
     def serialize(self) -> str:
-        """The owner, and the name and shape of every variable, in order, as JSON."""
+        """Returns the owner, and the name and shape of every variable, in order, as JSON."""
         return json.dumps({"owner": self.owner, "shapes": shapes_of(self._named())})
 
     def described(self, saved: str | bytes) -> Config:
-        """The contents of what `serialize` or `save` wrote.
+        """Returns the contents of a text that `serialize` or `save` wrote.
 
         Raises:
-            CheckpointError: they did not write it, or it belongs to another optimizer.
+            CheckpointError: neither wrote the text, or it belongs to another optimizer.
         """
         try:
             description: Config = json.loads(tf.compat.as_str(saved))
@@ -63,20 +63,20 @@ class Identity(tf.train.experimental.PythonState):
         return description
 
     def deserialize(self, string_value: object) -> None:
-        """Called by TensorFlow when it knows all that it will restore, before it restores it."""
+        """Loads the state; TensorFlow calls it when it knows all that it is about to restore."""
         self._restore()
 
 
 def damaged(owner: str, what: str) -> CheckpointError:
-    """The error for state that no optimizer can have written."""
+    """Returns the error for state that no optimizer can have written."""
     return unfit(owner, f"the saved state is damaged: {what}")
 
 
 def unfit(owner: str, what: str) -> CheckpointError:
-    """The error for state that is refused."""
+    """Returns the error for state that is refused."""
     return CheckpointError(f"{owner}: {what}. Nothing was loaded.")
 
 
 def shapes_of(named: Named) -> Shapes:
-    """The shapes of variables, by name."""
+    """Returns the shapes of variables, by name."""
     return {name: list(variable.shape) for name, variable in named.items()}

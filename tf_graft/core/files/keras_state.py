@@ -1,7 +1,7 @@
 """Loads the state that one of Keras' own optimizers saved into its namesake here.
 
-Keras saves an optimizer's name, and its variables by position: the count and the rate first, then
-averages, accumulators and slots.
+Keras saves an optimizer's name, and its variables by position: first the count and the learning
+rate, then averages, accumulators and slots.
 """
 
 import re
@@ -19,13 +19,13 @@ from tf_graft.core.files.stateful import Stateful
 
 
 class KerasState(NamedTuple):
-    """What an optimizer does with state of Keras.
+    """Loads the state of a Keras optimizer into an optimizer of this package.
 
     Args:
         owner: the optimizer.
-        await_build: keeps what was read until the owner is built: called with a function that takes
-            it, the values of counters and rates, and what was read.
-        loose: whether the state may be not finite.
+        await_build: keeps the values until the owner is built: called with a function that loads
+            them, the values of counters and rates, and the values.
+        loose: whether the state may contain infinities and NaN.
     """
 
     owner: Stateful
@@ -33,11 +33,11 @@ class KerasState(NamedTuple):
     loose: bool
 
     def take(self, author: str | None, values: checked_state.Values) -> bool:
-        """Takes the state of a namesake, and says whether it did; warns where it did not.
+        """Takes the state of a namesake and returns True, or warns and returns False.
 
         Args:
-            author: the name of the optimizer that saved it.
-            values: by position.
+            author: the name of the optimizer that saved the state.
+            values: the values by position.
         """
         owner, namesake = self.owner, self.owner.namesake()
         if namesake is None or not is_of(namesake, author):
@@ -54,7 +54,7 @@ class KerasState(NamedTuple):
         return True
 
     def leave(self, values: checked_state.Values, what: str) -> bool:
-        """Warns that nothing is taken, unless there was nothing to take."""
+        """Warns that no state is taken, unless there was nothing to take."""
         if not never_stepped(values):
             saved = f"the saved state is {what}" if values else "no optimizer's state was saved"
             then = "goes on with the state it has" if self.owner.built else "starts fresh"
@@ -63,7 +63,7 @@ class KerasState(NamedTuple):
         return False
 
     def _take_matching(self, values: checked_state.Values) -> bool:
-        """Takes what a Keras optimizer saved, if it is all that there is here, and no more."""
+        """Takes a Keras optimizer's state if it has exactly the variables of the owner."""
         owner, names, named = self.owner, self._names(), self.owner.named_variables()
         slots = {f"{p.path}/{role}" for p in owner.parameters for role in p.slots}
         matched = by_name(values, names, named)
@@ -76,7 +76,7 @@ class KerasState(NamedTuple):
         return True
 
     def _checked(self, values: checked_state.Values, named: Named) -> checked_state.Saved:
-        """The values of a Keras optimizer, in the dtypes of the variables."""
+        """Returns the values of a Keras optimizer in the dtypes of the variables."""
         owner = self.owner.signature()
         return {
             n: np.asarray(
@@ -86,7 +86,7 @@ class KerasState(NamedTuple):
         }
 
     def _names(self) -> list[str]:
-        """The names of the variables, in the order in which the namesake saves them."""
+        """Returns the names of the variables, in the order in which the namesake saves them."""
         owner = self.owner
         names = [owner.iterations.name, *owner.rate_variables()]
         engine = {
@@ -99,19 +99,19 @@ class KerasState(NamedTuple):
 
 
 def is_of(name: str, author: str | None) -> bool:
-    """Whether `author`, such as `adam_1`, is a Keras optimizer of that class name."""
+    """Returns whether `author`, such as `adam_1`, is a Keras optimizer of that class name."""
     return re.sub(r"_\d+$", "", author or "").replace("_", "").lower() == name.lower()
 
 
 def never_stepped(values: checked_state.Values) -> bool:
-    """Whether the optimizer has made no update: all values but its rate are zero."""
+    """Returns whether the optimizer has made no update: all values but its rate are zero."""
     return bool(values) and not any(np.any(v) for i, v in values.items() if i != "1")
 
 
 def by_name(
     values: checked_state.Values, names: Sequence[str], named: Named
 ) -> checked_state.Values | None:
-    """The values by name, for names in Keras' order; None if one is missing or of another shape.
+    """Returns the values by name in Keras' order; None if one is missing or of another shape.
 
     There may be more values than names.
     """
@@ -121,7 +121,7 @@ def by_name(
 
 
 def widened(value: checked_state.Value, variable: keras.Variable) -> checked_state.Value:
-    """The value in the variable's dtype, if that is as wide or wider and of the same kind.
+    """Returns the value in the variable's dtype, if that is as wide or wider and of the same kind.
 
     Keras keeps state in the precision of the weights, and some of its counters are narrower.
     """
@@ -136,12 +136,12 @@ def widened(value: checked_state.Value, variable: keras.Variable) -> checked_sta
 def completed(
     values: checked_state.Saved, named: Named, micro_steps: int | None
 ) -> checked_state.Saved:
-    """Adds the engine's own state as it would be after the same steps.
+    """Adds the engine's own state with the values that it would have after the same steps.
 
     Args:
         values: the values by name.
         named: the optimizer's variables.
-        micro_steps: how many micro-steps make an update; Keras counts these.
+        micro_steps: the number of micro-steps in an update; Keras counts micro-steps.
     """
     counted = values["iteration"]
     done = counted // micro_steps if micro_steps else counted

@@ -1,4 +1,4 @@
-"""An optimizer's state in files: looked through whole, then taken, all of it or nothing."""
+"""Saves an optimizer's state, and loads it only after checking all of it: everything or nothing."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -22,9 +22,9 @@ class Awaited(NamedTuple):
     """State that was read before the optimizer was built.
 
     Args:
-        take: takes it once the optimizer is built, and says whether it did.
-        before: the values that the variables had, by name.
-        store: what a Keras weights store held of it; None where it was read elsewhere.
+        take: loads the state once the optimizer is built, and returns whether it did.
+        before: the earlier values of the variables, by name.
+        store: the state's entries in a Keras weights store; None if it was read from elsewhere.
     """
 
     take: Callable[[], bool]
@@ -44,14 +44,14 @@ class SavedState:
     def __init__(self, owner: Stateful):
         self._owner = owner
         self._awaited: Awaited | None = None
-        self._ready_to_take: Callable[[], None] | None = None  # what a checkpoint held
+        self._ready_to_take: Callable[[], None] | None = None  # loads a checkpoint's state
         self.identity = Identity(owner.signature, self._to_save, self._restore)
 
     def _to_save(self) -> Named:
-        """What a checkpoint is going to hold.
+        """Returns the variables for a checkpoint.
 
         Raises:
-            CheckpointError: state waits for the optimizer to be built, and would not be in it.
+            CheckpointError: state waits for the optimizer to be built, and would be left out.
         """
         if self._awaited is not None:
             raise CheckpointError(
@@ -67,7 +67,7 @@ class SavedState:
 
     @property
     def _loose(self) -> bool:
-        """Whether the state may be not finite."""
+        """Whether the state may contain infinities and NaN."""
         return judge.applies(self._owner.nonfinite)
 
     def save(self, store: Store) -> None:
@@ -81,7 +81,7 @@ class SavedState:
     def load(self, store: Store) -> None:
         """See `Optimizer.load_own_variables`."""
         saved = {key: keras_contract.entry(store, key) for key in store.keys()}  # noqa: SIM118 - no dict
-        if not self._owner.built:  # the file is closed when it is
+        if not self._owner.built:  # the file will be closed by then
             saved = {key: np.asarray(entry) for key, entry in saved.items()}
         if checked_state.IDENTITY in saved:
             self._looked_at(weights_store.found(self.identity, saved))()
@@ -114,7 +114,7 @@ class SavedState:
         checked_state.assign(named, values)
 
     def snapshot(self) -> Callable[[], None]:
-        """Returns a function that restores the present state."""
+        """Returns a function that restores the current state."""
         awaited, variables_back = self._awaited, write.snapshot(self._owner.variables)
 
         def put_back() -> None:
@@ -124,7 +124,7 @@ class SavedState:
         return put_back
 
     def examine(self) -> None:
-        """Looks through what a checkpoint that is being restored holds; changes nothing yet."""
+        """Checks the contents of a checkpoint that is being restored; changes nothing yet."""
         position = keras_contract.deferred(self._owner)
         if position is None:
             return
@@ -148,7 +148,7 @@ class SavedState:
             self._of_keras.leave({}, "of something else")
 
     def _restore(self) -> None:
-        """Called by TensorFlow when all that it is going to restore has been looked through."""
+        """Loads the state; TensorFlow calls it when all that it will restore has been checked."""
         self.examine()
         keras_contract.deferred(self._owner)
         take, self._ready_to_take = self._ready_to_take, None
@@ -156,7 +156,7 @@ class SavedState:
             take()
 
     def _paths(self, names: Mapping[str, str]) -> dict[str, str]:
-        """For the path of each variable of the model, the one under which its state was saved."""
+        """Maps the path of each model variable to the one under which its state was saved."""
         return {
             p.path: names[f"{p.path}/{role}"].removesuffix(f"/{role}")
             for p in self._owner.parameters
@@ -165,10 +165,10 @@ class SavedState:
         }
 
     def _looked_at(self, found: checked_state.Found) -> Callable[[], None]:
-        """Returns what takes the state that was found, which fits.
+        """Checks the state that was found and returns a function that loads it.
 
         Raises:
-            CheckpointError: it does not.
+            CheckpointError: the state does not fit.
         """
         owner, early = self._owner, self._owner.early_variables()
         given = found.values(early, {name: name for name in early})
@@ -178,7 +178,7 @@ class SavedState:
             if n in given
         }
         if owner.built:
-            # what was saved before it was built says nothing
+            # state that was saved before the optimizer was built has no values
             values = self._fitting(found) if found.shapes else {}
             return lambda: checked_state.assign(owner.named_variables(), values)
         if not found.shapes:
@@ -203,18 +203,18 @@ class SavedState:
         early: checked_state.Saved,
         store: checked_state.Values | None,
     ) -> None:
-        """Keeps what was read until the optimizer is built; counters and rates are set at once."""
+        """Keeps state until the optimizer is built; sets counters and rates at once."""
         present = self._owner.early_variables()
         before = checked_state.numpy(present) if self._awaited is None else self._awaited.before
         self._awaited = Awaited(take, before, store)
         checked_state.assign(present, early)
 
     def settle(self) -> None:
-        """Takes what waited: called when the optimizer is built."""
+        """Loads the state that waited; called when the optimizer is built."""
         if self._awaited is None:
             return
         awaited, self._awaited = self._awaited, None
-        with tf.init_scope():  # the variables may be made while a function is traced
+        with tf.init_scope():  # the optimizer may be built while a function is traced
             early = self._owner.early_variables()
             since = checked_state.numpy(early)  # a rate may have been set
             checked_state.assign(early, awaited.before)

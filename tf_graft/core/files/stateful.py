@@ -10,10 +10,10 @@ from tf_graft.core.state.parameters import Parameters
 
 
 class Stateful(Protocol):
-    """What is asked of the optimizer whose state it is.
+    """The methods of an optimizer that saving and loading its state requires.
 
     Attributes:
-        parameters: the model's variables; none before it is built.
+        parameters: the model's variables; none before the optimizer is built.
     """
 
     parameters: Parameters
@@ -25,22 +25,22 @@ class Stateful(Protocol):
     variables: list[keras.Variable]
 
     def signature(self) -> str:
-        """Whose state it is: the class, and its children's."""
+        """Returns the class name of the optimizer, and those of its children."""
 
     def named_variables(self) -> Named:
-        """Every variable by path and role; none before it is built."""
+        """Returns every variable by path and role; none before the optimizer is built."""
 
     def early_variables(self) -> Named:
-        """The variables that are there before it is built, by role."""
+        """Returns the variables that exist before the optimizer is built, by role."""
 
     def rate_variables(self) -> Named:
-        """The variables that hold learning rates, by role."""
+        """Returns the variables that hold learning rates, by role."""
 
     def namesake(self) -> str | None:
-        """The class of the Keras optimizer that keeps the same state."""
+        """Returns the class of the Keras optimizer that keeps the same state."""
 
     def slots_in_keras(self) -> list[str]:
-        """The names of the slots, in the order in which the namesake saves them."""
+        """Returns the names of the slots, in the order in which the namesake saves them."""
 
     def slot_from_keras(self, role: str, value: np.ndarray) -> np.ndarray:
-        """A slot's value, converted from the namesake's."""
+        """Returns a slot's value, converted from the namesake's."""

@@ -1,4 +1,4 @@
-"""An optimizer's state in a Keras weights store: how it is written there, and found again."""
+"""Writes an optimizer's state into a Keras weights store, and finds it there again."""
 
 import functools
 import json
@@ -11,11 +11,11 @@ from tf_graft.core.files.checked_state import IDENTITY, Found, Value, numpy
 from tf_graft.core.files.identity import Identity, Named, damaged
 from tf_graft.core.types import Config, Entry, Store
 
-MAX_SAID = 2**26  # bytes of what a state says of itself, for a million variables
+MAX_SAID = 2**26  # bytes of a state's description; enough for a million variables
 
 
 def save(identity: Identity, named: Named, store: Store) -> None:
-    """Writes each variable under its path and role, and what identifies the optimizer."""
+    """Writes each variable under its path and role, and the identity of the optimizer."""
     values = numpy(named)
     sums = {name: _checksum(value) for name, value in values.items()}
     said = json.dumps({**json.loads(identity.serialize()), "checksums": sums})
@@ -25,11 +25,11 @@ def save(identity: Identity, named: Named, store: Store) -> None:
 
 
 def found(identity: Identity, saved: Mapping[str, Value]) -> Found:
-    """The state in a store that `save` wrote. Entries of a file are read when they are used.
+    """Returns the state in a store that `save` wrote; entries of a file are read when used.
 
     Raises:
-        CheckpointError: the state is another optimizer's, or was altered; also when a value is
-            read.
+        CheckpointError: the state is another optimizer's, or was altered; reading a value can raise
+            this, too.
     """
     owner, said = identity.owner, _said(identity, saved[IDENTITY])
     keys = _keys_in(saved, said["shapes"])
@@ -60,19 +60,19 @@ def found(identity: Identity, saved: Mapping[str, Value]) -> Found:
 
 
 def _said(identity: Identity, saved: Value) -> Config:
-    """What a store says of the state in it."""
+    """Returns a store's description of the state in it."""
     if len(saved.shape) != 1 or saved.dtype != np.uint8 or saved.shape[0] > MAX_SAID:
         raise damaged(identity.owner, f"'{IDENTITY}' is no text")
     return identity.described(bytes(np.asarray(saved)))
 
 
 def _key(name: str) -> str:
-    """The key of a name in a store: a slash would begin a group in an HDF5 file."""
+    """Returns the key of a name in a store: a slash would begin a group in an HDF5 file."""
     return name.replace("%", "%25").replace("|", "%7C").replace("/", "|")
 
 
 def _keys_in(saved: Mapping[str, Value], names: Iterable[str]) -> dict[str, str]:
-    """The keys of names in a store; version 0.1.0 did not escape `|` and `%` in names."""
+    """Returns the keys of names in a store; version 0.1.0 did not escape `|` and `%` in names."""
     keys = {name: _key(name) for name in names}
     older = {name: name.replace("/", "|") for name in names}
     unclaimed = set(saved) - set(keys.values())

@@ -1,7 +1,7 @@
 """Files that are written whole or not at all, whatever happens to the process or machine.
 
-A link is never followed to what it points to: it is replaced, or removed, itself. What is no file,
-such as a FIFO, is neither waited for nor replaced.
+Links are never followed: a link itself is replaced or removed. Anything that is not a file, such as
+a FIFO, is neither waited for nor replaced.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ AT_ONCE = getattr(os, "O_NONBLOCK", 0)  # Windows has neither this nor FIFOs
 
 
 class Moved(FileNotFoundError):
-    """What a process writes to is no longer at its path, where others' may be now."""
+    """A process's file or folder is no longer at its path, where another's may be now."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(errno.ENOENT, "it was moved or removed while it was in use", str(path))
@@ -30,15 +30,15 @@ class Moved(FileNotFoundError):
 
 @contextlib.contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """A path to write to; when the context ends without an error, its file replaces `path`.
+    """Yields a path to write to, whose file replaces `path` if the context ends without an error.
 
-    The path is in a folder of its own, `<path>.part`. Once all files of the folder are on disk,
-    they are moved beside `path` in the order of their names: the last one, such as a checkpoint's
-    index, completes them. The folder of `path` must exist: it would be another one, if somebody
-    has just moved it.
+    The yielded path is in a folder of its own, `<path>.part`. Once all files of the folder are on
+    disk, they are moved next to `path` in the order of their names: the last one, such as a
+    checkpoint's index, completes them. The folder of `path` must exist and is not created, because
+    somebody may have moved it.
 
     Raises:
-        OSError: a file cannot be written, or what is at `path` is no file.
+        OSError: a file cannot be written, or `path` is not a file.
     """
     if not path.is_symlink() and kind(path) not in ("file", None):
         raise _no_file(path, kind(path))
@@ -69,12 +69,12 @@ def write(path: Path, content: str | bytes) -> None:
 
 
 def part_of(path: Path) -> Path:
-    """The folder in which `path` is written; it remains when the process is killed."""
+    """Returns the folder in which `path` is written; it remains if the process is killed."""
     return path.with_name(f"{path.name}.part")
 
 
 def remove(path: Path) -> None:
-    """Removes a file, a link, or a folder with its contents; what a link points to stays."""
+    """Removes a file, a link, or a folder with its contents; the target of a link stays."""
     if path.is_symlink() or not path.is_dir():
         path.unlink(missing_ok=True)
         return
@@ -87,7 +87,7 @@ def kind(path: Path) -> str | None:
     """Says what is at a path, or where a link at it leads; None if there is nothing.
 
     Raises:
-        OSError: that cannot be found out.
+        OSError: the kind cannot be determined.
     """
     try:
         return _kind(path.stat())
@@ -99,7 +99,7 @@ def file_only(path: str, flags: int) -> int:
     """Opens a file, as the `opener` of Python's `open`; does not wait for the writer of a FIFO.
 
     Raises:
-        OSError: it cannot be opened, or is no file.
+        OSError: the path cannot be opened, or is no file.
     """
     number = os.open(path, flags | AT_ONCE, 0o666)
     found = _kind(os.fstat(number))

@@ -1,10 +1,10 @@
-"""All that the package does with private names of Keras and TensorFlow.
+"""All uses of private names of Keras and TensorFlow in this package.
 
-Nothing else in the package uses one. `names` lists each with its reason, and
+No other module of the package uses a private name. `names` lists each of them with its reason, and
 `tests/test_keras_contract.py` fails with the name when a release drops one.
 """
 
-from tf_graft.core import environment as environment  # first: what the process must be like
+from tf_graft.core import environment as environment  # first: it prepares the process
 from tf_graft.core.keras_contract.checkpoints import (
     SavedAsTwin,
     author_of,

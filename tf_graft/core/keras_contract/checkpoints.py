@@ -18,22 +18,22 @@ from tf_graft.core.keras_contract.variables import storage
 from tf_graft.core.nesting import nested
 from tf_graft.core.types import Entry, Store
 
-# Bytes that a file of weights may declare without holding them: for an entry of the largest
-# variable, in any dtype, and for what is small. Without limit where no model is known.
+# Bytes that a file of weights may declare without holding them: for each entry of the largest
+# variable, in any dtype, and for small data. There is no limit if no model is known.
 WIDEST, FLOOR = 16, 2**20
 _largest: ContextVar[float] = ContextVar("largest", default=math.inf)
 
 
 def author_of(store: Store) -> str | None:
-    """The name of the optimizer that wrote a Keras weights store, if the store says it."""
+    """Returns the name of the optimizer that wrote a Keras weights store, if the store has it."""
     group = getattr(store, "_h5_entry_group", None)
     return getattr(group, "attrs", {}).get("name")
 
 
 def entry(store: Store, key: str) -> np.ndarray | Entry:
-    """An entry of a Keras weights store; of a file, its value is read when it is used."""
+    """Returns an entry of a Keras weights store; in a file its value is read when it is used."""
     group = getattr(store, "_h5_entry_group", {})
-    if key not in group:  # but in a dict, or in another one of several files
+    if key not in group:  # the entry is in a dict, or in another one of several files
         return np.asarray(store[key])
     held = _dataset(group, key)
     brain = held.attrs.get("dtype") == "bfloat16"
@@ -42,15 +42,15 @@ def entry(store: Store, key: str) -> np.ndarray | Entry:
 
 
 def held_by(trackable: Any) -> dict[str, Any]:
-    """What TensorFlow saves and restores with an object, by name."""
+    """Returns the children that TensorFlow saves and restores with an object, by name."""
     return trackable._trackable_children()
 
 
 class SavedAsTwin(dtensor.DVariable):
-    """A variable on a mesh whose value TensorFlow saves and restores by a twin of it."""
+    """A variable on a mesh whose value TensorFlow saves and restores through a twin object."""
 
     def twin(self) -> dtensor.DVariable:
-        """Another object for the same variable."""
+        """Returns another object for the same variable."""
         raise NotImplementedError
 
     def _serialize_to_tensors(self) -> dict[str, Any]:
@@ -68,10 +68,10 @@ def take_for_restored(checkpoint: Any, node: int, trackable: Any) -> None:
 
 
 def _all_or_nothing(load: Callable[..., None]) -> Callable[..., None]:
-    """Makes `load` whole: it loads a model with an optimizer of this package, or changes nothing.
+    """Makes `load` load all of a model with an optimizer of this package, or change nothing.
 
-    By the time Keras asks the optimizer it has changed the model's weights, and it goes on with the
-    next layer when a layer, or the optimizer, refuses what it is given.
+    Keras alone changes the model's weights before it asks the optimizer, and continues with the
+    next layer if a layer or the optimizer refuses its values.
     """
 
     @functools.wraps(load)
@@ -99,9 +99,9 @@ def _all_or_nothing(load: Callable[..., None]) -> Callable[..., None]:
 
 
 def _as_large_as_told(get: Callable[..., Any]) -> Callable[..., Any]:
-    """Refuses what a file declares but does not hold, such as 10 GB of zeros, before it is read.
+    """Refuses data that a file declares but does not hold, such as 10 GB of zeros, before reading.
 
-    Keras does so above 4 GiB, and it compares shapes when a layer's value is in memory.
+    Keras does this only above 4 GiB, and compares shapes only once a layer's value is in memory.
     """
 
     @functools.wraps(get)
@@ -119,7 +119,7 @@ def _as_large_as_told(get: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _before_it_is_read(get: Callable[..., Any]) -> Callable[..., Any]:
-    """Has an entry checked that Keras is about to read from a file."""
+    """Makes Keras' reading of an entry from a file check the entry first."""
 
     @functools.wraps(get)
     def read(store: Any, key: str) -> Any:
@@ -130,7 +130,7 @@ def _before_it_is_read(get: Callable[..., Any]) -> Callable[..., Any]:
     return read
 
 
-# Keras has a function for it since 3.12.
+# Keras has a function for reading an entry since 3.12.
 _dataset = _as_large_as_told(getattr(saving_lib, "safe_get_h5_dataset", operator.getitem))
 if hasattr(saving_lib, "safe_get_h5_dataset"):
     saving_lib.safe_get_h5_dataset = _dataset

@@ -12,10 +12,10 @@ class Item(NamedTuple):
     """A part of a regular expression.
 
     Args:
-        kind: `re`'s word for it: `"LITERAL"`, `"BRANCH"`, `"MAX_REPEAT"`.
-        given: the numbers that belong to it: how often a repeat repeats, whether one looks ahead.
-        parts: the sequences of items within it.
-        alone: the regular expression that consists of it; None for one with parts or a back
+        kind: `re`'s word for the item: `"LITERAL"`, `"BRANCH"`, `"MAX_REPEAT"`.
+        given: the item's numbers: how often a repeat repeats, whether an assertion looks ahead.
+        parts: the sequences of items within the item.
+        alone: a regular expression of this item alone; None for an item with parts or a back
             reference.
     """
 
@@ -27,7 +27,7 @@ class Item(NamedTuple):
 
 @functools.lru_cache(maxsize=1_000)
 def parsed(expression: str) -> list[Item]:
-    """The items of a regular expression."""
+    """Returns the items of a regular expression."""
     tree = _parser.parse(expression)
     return _items(tree, tree.state.flags)
 

@@ -1,4 +1,4 @@
-"""The function being traced: whether XLA compiles it, and what it uses from outside."""
+"""The function being traced: whether XLA compiles it, and which outside tensors it uses."""
 
 import os
 import weakref
@@ -17,9 +17,9 @@ from tf_graft.core import environment
 
 
 def in_xla() -> bool:
-    """Whether XLA will compile the function being traced: some in-place kernels do not run there.
+    """Returns whether XLA will compile the function being traced.
 
-    TensorFlow has no public name for it.
+    Some in-place kernels do not run in XLA. TensorFlow has no public name for this test.
     """
     if tf.executing_eagerly():
         return False
@@ -27,11 +27,11 @@ def in_xla() -> bool:
 
 
 def opaque(number: int) -> tf.Tensor | int:
-    """The number; a branch that adds it to a counter stays a branch when XLA compiles it.
+    """Returns a number such that a branch that adds it to a counter stays a branch in XLA.
 
-    Branches of elementwise operations alone become selects in XLA: both are computed, and every
-    variable that they write is copied first. Under a strategy it stays plain: tensors are sent to
-    all replicas there.
+    XLA turns branches of elementwise operations alone into selects: it computes both branches, and
+    first copies every variable that they write. Under a strategy the number stays plain, because
+    tensors would be sent to all replicas.
     """
     if not in_xla() or tf.distribute.has_strategy():
         return number
@@ -43,7 +43,7 @@ def check_order_on_mesh() -> None:
     """Refuses a process in which functions on a mesh read variables out of order.
 
     Raises:
-        RuntimeError: the environment variable that prevents it came too late.
+        RuntimeError: the environment variable that prevents this was set too late.
     """
     name = environment.COMBINING
     if os.environ[name] != "0" or (dtensor_started is not None and not environment.IN_ORDER):
@@ -55,14 +55,14 @@ def check_order_on_mesh() -> None:
 
 
 def function_named(name: str) -> FunctionDef:
-    """A function that TensorFlow holds."""
+    """Returns a function that TensorFlow holds."""
     return context().get_function_def(name)
 
 
 def program_on_mesh(function: tf.types.experimental.ConcreteFunction) -> FunctionDef:
-    """What each device of a mesh runs of a function that has run there once.
+    """Returns the program of each mesh device for a function that has run there once.
 
-    DTensor's name for it begins with the function's.
+    DTensor's name for the program begins with the function's.
     """
     beginning = f"{tf.compat.as_str(function.name)}__func_"
     (name,) = (name for name in context().list_function_names() if name.startswith(beginning))
@@ -70,7 +70,7 @@ def program_on_mesh(function: tf.types.experimental.ConcreteFunction) -> Functio
 
 
 def is_variable(tensor: tf.Tensor) -> bool:
-    """Whether an eager tensor is the handle of a variable, not of a table or an iterator."""
+    """Returns whether an eager tensor is the handle of a variable, not of a table or iterator."""
     held = tensor._handle_data
     return held is not None and bool(held.shape_and_type)
 
@@ -96,10 +96,10 @@ class _Capture:
 def check_captured(check: Callable[[tf.Tensor, str | None], None]) -> None:
     """Checks every tensor from outside, handles included, that the function being traced uses.
 
-    It covers those used so far, those used later, and those of the functions around it.
+    The check covers tensors used so far, those used later, and those of the functions around it.
 
     Args:
-        check: called with each one, and its name if it is a variable's handle whose name is known.
+        check: called with each tensor, and its name if it is a variable's handle of a known name.
     """
     if tf.executing_eagerly() or in_stateless_scope():
         return

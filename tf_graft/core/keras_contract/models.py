@@ -1,4 +1,4 @@
-"""Models: their layers, and the metrics that Keras makes of the first batch."""
+"""Models: their layers, and the metrics that Keras makes on the first batch."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,12 +10,12 @@ from tf_graft.core.types import Structure
 
 
 def layers_of(model: keras.Model) -> list[keras.Layer]:
-    """The model itself and its layers, those within layers too."""
+    """Returns the model itself and its layers, including those within layers."""
     return list(model._flatten_layers())
 
 
 def make_metrics(model: keras.Model, batch: Structure) -> None:
-    """Makes what Keras makes on the first step: variables of compiled metrics and losses."""
+    """Makes the variables of compiled metrics and losses, as Keras does on the first step."""
     model._symbolic_build(data_batch=batch)
 
 

@@ -11,10 +11,10 @@ from tf_graft.core.types import Scalar, TensorLike, VariableLike
 
 
 class OnStandIns(keras.optimizers.Optimizer):
-    """A base put between an optimizer's class and Keras': it passes assignments to stand-ins.
+    """A base between an optimizer's class and Keras' that passes assignments to stand-ins.
 
-    The variables that it makes and those that it is given have stand-ins for storage. `count` and
-    `rate` are its `iterations` and `learning_rate`.
+    The storage of the variables that it makes and is given are stand-ins. `count` and `rate` are
+    its `iterations` and `learning_rate`.
     """
 
     count: Scalar = 0
@@ -24,7 +24,7 @@ class OnStandIns(keras.optimizers.Optimizer):
     learning_rate = property(lambda self: self.rate)
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Keras' own would add variables to the lists of the original, which this one shares."""
+        """Sets the attribute without Keras' method, which would extend the original's lists."""
         object.__setattr__(self, name, value)
 
     def add_variable_from_reference(
@@ -33,7 +33,7 @@ class OnStandIns(keras.optimizers.Optimizer):
         name: str | None = None,
         initializer: Any = "zeros",
     ) -> keras.Variable:
-        """Like Keras', with the same name."""
+        """Creates a variable like Keras' method, with the same name."""
         return self.add_variable(
             shape=reference_variable.shape,
             initializer=initializer,
@@ -42,19 +42,19 @@ class OnStandIns(keras.optimizers.Optimizer):
         )
 
     def assign(self, variable: VariableLike, value: TensorLike) -> None:
-        """Assigns to the stand-in."""
+        """Assigns to the variable's stand-in."""
         storage(variable).assign(value)
 
     def assign_add(self, variable: VariableLike, value: TensorLike) -> None:
-        """Adds to the stand-in."""
+        """Adds to the variable's stand-in."""
         storage(variable).assign_add(value)
 
     def assign_sub(self, variable: VariableLike, value: TensorLike) -> None:
-        """Subtracts from the stand-in."""
+        """Subtracts from the variable's stand-in."""
         storage(variable).assign_sub(value)
 
     def once(self) -> None:
-        """Does what the optimizer does once per update rather than per variable."""
+        """Runs the optimizer's code that runs once per update rather than per variable."""
         self._backend_update_step([], [], self.rate)
 
     def decay(self, variable: keras.Variable) -> None:
@@ -67,10 +67,10 @@ class OnStandIns(keras.optimizers.Optimizer):
             storage(variable).assign_sub(weights * self.weight_decay * rate)
 
     def _backend_update_step(self, *arguments: object) -> None:
-        """Replaces Keras', which updates all variables under the strategy: none is updated here."""
+        """Replaces Keras' method, which updates all variables under the strategy, and does nothing."""
 
     def _track_variable(self, variable: keras.Variable) -> None:
-        """Lists nothing: the variables have no storage of their own."""
+        """Does not list the variable, which has no storage of its own."""
 
 
 class Probe(keras.Variable):
@@ -95,7 +95,7 @@ class Probe(keras.Variable):
 
 
 def own_way(cls: type[keras.optimizers.Optimizer]) -> str | None:
-    """The name of the method with which a class replaces one of Keras' pipeline, if any."""
+    """Returns the name of a method with which a class replaces one of Keras' pipeline, if any."""
     for name in ("apply", "apply_gradients", "_backend_apply_gradients"):
         if getattr(cls, name) is not getattr(keras.optimizers.Optimizer, name):
             return name
@@ -103,7 +103,7 @@ def own_way(cls: type[keras.optimizers.Optimizer]) -> str | None:
 
 
 def on_stand_ins(optimizer: keras.optimizers.Optimizer) -> OnStandIns:
-    """A copy of an unbuilt Keras optimizer that works on stand-ins; the original is left alone.
+    """Returns a copy of an unbuilt Keras optimizer that works on stand-ins.
 
     Raises:
         TypeError: the optimizer overrides a part of Keras' pipeline.
@@ -120,7 +120,7 @@ def on_stand_ins(optimizer: keras.optimizers.Optimizer) -> OnStandIns:
 
 
 def decay_exclusions(optimizer: keras.optimizers.Optimizer) -> tuple[list[str], set[str]]:
-    """What was excluded from its weight decay: patterns of names, and keys of variables."""
+    """Returns the exclusions from weight decay: patterns of names, and keys of variables."""
     pattern = getattr(optimizer, "_exclude_from_weight_decay_pattern", None)
     keys = getattr(optimizer, "_exclude_from_weight_decay", ())
     return ([pattern.pattern] if pattern else []), set(keys)

@@ -1,4 +1,4 @@
-"""Optimizers: what Keras and TensorFlow read of one, and what they call."""
+"""Optimizers: the private attributes and methods that Keras and TensorFlow use."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,22 +27,22 @@ def with_private_methods(cls: Any) -> Any:
 
 
 def _track_variable(self: Any, variable: keras.Variable) -> None:
-    """Called by Keras for each variable that it makes for the optimizer."""
+    """Tracks a variable; Keras calls it for each variable that it makes for the optimizer."""
     if type(variable) is keras.Variable:
         variable.__class__ = OwnVariable
     keras.optimizers.Optimizer._track_variable(self, variable)
 
 
 def _trackable_children(self: Any, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
-    """What a checkpoint holds: not the lists that Keras keeps by position."""
+    """Returns the children for a checkpoint, without the lists that Keras keeps by position."""
     children = keras.optimizers.Optimizer._trackable_children(self, save_type, **kwargs)
     return {name: child for name, child in children.items() if name not in BY_POSITION}
 
 
 def _lookup_dependency(self: Any, name: str, *arguments: Any, **kwargs: Any) -> Any:
-    """The child that a checkpoint's entry of that name is restored into.
+    """Returns the child that a checkpoint's entry of that name is restored into.
 
-    TensorFlow restores only `PythonState`, which it notifies when it knows all that it is to
+    TensorFlow restores only `PythonState`, and notifies it when it knows all that it is about to
     restore. The optimizer reads the rest.
     """
     found = keras.optimizers.Optimizer._lookup_dependency(self, name, *arguments, **kwargs)
@@ -53,7 +53,7 @@ def _lookup_dependency(self: Any, name: str, *arguments: Any, **kwargs: Any) -> 
 
 
 def _averages(self: Any) -> list[keras.Variable]:
-    """What `SwapEMAWeights` swaps with the model variables, brought up to date first."""
+    """The averages, brought up to date, which `SwapEMAWeights` swaps with the model variables."""
     if not self.use_ema or not self.built:
         raise AttributeError("_model_variables_moving_average")
     averages: list[keras.Variable] = self.synchronized_averages()
@@ -69,8 +69,10 @@ def _averages(self: Any) -> list[keras.Variable]:
 
 
 def _dir(self: Any) -> list[str]:
-    """Leaves out the averages: Keras' saving reads every attribute, and reading these acts.
-    Leaves out optimizers that it holds, too: their state is part of its own.
+    """Lists the attributes that Keras' saving may read.
+
+    The averages are left out, because reading them changes them. Optimizers that this one holds are
+    left out, too: their state is part of its own.
     """
     optimizer = keras.optimizers.Optimizer
     held = {name for name, value in vars(self).items() if isinstance(value, optimizer)}
@@ -80,7 +82,7 @@ def _dir(self: Any) -> list[str]:
 class ScalesLoss(keras.optimizers.LossScaleOptimizer):
     """A marker: `compile` does not wrap a `LossScaleOptimizer` into one of its own.
 
-    It is the last of the bases, and nothing of Keras' class is in use.
+    It is the last of the bases, and no method of Keras' class is used.
     """
 
     __init__ = keras.optimizers.Optimizer.__init__
@@ -90,28 +92,28 @@ class ScalesLoss(keras.optimizers.LossScaleOptimizer):
 
 
 def count_of(optimizer: keras.optimizers.Optimizer) -> keras.Variable:
-    """The variable that counts the updates."""
+    """Returns the variable that counts the updates."""
     return optimizer._iterations
 
 
 def rate_variable(optimizer: keras.optimizers.Optimizer) -> keras.Variable | None:
-    """The variable that holds the learning rate; None under a schedule or a callable."""
+    """Returns the variable of the learning rate; None for a schedule or a callable."""
     given = optimizer._learning_rate
     return given if isinstance(given, keras.Variable) else None
 
 
 def rate_of(optimizer: keras.optimizers.Optimizer) -> RateLike:
-    """The learning rate as it was given: a number, a schedule or a callable."""
+    """Returns the learning rate as it was given: a number, a schedule or a callable."""
     given = optimizer._learning_rate
     if not isinstance(given, keras.Variable):
         return given
     with tf.init_scope():  # a function may be traced
-        return float(str(np.asarray(given.numpy())[()]))  # 0.1, where a float32 is a little more
+        return float(str(np.asarray(given.numpy())[()]))  # 0.1, although the float32 is above it
 
 
 @contextlib.contextmanager
 def without_schedules(optimizers: Iterable[keras.optimizers.Optimizer]) -> Iterator[None]:
-    """The context in which one plain schedule is in the place of every schedule and callable."""
+    """A context in which one plain schedule replaces every schedule and callable."""
     computed = {o: o._learning_rate for o in optimizers if callable(o._learning_rate)}
     try:
         for optimizer in computed:
@@ -125,13 +127,13 @@ def without_schedules(optimizers: Iterable[keras.optimizers.Optimizer]) -> Itera
 def share_schedule(
     optimizer: keras.optimizers.Optimizer, other: keras.optimizers.Optimizer
 ) -> None:
-    """Gives another optimizer the schedule or callable of one, if it has one."""
+    """Gives one optimizer the schedule or callable of another, if there is one."""
     if callable(optimizer._learning_rate):
         other._learning_rate = optimizer._learning_rate
 
 
 def key_of(optimizer: keras.optimizers.Optimizer, variable: VariableLike) -> Key:
-    """The key of a model variable: the same for its `tf.Variable` and a replica's copy of it."""
+    """Returns a model variable's key, the same for its `tf.Variable` and a replica's copy."""
     return optimizer._var_key(variable)
 
 
@@ -157,9 +159,10 @@ def declare(
 
 
 def deferred(optimizer: Any) -> Any | None:
-    """The position of the optimizer's children in a checkpoint that is being restored.
+    """Returns the position of the optimizer's children in a checkpoint that is being restored.
 
-    TensorFlow has put it off; it is taken out of TensorFlow's hands. None if nothing is new.
+    TensorFlow deferred restoring them; this function takes the task from it. None if nothing is
+    new.
     """
     names = list(optimizer._deferred_dependencies)
     left = [at for name in names for at in optimizer._deferred_dependencies.pop(name)]
@@ -173,7 +176,7 @@ def deferred(optimizer: Any) -> Any | None:
 def bound(
     optimizer: keras.optimizers.Optimizer, count: tuple[float, float], rate: tuple[float, float]
 ) -> None:
-    """Bounds what the count and the learning rate can be loaded as."""
+    """Bounds the values that can be loaded as count and learning rate."""
     count_of(optimizer).within = count
     own = rate_variable(optimizer)
     if own is not None:

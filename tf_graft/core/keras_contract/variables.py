@@ -10,16 +10,16 @@ import tensorflow as tf
 
 from tf_graft.core.types import TensorLike, VariableLike
 
-# What TensorFlow gives for a variable that is divided among parameter servers.
+# The class of a variable that is divided among parameter servers.
 ShardedVariable = tf.__internal__.distribute.ShardedVariable
 
 
 class OwnVariable(keras.Variable):
-    """A variable of an optimizer: it converts to a number even with copies on several replicas.
+    """An optimizer's variable, which converts to a number even with copies on several replicas.
 
     Args:
         within: the least and the largest value that it can have.
-        **arguments: of `keras.Variable`.
+        **arguments: arguments of `keras.Variable`.
     """
 
     within: tuple[float, float] = (-math.inf, math.inf)
@@ -35,7 +35,7 @@ class OwnVariable(keras.Variable):
         return super().__float__() if self.ndim else float(self.numpy())
 
     def __repr__(self) -> str:
-        """Like Keras', which leaves out the value in the scope of a strategy."""
+        """Returns Keras' text, which lacks the value in the scope of a strategy."""
         shown = super().__repr__()
         has_copies = isinstance(self._value, tf.distribute.DistributedValues)
         if has_copies and "value=" not in shown and tf.executing_eagerly():
@@ -44,11 +44,11 @@ class OwnVariable(keras.Variable):
 
 
 class StoredVariable(OwnVariable):
-    """A `keras.Variable` on the storage that a function makes.
+    """A `keras.Variable` on storage that a function makes.
 
     Args:
         store: called with the initializer, shape, dtype and name.
-        **arguments: of `keras.Variable`.
+        **arguments: arguments of `keras.Variable`.
     """
 
     def __init__(self, *, store: Callable[..., tf.Variable], **arguments: Any):
@@ -60,12 +60,12 @@ class StoredVariable(OwnVariable):
 
 
 def storage(variable: VariableLike) -> tf.Variable:
-    """The `tf.Variable` behind a `keras.Variable`; anything else is returned as it is."""
+    """Returns the `tf.Variable` behind a `keras.Variable`; anything else as it is."""
     return variable.value if isinstance(variable, keras.Variable) else variable
 
 
 def set_storage(variable: keras.Variable, storage: tf.Variable | keras.Variable) -> None:
-    """Gives a variable new storage, or that of another one: on a mesh, or under a strategy."""
+    """Gives a variable new storage, or another variable's: on a mesh, or under a strategy."""
     variable._value = storage._value if isinstance(storage, keras.Variable) else storage
 
 
@@ -81,7 +81,7 @@ def rename(variable: keras.Variable, path: str) -> None:
 
 @contextlib.contextmanager
 def named(variables: dict[str, keras.Variable]) -> Iterator[None]:
-    """The context in which variables have the paths they are listed under."""
+    """A context in which variables have the paths that they are listed under."""
     before = {path: variable.path for path, variable in variables.items()}
     for path, variable in variables.items():
         rename(variable, path)
