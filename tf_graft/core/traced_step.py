@@ -1,4 +1,4 @@
-"""One trace of an optimizer's `step`: whether it is pure, and whether its results fit."""
+"""Traces an optimizer's `step` once, to check that it is pure and that its results fit."""
 
 import re
 from typing import Any
@@ -14,9 +14,9 @@ class TracedStep:
     """One trace of `step`, with nothing computed.
 
     Args:
-        optimizer: whose step it is.
-        path: of the variable that the step is of.
-        variable: likewise.
+        optimizer: the optimizer that has the step.
+        path: the path of the step's variable.
+        variable: the step's variable.
         shared: the optimizer's shared slots.
     """
 
@@ -60,7 +60,7 @@ class TracedStep:
             self._check_result(results[-1])
 
     def _advice(self, error: Exception) -> str | None:
-        """What to write instead, if the error is one of those that are made most often."""
+        """Returns what to write instead, if the error is one of the most frequent ones."""
         if isinstance(error, AttributeError | NotImplementedError) and "numpy" in str(error):
             return "it asks a traced tensor for its value; use operations, not .numpy()."
         own = self.weights.dtype

@@ -1,8 +1,9 @@
-"""Types of what TensorFlow, Keras and this package hand to one another.
+"""Types of the objects that TensorFlow, Keras and this package exchange.
 
 TensorFlow and Keras ship no types: `tf.Tensor`, `keras.Variable` and the like are `Any` to a type
-checker. Annotate with them all the same, they tell the reader. The protocols below are checked.
-Annotate what may be anything, such as an argument that is about to be validated, with `object`.
+checker. Use them in annotations nevertheless, because they inform the reader. The protocols below
+are checked. Annotate a value that may be anything, such as an argument before validation, with
+`object`.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping, Sequence
@@ -14,14 +15,14 @@ import tensorflow as tf
 
 Config: TypeAlias = dict[str, Any]  # arguments by name, as `get_config` returns them
 Structure: TypeAlias = Any  # tensors nested in lists, tuples and dicts, as in `tf.nest`
-Logs: TypeAlias = Mapping[str, float] | None  # what Keras passes to callbacks
-Store: TypeAlias = MutableMapping[str, np.ndarray]  # what `save_own_variables` writes into
+Logs: TypeAlias = Mapping[str, float] | None  # the logs that Keras passes to callbacks
+Store: TypeAlias = MutableMapping[str, np.ndarray]  # the target of `save_own_variables`
 
-TensorLike: TypeAlias = (  # what `tf.convert_to_tensor` takes
+TensorLike: TypeAlias = (  # the arguments of `tf.convert_to_tensor`
     tf.Tensor | tf.Variable | keras.Variable | np.ndarray | np.generic | Sequence[Any] | float
 )
 Scalar: TypeAlias = tf.Tensor | float  # a number, or a tensor of shape []
-Key: TypeAlias = Hashable  # what Keras knows a variable by
+Key: TypeAlias = Hashable  # Keras' key of a variable
 Slots: TypeAlias = Mapping[str, tf.Tensor]  # the state of one variable, by role
 SlotVariables: TypeAlias = Mapping[str, tf.Variable]  # the same as variables, for kernels
 Rates: TypeAlias = Mapping[str, Scalar]  # learning rates, by role
@@ -30,8 +31,8 @@ Rates: TypeAlias = Mapping[str, Scalar]  # learning rates, by role
 class UniqueRows(NamedTuple):
     """A row-sparse gradient in which no row occurs twice.
 
-    Compiled by XLA, where sizes are static, it is padded with rows outside the variable: they read
-    as zero, and writes to them are dropped.
+    In XLA, where sizes are static, it is padded with rows outside the variable: they read as zero,
+    and writes to them are dropped.
 
     Args:
         values: of shape [k, ...].
@@ -58,8 +59,10 @@ Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices | UniqueRows | MaskedGradient
 
 
 class VariableLike(Protocol):
-    """What `keras.Variable` and `tf.Variable` have in common. For the `tf.Variable` of either see
-    `keras_contract.storage`; for `dtype`, a string or a `tf.DType`, see `tf.as_dtype`.
+    """The common interface of `keras.Variable` and `tf.Variable`.
+
+    `keras_contract.storage` returns the `tf.Variable` of either. `dtype` is a string or a
+    `tf.DType`, which `tf.as_dtype` converts.
     """
 
     name: str
@@ -81,7 +84,7 @@ RateLike: TypeAlias = float | tf.Tensor | ScheduleLike | Callable[[], Scalar] | 
 
 
 class OptimizerLike(Protocol):
-    """What an optimizer of this package and one of Keras have in common."""
+    """The common interface of the optimizers of this package and of Keras."""
 
     name: str
     built: bool
@@ -102,7 +105,7 @@ class Entry(NamedTuple):
     """A value in a file, which is read when it is converted to an array.
 
     Args:
-        read: reads it.
+        read: reads the value.
         shape: the shape that the file declares.
         dtype: the dtype that the file declares.
     """

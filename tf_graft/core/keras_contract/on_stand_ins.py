@@ -67,7 +67,7 @@ class OnStandIns(keras.optimizers.Optimizer):
             storage(variable).assign_sub(weights * self.weight_decay * rate)
 
     def _backend_update_step(self, *arguments: object) -> None:
-        """Replaces Keras' method, which updates all variables under the strategy, and does nothing."""
+        """Does nothing; Keras' method would update all variables under the strategy."""
 
     def _track_variable(self, variable: keras.Variable) -> None:
         """Does not list the variable, which has no storage of its own."""

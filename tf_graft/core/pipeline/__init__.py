@@ -1,1 +1,1 @@
-"""A gradient's way into the variables, stage by stage; `engine` calls the others."""
+"""The stages through which a gradient reaches the variables; `engine` calls the others."""

@@ -1,7 +1,7 @@
 """Gradient accumulation: the sum over several micro-steps, dense or row by row.
 
-A row-sparse gradient is added to its rows of the accumulator, and the rows are marked; the update
-then takes the marked rows only.
+A row-sparse gradient is added to its rows of the accumulator, and the rows are marked. The update
+then uses the marked rows only.
 """
 
 from typing import Any
@@ -29,7 +29,7 @@ def add(gradient: Any, parameter: Parameter) -> None:
 
 
 def take(gradient: Any, parameter: Parameter) -> Any:
-    """The sum over the micro-steps, in the form of `gradient`; empties the accumulator."""
+    """Returns the sum over the micro-steps, in the form of `gradient`; empties the accumulator."""
     accumulator = replicas.local(parameter.state["gradient_accumulator"])
     marks = replicas.local(parameter.state["accumulated_rows"])
     gradient = rows.marked(gradient, marks)

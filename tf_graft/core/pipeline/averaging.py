@@ -1,11 +1,11 @@
-"""Exponential moving averages of the weights, at a cost that follows the touched rows.
+"""Exponential moving averages of the weights, at the cost of the touched rows.
 
     a_t = m a_{t-1} + (1 - m) w_t,    m = 0 at the first step
 
 A row that no gradient touches has constant weights, so its average after k idle steps is
-`w + m^k (a - w)`. Each row remembers the step its average was brought up to; the idle steps are
-made up for when the row is touched next, and for all rows before the averages are read. What has
-never been averaged has its weights as its average.
+`w + m^k (a - w)`. Each row remembers the last step of its average. The idle steps are added when
+the row is touched next, and for all rows before the averages are read. The average of weights that
+were never averaged is the weights themselves.
 """
 
 from collections.abc import Sequence
@@ -27,21 +27,21 @@ SLOTS = {
 def catch_up(
     parameters: Sequence[Parameter], parts: Sequence[Part], step: tf.Tensor, momentum: float
 ) -> None:
-    """Makes up for idle steps: the touched averages become those of step number `step`."""
+    """Adds the idle steps: the touched averages become those of step number `step`."""
     whole = []
     for parameter, part in zip(parameters, parts, strict=True):
         if isinstance(part, Rows):
             _catch_up(parameter, part, step, momentum)
         else:
             whole.append(parameter)
-    if whole:  # idle only after row-sparse steps, or steps without a gradient
+    if whole:  # these are idle only after row-sparse steps, or steps without a gradient
         oldest = [tf.reduce_min(replicas.local(p.state["average_step"])) for p in whole]
 
         def catch_up_all() -> None:
             for parameter in whole:
                 _catch_up(parameter, Whole(), step, momentum)
 
-        # before the first update there is nothing to make up for, but no average either
+        # before the first update there are no idle steps, but no average either
         behind = tf.reduce_min(tf.stack(oldest)) < tf.maximum(step, 1)
         tf.cond(behind, catch_up_all, lambda: None)
 
@@ -60,7 +60,7 @@ def update(
         parts: the touched part of each.
         step: the number of the update.
         momentum: how much of an average is kept.
-        in_place: whether in-place kernels can update the averages; bit for bit the same.
+        in_place: whether in-place kernels can update the averages; the result is bit-identical.
     """
     for parameter, part in zip(parameters, parts, strict=True):
         average = replicas.local(parameter.state["average"])

@@ -18,10 +18,10 @@ def clipped(
     clipnorm: float | None,
     global_clipnorm: float | None,
 ) -> Update:
-    """Clips an update's gradients in at most one way; to a global norm, when they are used.
+    """Clips an update's gradients in at most one way; to a global norm only when they are used.
 
     Args:
-        update: with gradients that are dense or row-sparse, each row once.
+        update: the update; its gradients are dense, or row-sparse with each row once.
         clipvalue: the largest magnitude of an entry.
         clipnorm: the largest L2 norm of a gradient.
         global_clipnorm: the largest L2 norm of all gradients together.
@@ -45,14 +45,14 @@ def clipped(
 def clip_by_global_norm(
     gradients: Sequence[Any], clip_norm: float
 ) -> tuple[list[Any], tf.Tensor | None]:
-    """Gradients whose L2 norm over all entries together is at most `clip_norm`, and their norm.
+    """Clips gradients to an L2 norm over all entries together, and returns them and their norm.
 
     ```
     g <- g * clip_norm * min(1 / norm, 1 / clip_norm)
     ```
 
-    It is computed in float32 at least and returned in the dtype of each gradient. From
-    OpenSeq2Seq's: repeated rows are summed first, scalars stay scalars, None stays None. Where the
+    Computation is in float32 at least; results have the dtype of each gradient. Differences from
+    OpenSeq2Seq's: repeated rows are summed first, scalars stay scalars, None stays None. If the
     norm is infinite or NaN, every entry becomes NaN, as in TensorFlow.
 
     Args:
@@ -60,13 +60,13 @@ def clip_by_global_norm(
         clip_norm: the largest norm, above 0.
 
     Returns:
-        The gradients, row-sparse ones with each row once, and their norm before, a float32
-        scalar (float64 where a gradient is); None where there is no gradient.
+        The clipped gradients, row-sparse ones with each row once and None for None, and their norm
+        before clipping, a float32 scalar (float64 if a gradient is).
 
     Raises:
         TypeError: `gradients` is no list; a gradient is not floating point; `clip_norm` is no
             number.
-        ValueError: `clip_norm` is not above 0; compiled by XLA, a row-sparse gradient without a
+        ValueError: `clip_norm` is not above 0; XLA compiles a row-sparse gradient without a
             constant `dense_shape`.
 
     Example:
@@ -75,7 +75,7 @@ def clip_by_global_norm(
         ([1.5, 2.0], None, 5.0)
     """
     largest = checks.number("clip_by_global_norm", "clip_norm", clip_norm, 0, open_low=True)
-    assert largest is not None  # for the type checker: not optional here
+    assert largest is not None  # for the type checker: the argument is not optional here
     given = _listed(gradients)
     dtypes = [None if g is None else numerics.values(g).dtype for g in given]
     precise = [
@@ -94,10 +94,10 @@ def clip_by_global_norm(
 
 
 def _listed(gradients: Any) -> list[Any]:
-    """The gradients as tensors.
+    """Returns the gradients as tensors.
 
     Raises:
-        TypeError: no list, or a gradient that is not floating point.
+        TypeError: the argument is no list, or a gradient is not floating point.
     """
     given = checks.listed(
         "clip_by_global_norm(gradients={}): gradients must be a list of gradients; put a single "
@@ -115,7 +115,7 @@ def _once(gradient: Any, count: int) -> Any:
 
 
 def _rows_of(gradient: Any) -> int:
-    """How many rows the variable of a row-sparse gradient has: needed in XLA only."""
+    """Returns the number of rows of a row-sparse gradient's variable; needed in XLA only."""
     if not isinstance(gradient, tf.IndexedSlices) or not keras_contract.in_xla():
         return 0
     shape = gradient.dense_shape
@@ -129,6 +129,6 @@ def _rows_of(gradient: Any) -> int:
 
 
 def _excess(norm: tf.Tensor, largest: float) -> tf.Tensor:
-    """How many times too long a gradient is: 1 where it is not, NaN where that cannot be said."""
+    """Returns the factor by which a gradient is too long: 1 if it is not, NaN if it is unknown."""
     excess = tf.maximum(numerics.quotient(norm, largest), 1)
     return tf.where(tf.math.is_finite(norm), excess, math.nan)

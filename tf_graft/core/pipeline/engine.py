@@ -1,4 +1,4 @@
-"""A gradient's way into the variables: to be read from top to bottom."""
+"""The pipeline from gradients to variables; read it from top to bottom."""
 
 import contextlib
 import itertools
@@ -34,8 +34,8 @@ class Engine:
         algorithm: proposes the steps.
         options: the common arguments.
         state: the variables.
-        scaling: what the loss was multiplied by.
-        exchange: what replicas tell each other.
+        scaling: scales the loss, and knows the scale of its gradients.
+        exchange: communicates between replicas.
         watcher: a callback that receives each update's gradients.
     """
 
@@ -54,12 +54,12 @@ class Engine:
         """Aggregates, coalesces and judges gradients; the rest of the pipeline follows.
 
         Each gradient is divided by the loss scale only where it is read next, while it is in the
-        processor's caches, and not in a pass of its own.
+        processor's caches; this saves a separate pass.
 
         Args:
-            gradients: as this replica was given them, times the loss scale.
-            parameters: the variables that they are for.
-            summed: whether they are summed over the replicas already.
+            gradients: the gradients given to this replica, times the loss scale.
+            parameters: the variables of the gradients.
+            summed: whether the gradients are already summed over the replicas.
             method: the method that was called, for messages.
         """
         options, where = self.options, f"{self.owner}.{method}"
@@ -79,7 +79,7 @@ class Engine:
     def _coalesced(
         self, gradients: list[Any], parameters: list[Parameter]
     ) -> Iterator[list[Gradient]]:
-        """Gradients with each row once, dense where they are to act so, laid out as the slots.
+        """Returns gradients with each row once, dense if they must act so, laid out as the slots.
 
         Later operations run only after every row index is checked.
         """
@@ -101,10 +101,10 @@ class Engine:
                 self.state.release(parameter)
 
     def _accumulate(self, update: Update) -> None:
-        """Adds gradients up, and makes an update of the sums at the last micro-step.
+        """Accumulates gradients, and makes an update of the sums at the last micro-step.
 
         Without accumulation every call makes an update. The sums are divided by the number of
-        steps later, where they are read.
+        micro-steps later, where they are read.
         """
         steps = self.options.gradient_accumulation_steps
         if not steps:
@@ -128,13 +128,13 @@ class Engine:
         self.state.either(last, decide, nothing)
 
     def _unspoiled(self) -> tf.Tensor:
-        """Whether every micro-step since the last update could be added; forgets the others."""
+        """Returns whether every micro-step since the last update was added; resets the count."""
         result = tf.equal(self.state.count("spoiled_micro_steps"), 0)
         write.put(self.state.counters["spoiled_micro_steps"], tf.constant(0, tf.int64))
         return result
 
     def _decide(self, update: Update) -> None:
-        """Applies or skips an update, and tells the watcher, the loss scale and the exchange."""
+        """Applies or skips an update, and informs the watcher, the loss scale and the exchange."""
         if self.watcher is not None:
             self.watcher(update.unscaled(), update.parameters)
         self.scaling.judged(update)
@@ -169,7 +169,7 @@ class Engine:
     def update_alone(
         self, gradients: list[Any], parameters: list[Parameter], rates: Mapping[str, Scalar]
     ) -> None:
-        """Writes steps at given rates, with nothing before it and nothing after it."""
+        """Writes steps at given rates, without any other stage of the pipeline."""
         gradients = in_precision(gradients, parameters)
         with self._coalesced(gradients, parameters) as ready:
             self._write(Update(ready, parameters, None, rates))
@@ -182,26 +182,26 @@ class Engine:
             self.state.either(due, lambda: self.overwrite(everything, step), nothing)
 
     def overwrite(self, parameters: list[Parameter], step: tf.Tensor | None = None) -> None:
-        """Gives variables their averages as of an update: the last one when None."""
+        """Assigns variables their averages as of an update; None for the last one."""
         self.synchronize(parameters, step)
         for parameter in parameters:
             average = replicas.local(parameter.state["average"])
             parameter.replace(tf.convert_to_tensor(average))
 
     def synchronize(self, parameters: list[Parameter], step: tf.Tensor | None = None) -> None:
-        """Brings the averages of variables up to an update: the last one when None."""
+        """Brings the averages of variables up to an update; None for the last one."""
         step = self.state.updates() if step is None else step
         whole: list[Part] = [Whole()] * len(parameters)
         averaging.catch_up(parameters, whole, step, self.options.ema_momentum)
 
 
 def in_precision(gradients: list[Any], parameters: list[Parameter]) -> list[Any]:
-    """The gradients in the precision of the update, before anything is summed in a lower one."""
+    """Returns gradients in the precision of the update, so that no sum has a lower one."""
     return [numerics.cast(g, p.dtype) for g, p in zip(gradients, parameters, strict=True)]
 
 
 def _averaged_part(gradient: Gradient, parameter: Parameter) -> Part:
-    """A masked gradient's average is taken of the whole variable: a mask would save nothing."""
+    """Returns the part to average; the whole for a masked gradient, as a mask saves nothing."""
     if isinstance(gradient, MaskedGradient):
         return Whole()
     return write.part_of(gradient, parameter.rows)

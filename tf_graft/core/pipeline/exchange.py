@@ -9,22 +9,22 @@ from tf_graft.core.types import Gradient
 
 
 class Exchange:
-    """Gradients are summed over the replicas, so that all of them make the same update.
+    """Sums gradients over the replicas, so that all replicas make the same update.
 
-    Every method is called in each replica's context, on all replicas alike.
+    Every method is called in each replica's context, on all replicas.
     """
 
     def begin(self) -> None:
-        """Called first, before the gradients are looked at."""
+        """Called first, before any gradient is read."""
 
     def aggregate(
         self, gradients: Sequence[Gradient], parameters: Sequence[Parameter]
     ) -> list[Gradient]:
-        """The gradients to act on, from those that this replica was given."""
+        """Returns the gradients to use, from those that this replica was given."""
         return replicas.summed(gradients, [p.rows for p in parameters])
 
     def received(self, update: Update) -> None:
         """Called with each update once it is judged, before accumulation and clipping."""
 
     def meet(self, update: Update) -> None:
-        """Called after each update, and after each that was skipped."""
+        """Called after each update, whether it was applied or skipped."""

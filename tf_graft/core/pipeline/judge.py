@@ -1,4 +1,4 @@
-"""Decides whether an update can be made: gradients and learning rates are judged here alone."""
+"""Decides whether an update can be made; no other module judges gradients and learning rates."""
 
 import math
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from tf_graft.core.tensors import numerics
 
 
 def judged(update: Update, options: Options, where: str) -> tuple[Update, list[tf.Operation]]:
-    """The update with its verdict, which may have it skipped; or assertions, which may raise.
+    """Returns the update with a verdict, by which it may be skipped, or assertions that may raise.
 
     Args:
-        update: as received.
-        options: say what becomes of it, and how its gradients will be clipped.
+        update: the update as received.
+        options: say whether to skip, raise or apply, and how gradients will be clipped.
         where: class and method, for the message of an assertion.
     """
     if applies(options.nonfinite):
@@ -45,7 +45,7 @@ def judged(update: Update, options: Options, where: str) -> tuple[Update, list[t
 
 
 def _assertions(messages: dict[str, tf.Tensor]) -> list[tf.Operation]:
-    """What raises a message unless its condition holds; eagerly it is raised at once."""
+    """Returns operations that raise a message unless its condition holds; eagerly, raises it."""
     if not tf.executing_eagerly():
         return [tf.debugging.Assert(holds, [message]) for message, holds in messages.items()]
     for message, holds in messages.items():
@@ -55,12 +55,12 @@ def _assertions(messages: dict[str, tf.Tensor]) -> list[tf.Operation]:
 
 
 def skips(nonfinite: str) -> bool:
-    """Whether an update that cannot be made is skipped."""
+    """Returns whether an update that cannot be made is skipped."""
     return nonfinite == "skip"
 
 
 def applies(nonfinite: str) -> bool:
-    """Whether such an update is made all the same, so that state may be not finite."""
+    """Returns whether such an update is applied, so that state may contain infinities and NaN."""
     return nonfinite == "apply"
 
 
@@ -70,18 +70,18 @@ def in_range(
     clipped: bool = False,
     square: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """Whether gradients can be applied, a boolean scalar: their sum of squares is in range.
+    """Returns whether gradients can be applied, a boolean scalar: their sum of squares is in range.
 
     The check costs one pass over the gradients. The sum of the squares of all entries, each divided
-    by `divisor`, must be at most `_largest_square`; an infinite or NaN entry makes the sum infinite
-    or NaN, which is not. Gradients that will be clipped need only be finite, so if their sum
-    overflows, every entry is checked by itself.
+    by `divisor`, must be at most `_largest_square`. An infinite or NaN entry makes the sum infinite
+    or NaN, which is out of range. Gradients that will be clipped only need to be finite, so if
+    their sum overflows, every entry is checked by itself.
 
     Args:
         tensors: the values of the gradients.
-        divisor: the loss scale, by which they are still to be divided; None for none.
+        divisor: the loss scale, by which the gradients will be divided; None for none.
         clipped: whether the gradients will be clipped.
-        square: the sum of squares, if it is known already; it saves the pass.
+        square: the sum of squares, if it is already known; this saves the pass.
     """
     if square is not None:
         fits = tf.math.is_finite(square)
@@ -100,7 +100,7 @@ def in_range(
 
 
 def _share(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """The sum of squares as a share of the largest allowed, a float32 scalar."""
+    """Returns the sum of squares as a share of the largest allowed, a float32 scalar."""
     shares = []
     for dtype in dict.fromkeys(x.dtype for x in tensors):
         total = _squares([x for x in tensors if x.dtype == dtype])
@@ -109,22 +109,23 @@ def _share(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def _squares(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """The sum of squares of tensors of one dtype, a scalar."""
+    """Returns the sum of squares of tensors of one dtype, a scalar."""
     if keras_contract.in_xla():
         return tf.add_n([numerics.lane_squares(x) for x in tensors])
     return numerics.square(tensors)
 
 
 def _largest_square(dtype: tf.DType) -> float:
-    """2^102 in float32, 2^969 in float64: what can be added up forever without an overflow.
+    """Returns 2^102 in float32, 2^969 in float64: sums of such numbers never overflow.
 
-    A sum that is 2^(digits + 1) times what is added to it no longer grows, and that is finite.
+    A sum stops growing when it is 2^(digits + 1) times the number that is added, and that multiple
+    is finite.
     """
     info = np.finfo(dtype.as_numpy_dtype)
     return 2.0 ** (int(info.maxexp) - int(info.nmant) - 3)
 
 
-# Clipped to this or less, entry by entry or as norms, 2^30 entries together stay in range.
+# 2^30 entries that are clipped to this or less, each or by their norm, together stay in range.
 LARGEST_CLIP = 2.0**36
 
 

@@ -16,10 +16,10 @@ from tf_graft.core.types import Gradient, Key, VariableLike
 
 
 def variables(owner: str, given: object) -> list[VariableLike]:
-    """The given variables as a list.
+    """Returns the given variables as a list.
 
     Raises:
-        TypeError: not a list of variables.
+        TypeError: the argument is not a list of variables.
     """
     result = checks.listed(f"{owner}: the variables are {{}}; they must be in a list.", given)
     for position, variable in enumerate(result):
@@ -32,10 +32,10 @@ def variables(owner: str, given: object) -> list[VariableLike]:
 
 
 def gradients_and_variables(owner: str, given: object) -> tuple[list[object], list[object]]:
-    """The gradients and the variables of a list of pairs.
+    """Returns the gradients and the variables of a list of pairs.
 
     Raises:
-        TypeError: not a list of pairs.
+        TypeError: the argument is not a list of pairs.
     """
     refusal = f"{owner}: a list of pairs of gradient and variable is wanted, not {{}}."
     pairs = checks.listed(refusal, given)
@@ -49,8 +49,9 @@ def refuse_untrainable(owner: str, variables: Sequence[VariableLike], keys: Sequ
     """Refuses variables for which no optimizer can be built.
 
     Raises:
-        TypeError: one that is not floating point.
-        ValueError: one given twice, of unknown shape, or to be overwritten with its gradient.
+        TypeError: a variable is not floating point.
+        ValueError: a variable is given twice, has an unknown shape, or would be overwritten with
+            its gradient.
     """
     named = list(zip(paths(variables), variables, strict=True))
     for path, variable in named:
@@ -76,10 +77,10 @@ def refuse_untrainable(owner: str, variables: Sequence[VariableLike], keys: Sequ
 def parameters_for(
     owner: str, known: Parameters, keys: Sequence[Key], variables: Sequence[VariableLike]
 ) -> list[Parameter]:
-    """The parameter of each variable, by its key.
+    """Returns the parameter of each variable, by its key.
 
     Raises:
-        ValueError: a variable that is unknown or given twice.
+        ValueError: a variable is unknown or given twice.
     """
     found: dict[Key, Parameter] = {}
     for variable, key in zip(variables, keys, strict=True):
@@ -93,7 +94,7 @@ def parameters_for(
 
 
 def _unknown(owner: str, path: str, known: Parameters) -> ValueError:
-    """The error for a variable that is not one of an optimizer's."""
+    """Returns the error for a variable that is not one of an optimizer's."""
     if any(path == parameter.path for parameter in known):
         return ValueError(
             f"{owner}: the optimizer was built for other variables of the same names: '{path}' is "
@@ -108,11 +109,11 @@ def _unknown(owner: str, path: str, known: Parameters) -> ValueError:
 def pairs(
     owner: str, gradients: Sequence[object], parameters: Sequence[Parameter]
 ) -> tuple[list[Gradient], list[Parameter]]:
-    """The gradients that are not None, as floating point tensors, with their parameters.
+    """Returns the gradients that are not None, as floating point tensors, with their parameters.
 
     Raises:
-        TypeError: a gradient that is not floating point, or that is an ordinary tensor for a
-            variable on a mesh; row indices that are not integers.
+        TypeError: a gradient is not floating point, or is an ordinary tensor for a variable on a
+            mesh; row indices are not integers.
         ValueError: gradients and variables differ in number or shape, or all gradients are None.
     """
     if len(gradients) != len(parameters):
@@ -155,14 +156,14 @@ def _checked(owner: str, given: object, parameter: Parameter) -> Gradient:
 
 
 def as_gradient(what: str, given: object) -> tf.Tensor | tf.IndexedSlices:
-    """A gradient as a floating point tensor, or `tf.IndexedSlices` of one with integer indices.
+    """Returns a gradient as a floating point tensor or `tf.IndexedSlices` with integer indices.
 
     Raises:
-        TypeError: it is neither; the message begins with `what`.
+        TypeError: the gradient is neither; the message begins with `what`.
         ValueError: not every row has one index.
     """
     try:
-        gradient = numerics.tensors(given)  # without a shape check: the variable's shape counts
+        gradient = numerics.tensors(given)  # no shape check here: the variable's shape counts
     except (TypeError, ValueError):
         raise TypeError(
             f"{what} is {shown(given)}; it must be a tensor, a tf.IndexedSlices or None."
@@ -181,10 +182,10 @@ def as_gradient(what: str, given: object) -> tf.Tensor | tf.IndexedSlices:
 
 
 def as_loss(owner: str, given: object) -> tf.Tensor:
-    """The loss that a function returned, as a tensor.
+    """Returns the loss that a function returned, as a tensor.
 
     Raises:
-        TypeError: it is not a floating point tensor.
+        TypeError: the loss is not a floating point tensor.
     """
     try:
         loss = tf.convert_to_tensor(given)

@@ -10,32 +10,32 @@ from tf_graft.core.types import Gradient, Scalar
 
 
 class Scaling:
-    """A fixed factor.
+    """A fixed loss scale.
 
     Args:
-        factor: what the loss is multiplied by; None for nothing.
+        factor: the factor on the loss; None for none.
     """
 
     def __init__(self, factor: float | None = None):
         self.factor = factor
 
     def scale(self) -> Scalar | None:
-        """What `scale_loss` multiplies by; None for nothing."""
+        """Returns the factor of `scale_loss`; None for none."""
         return self.factor
 
     def scaled(self, loss: tf.Tensor) -> tf.Tensor:
-        """The loss times the scale."""
+        """Returns the loss times the scale."""
         return loss if self.factor is None else loss * self.factor
 
     def divisor(self) -> Scalar | None:
-        """What gradients are divided by; None for nothing."""
+        """Returns the divisor of gradients; None for none."""
         return self.scale()
 
     def penalized(
         self, gradients: list[Gradient], parameters: Sequence[Parameter], scale: Scalar | None
     ) -> list[Gradient]:
-        """The gradients, times `scale`, with those of penalties that the loss leaves out."""
+        """Returns gradients, times `scale`, plus those of penalties that the loss leaves out."""
         return gradients
 
     def judged(self, update: Update) -> None:
-        """Called with each update before it is applied or skipped; `finite` says which."""
+        """Called with each update before it is applied or skipped; its `finite` says which."""

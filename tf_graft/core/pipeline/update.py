@@ -13,12 +13,12 @@ class Update(NamedTuple):
     """Gradients on their way to the variables.
 
     Args:
-        gradients: times `scale`; each row once.
-        parameters: the variables that they are for.
-        scale: what the gradients are still to be divided by; None for nothing.
+        gradients: the gradients, times `scale`, with each row once.
+        parameters: the variables of the gradients.
+        scale: the divisor that gradients still need; None for none.
         rates: the learning rates by role.
-        finite: whether it can be applied; None where that is not judged.
-        square: the sum of the squares of its gradients, where that was needed; otherwise None.
+        finite: whether the update can be applied; None if that is not judged.
+        square: the sum of the squares of the gradients if it was needed; otherwise None.
     """
 
     gradients: list[Gradient]
@@ -29,10 +29,10 @@ class Update(NamedTuple):
     square: tf.Tensor | None = None
 
     def increment(self) -> tf.Tensor:
-        """By how much the update moves a counter: 1 if it is applied, 0 if it is skipped, int64."""
+        """Returns the update's increment of a counter, int64: 1 if it is applied, 0 if skipped."""
         one = tf.constant(1, tf.int64)
         return one if self.finite is None else tf.cast(self.finite, tf.int64)
 
     def unscaled(self) -> list[Gradient]:
-        """The gradients, divided by the scale."""
+        """Returns the gradients, divided by the scale."""
         return [numerics.divided(gradient, self.scale) for gradient in self.gradients]

@@ -1,4 +1,4 @@
-"""Steps into variables: proposed by an algorithm, written where each variable lives."""
+"""Writes the steps that an algorithm proposes into the variables, where each variable is."""
 
 import contextlib
 import itertools
@@ -20,34 +20,34 @@ from tf_graft.core.state.write import Part, Rows, Whole
 from tf_graft.core.tensors import memo, numerics
 from tf_graft.core.types import Gradient, Rates, Slots
 
-# Variables of so many entries are updated one after the other, so that few steps are in memory.
+# Variables of at least so many entries are updated in turn, so that few steps are in memory.
 LARGE = 2**20
 
 
 class Turns:
-    """Large variables in turn: what is made for one is in caches, and gone before the next."""
+    """Updates large variables in turn: tensors of one are in caches, and freed before the next."""
 
     def __init__(self) -> None:
         self._before: list[Any] = []
-        self.large = False  # whether the present turn is of a large one
+        self.large = False  # whether the current turn is that of a large variable
 
     def of(self, parameter: Parameter) -> contextlib.AbstractContextManager[Any]:
-        """In its context operations wait for the end of the turn before."""
+        """A context in which operations wait for the end of the previous turn."""
         self.large = math.prod(parameter.variable.shape) >= LARGE
         return tf.control_dependencies(self._before if self.large else [])
 
     def ends_with(self, last: Any) -> None:
-        """Says what the turn ends with; None eagerly, where one comes after the other anyway."""
+        """Sets the operation that ends the turn; None eagerly, where operations run in order."""
         if self.large and last is not None:
             self._before = [last]
 
 
 class Scalars(NamedTuple):
-    """What is the same for all variables of a dtype.
+    """The scalars that are the same for all variables of a dtype.
 
     Args:
-        rates: learning rates by role.
-        t: number of this update, from 1.
+        rates: the learning rates by role.
+        t: the number of this update, from 1.
     """
 
     rates: Rates
@@ -56,11 +56,11 @@ class Scalars(NamedTuple):
 
 @dataclass(frozen=True)
 class Writer:
-    """Writes each variable once: by kernel where there is one, by `step` otherwise.
+    """Writes each variable once: by kernel if there is one, by `step` otherwise.
 
     Args:
         algorithm: proposes the steps.
-        compiles: whether the steps of dense variables are to be compiled by XLA.
+        compiles: whether XLA compiles the steps of dense variables.
         takes_kernels: whether in-place kernels update the variables.
     """
 
@@ -72,9 +72,9 @@ class Writer:
         """Adds the steps of an update to its variables, and applies their constraints.
 
         Args:
-            update: judged and clipped.
-            t: its number, from 1.
-            shared: the slots that are not of one variable, by role.
+            update: the update, judged and clipped.
+            t: the update's number, from 1.
+            shared: the slots that do not belong to one variable, by role.
         """
         scalars = {
             dtype: Scalars(
@@ -99,7 +99,7 @@ class Writer:
         return new
 
     def _write_by_kernels(self, update: Update, scalars: Mapping[tf.DType, Scalars]) -> Update:
-        """Updates variables in place; returns what is left of the update."""
+        """Updates variables in place; returns the rest of the update."""
         both = list(zip(update.gradients, update.parameters, strict=True))
         found = [self._kernel_of(g, p, scalars[p.dtype].rates) for g, p in both]
         parameters.reconcile([p for p, by in zip(update.parameters, found, strict=True) if by])
@@ -115,7 +115,7 @@ class Writer:
         return update._replace(gradients=[g for g, _ in left], parameters=[p for _, p in left])
 
     def _kernel_of(self, gradient: Gradient, parameter: Parameter, rates: Rates) -> Delegate | None:
-        """Whose kernel updates the variable in place; None where `step` does."""
+        """Returns the owner of the kernel that updates the variable; None if `step` does."""
         if numerics.row_sparse(gradient):
             return None
         found = Delegate(self.algorithm, parameter, rates)
@@ -130,7 +130,7 @@ class Writer:
         return found if serves and not (decays and algorithm.kernel_reads) else None
 
     def _kernels_serve(self, inexact: bool) -> bool:
-        """Not where they would not be exact on a master, nor where `step` is to be compiled."""
+        """Returns False if kernels were inexact on a master, or if `step` is to be compiled."""
         return self.takes_kernels and not (self.compiles or inexact)
 
     def _write_steps(
@@ -139,7 +139,7 @@ class Writer:
         scalars: Mapping[tf.DType, Scalars],
         shared: Slots,
     ) -> None:
-        """Writes what the algorithm proposes: one variable after the other, if they are large."""
+        """Writes the steps that the algorithm proposes; large variables one after the other."""
         both = list(zip(update.gradients, update.parameters, strict=True))
         parts = [write.part_of(g, p.rows) for g, p in both]
         proposed = self._proposed(
@@ -160,7 +160,7 @@ class Writer:
     def _point(
         self, gradient: Gradient, parameter: Parameter, part: Part, scalars: Scalars, shared: Slots
     ) -> Point:
-        """What the algorithm is shown of a variable, or of its touched rows."""
+        """Returns the data of a variable, or of its touched rows, for the algorithm."""
         slots = {role: replicas.local(slot) for role, slot in parameter.slots.items()}
         in_place = isinstance(part, Whole) and self._kernels_serve(parameter.has_master)
         if not in_place:
@@ -170,10 +170,10 @@ class Writer:
         return Point(parameter.path, g, w, s, rates, scalars.t, in_place, part.touched)
 
     def _proposed(self, points: Iterable[Point], compiled: bool) -> Iterator[tuple[Point, Step]]:
-        """Each point with the step from there.
+        """Yields each point with the step from there.
 
-        Both are computed when they are asked for, so that what one large variable needs is freed
-        before the next; but all at once where XLA compiles the steps.
+        Both are computed when they are requested, so that the memory of one large variable is freed
+        before the next. If XLA compiles the steps, all are computed at once.
         """
         points, given = itertools.tee(points)
         if compiled:

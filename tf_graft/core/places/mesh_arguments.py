@@ -1,4 +1,4 @@
-"""Meshes and layouts as they are given: TensorFlow's own, or those of `keras.distribution`."""
+"""Meshes and layouts as arguments: TensorFlow's own, or those of `keras.distribution`."""
 
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -15,7 +15,7 @@ LayoutLike: TypeAlias = dtensor.Layout | keras.distribution.TensorLayout
 
 
 def as_mesh(owner: str, mesh: MeshLike) -> dtensor.Mesh:
-    """Returns a mesh of TensorFlow, made of Keras' if it is one; equal ones make equal meshes.
+    """Returns a mesh of TensorFlow, converted if it is Keras'; equal ones give equal meshes.
 
     Args:
         owner: the function or class that was given the mesh.
@@ -23,7 +23,7 @@ def as_mesh(owner: str, mesh: MeshLike) -> dtensor.Mesh:
             several processes, the devices of each in turn.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: `mesh` is neither.
         ValueError: a device does not exist or is given twice.
     """
     checks.instance(owner, "mesh", mesh, dtensor.Mesh, keras.distribution.DeviceMesh)
@@ -40,10 +40,10 @@ def as_mesh(owner: str, mesh: MeshLike) -> dtensor.Mesh:
 
 
 def as_layout(owner: str, layout: LayoutLike) -> dtensor.Layout:
-    """Returns a layout of TensorFlow, made of Keras' if it is one.
+    """Returns a layout of TensorFlow, converted if it is Keras'.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: `layout` is neither.
         ValueError: a `TensorLayout` has no mesh, or names a dimension twice.
     """
     checks.instance(owner, "layout", layout, dtensor.Layout, keras.distribution.TensorLayout)

@@ -1,7 +1,7 @@
 """Finds the processes that a mesh spans, which DTensor calls clients.
 
-TensorFlow reads from the environment which processes there are: `DTENSOR_JOBS` lists their
-addresses, `DTENSOR_CLIENT_ID` says which of them this is.
+TensorFlow reads the processes from the environment: `DTENSOR_JOBS` lists their addresses, and
+`DTENSOR_CLIENT_ID` says which of them this process is.
 """
 
 import json
@@ -14,12 +14,12 @@ JOB = "worker"
 
 
 def find() -> int:
-    """Returns the number of processes, those of `DTENSOR_JOBS` or else the workers of `TF_CONFIG`.
+    """Returns the number of processes in `DTENSOR_JOBS`, or else of workers in `TF_CONFIG`.
 
     Call it before TensorFlow makes its first tensor.
 
     Raises:
-        ValueError: the environment does not say which of them this is; `TF_CONFIG` is not JSON of
+        ValueError: the environment does not say which process this is; `TF_CONFIG` is not JSON of
             'cluster' and 'task', or this process is no worker in it.
     """
     if os.environ.get(JOBS) and NUMBER not in os.environ:

@@ -16,15 +16,15 @@ from tf_graft.core.types import TensorLike
 class MeshStorage(keras_contract.SavedAsTwin):
     """A `DVariable` that can be read and assigned as a whole, as Keras does.
 
-    A function that uses it must use no variable off the mesh, which TensorFlow would update once
-    per device and out of order.
+    A function that uses it must not use a variable off the mesh, because TensorFlow would update
+    that variable once per device and out of order.
 
     Args:
         value: its first value, on a mesh or not.
         layout: its layout.
         name: its name.
         trainable: whether gradients are taken of it.
-        slot_layout: the layout of an optimizer's slots for it, if that is another one.
+        slot_layout: the layout of an optimizer's slots for it, if different.
     """
 
     def __init__(
@@ -41,18 +41,18 @@ class MeshStorage(keras_contract.SavedAsTwin):
 
     @property
     def handle(self) -> tf.Tensor:
-        """Every operation on the variable takes it: from then on the function is checked."""
+        """The handle, which every operation on the variable reads: this starts the check."""
         keras_contract.check_captured(functools.partial(_check, self.name.partition(":")[0]))
         return super().handle
 
     def twin(self) -> dtensor.DVariable:
-        """The same variable, as a checkpoint uses it."""
+        """Returns the same variable in the form that a checkpoint uses."""
         twin = object.__new__(_InCheckpoint)
         twin.__dict__.update(self.__dict__)
         return twin
 
     def numpy(self) -> np.ndarray:
-        """The whole value."""
+        """Returns the whole value."""
         return from_mesh(self.read_value()).numpy()
 
     def assign(self, value: TensorLike, *args: Any, **kwargs: Any) -> tf.Variable:
@@ -77,13 +77,13 @@ class MeshStorage(keras_contract.SavedAsTwin):
 class _InCheckpoint(dtensor.DVariable):
     """A variable on a mesh in TensorFlow's functions that save and restore a checkpoint.
 
-    They read each variable once, or assign it what the file holds, so variables off the mesh may be
-    there: the result is the same on every device.
+    These functions only read each variable once, or assign it its value from the file. They may
+    therefore use variables off the mesh: the result is the same on every device.
     """
 
     @property
     def handle(self) -> tf.Tensor:
-        """Every operation on the variable takes it: from then on the function is checked."""
+        """The handle, which every operation on the variable reads: this starts the check."""
         mine = self.name.partition(":")[0]
         keras_contract.check_captured(functools.partial(_check_in_checkpoint, mine))
         return super().handle
@@ -96,9 +96,9 @@ def filled(
     dtype: str,
     name: str,
 ) -> MeshStorage:
-    """Storage with that layout, filled by a function of shape and dtype.
+    """Returns storage with a layout, filled by a function of shape and dtype.
 
-    If the function returns a scalar, every entry is that; no tensor of the whole shape is made.
+    If the function returns a scalar, it fills every entry; no tensor of the whole shape is made.
     """
     start = initializer(shape, dtype=dtype)
     if start.shape.rank == 0:
@@ -121,10 +121,10 @@ def _check(mine: str, tensor: tf.Tensor, name: str | None) -> None:
 
 
 def _check_in_checkpoint(mine: str, tensor: tf.Tensor, _: str | None) -> None:
-    """Refuses a tensor off the mesh that is neither a variable nor a scalar, beside `mine`."""
+    """Refuses a tensor off the mesh that is neither a variable nor a scalar, next to `mine`."""
     alike = keras_contract.is_variable(tensor) or (tensor.dtype != tf.resource and not tensor.ndim)
     if not alike and "CUSTOM" not in tensor.device:
-        raise RuntimeError(  # in place of a ValueError TensorFlow would raise one of its own
+        raise RuntimeError(  # TensorFlow would replace a ValueError by an error of its own
             f"{mine} is on a mesh, and a checkpoint of it cannot also hold a table or an iterator, "
             "which DTensor does not restore: save that in a tf.train.Checkpoint of its own."
         )

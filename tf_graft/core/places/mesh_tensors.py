@@ -22,7 +22,7 @@ def to_mesh(value: TensorLike, layout: LayoutLike) -> tf.Tensor:
         A DTensor of the value's shape.
 
     Raises:
-        ValueError: another rank, or a dimension that cannot be divided evenly.
+        ValueError: the value has another rank, or a dimension cannot be divided evenly.
     """
     layout, array = as_layout("to_mesh", layout), np.asarray(value)
     specs, mesh = layout.sharding_specs, layout.mesh
@@ -40,11 +40,11 @@ def to_mesh(value: TensorLike, layout: LayoutLike) -> tf.Tensor:
 
 
 def packed(layout: dtensor.Layout, shard: Callable[[dict[str, int]], np.ndarray]) -> tf.Tensor:
-    """Makes a DTensor of the shards of this client's devices.
+    """Makes a DTensor from the shards of this client's devices.
 
     Args:
-        layout: its layout.
-        shard: returns the shard of a device from its place in the mesh, by dimension.
+        layout: the DTensor's layout.
+        shard: returns the shard of a device for its place in the mesh, by dimension.
     """
     shards, mesh = [], layout.mesh
     for device, place in zip(mesh.local_devices(), mesh.local_device_locations(), strict=True):
@@ -73,7 +73,7 @@ def from_mesh(value: TensorLike | VariableLike) -> tf.Tensor:
 def _shard(
     shape: tuple[int, ...], specs: list[str], mesh: dtensor.Mesh, place: dict[str, int]
 ) -> tuple[slice, ...]:
-    """The slices of a value that belong to the device at a place in the mesh."""
+    """Returns the slices of a value that belong to the device at a place in the mesh."""
     slices = []
     for size, name in zip(shape, specs, strict=True):
         if name == dtensor.UNSHARDED:

@@ -48,18 +48,18 @@ def create_mesh(
     """Arranges devices in a grid with named dimensions.
 
     The devices may be those of several processes, on one machine or several. Each process runs the
-    same program and makes the mesh of all: those that `DTENSOR_JOBS` lists
-    (`"host1:2222,host2:2222"`), `DTENSOR_CLIENT_ID` being the number of this one, or else the
-    workers of `TF_CONFIG`. All have the same number of devices, which follow one another in the
-    mesh in row-major order. Call `keras.utils.set_random_seed` first, so that all start alike.
+    same program and makes the mesh of all processes: those that `DTENSOR_JOBS` lists
+    (`"host1:2222,host2:2222"`; `DTENSOR_CLIENT_ID` is the number of this one), or else the workers
+    of `TF_CONFIG`. All processes have the same number of devices, which follow one another in the
+    mesh in row-major order. Call `keras.utils.set_random_seed` first, so that all start with the
+    same values.
 
-    For GPUs, TPUs and several processes it calls
-    `tf.experimental.dtensor.initialize_accelerator_system`; so it has to come before anything that
-    makes a tensor or a model.
+    For GPUs, TPUs and several processes, call `create_mesh` before you make a tensor or a model: it
+    calls `tf.experimental.dtensor.initialize_accelerator_system`.
 
     Args:
-        dims: sizes by name, in order: `{"batch": 2, "model": 4}`. One size may be -1: it follows
-            from the number of devices.
+        dims: sizes by name, in order: `{"batch": 2, "model": 4}`. One size may be -1: it is
+            computed from the number of devices.
         devices: the names of this process's devices (`["CPU:0", "CPU:1"]`) in row-major order; None
             for all of `device_type`.
         device_type: `"CPU"`, `"GPU"` or `"TPU"`; None for that of `devices`, or else

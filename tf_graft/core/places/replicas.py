@@ -1,8 +1,8 @@
 """The engine under `tf.distribute`: one sum, then plain code on each replica's own copies.
 
-After `summed`, every replica holds the same gradients bit for bit, and so decides alike whatever it
-computes from them. The control flow that follows needs no merge call, which `TPUStrategy` requires
-and `MirroredStrategy` could not do.
+After `summed`, every replica holds the same gradients bit for bit, so all replicas compute the same
+decisions from them. The control flow that follows needs no merge call: `TPUStrategy` requires this,
+and `MirroredStrategy` could not make the call.
 """
 
 import contextlib
@@ -25,29 +25,29 @@ VARIABLES = (tf.Variable, keras.Variable, ShardedVariable)
 
 
 def summed(gradients: Sequence[Gradient], rows_of: Sequence[int]) -> list[Gradient]:
-    """The gradients summed over the replicas; in cross-replica context they are sums already.
+    """Returns gradients summed over the replicas; in cross-replica context they already are sums.
 
     Args:
-        gradients: dense or row-sparse.
-        rows_of: how many rows the variable of each gradient has.
+        gradients: dense or row-sparse gradients.
+        rows_of: the number of rows of each gradient's variable.
     """
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1:
         return list(gradients)
     if isinstance(context.strategy, tpus.KINDS):
         return tpus.summed(gradients, rows_of)
-    # TensorFlow would take one tensor given by all replicas for the sum.
+    # If all replicas gave the same tensor object, TensorFlow would take it for the sum.
     distinct = tf.nest.map_structure(tf.identity, list(gradients), expand_composites=True)
     return list(context.all_reduce(tf.distribute.ReduceOp.SUM, distinct))
 
 
 def count() -> int:
-    """The number of replicas of the current strategy."""
+    """Returns the number of replicas of the current strategy."""
     return tf.distribute.get_strategy().num_replicas_in_sync
 
 
 def local(variable: VariableLike) -> tf.Variable:
-    """The calling replica's copy of a variable, as a plain `tf.Variable`."""
+    """Returns the calling replica's copy of a variable, as a plain `tf.Variable`."""
     raw = storage(variable)
     context = tf.distribute.get_replica_context()
     if context is None or not isinstance(raw, tf.distribute.DistributedValues):
@@ -60,7 +60,7 @@ def local(variable: VariableLike) -> tf.Variable:
 
 
 def copies(variable: VariableLike) -> list[tf.Variable]:
-    """The variables to assign to so that all copies change, from inside a replica too."""
+    """Returns the variables whose assignment changes all copies, even from inside a replica."""
     raw = storage(variable)
     if _in_replica() and isinstance(raw, tf.distribute.DistributedValues):
         return list(tf.distribute.get_strategy().experimental_local_results(raw))
@@ -88,7 +88,7 @@ class Everywhere:
         Args:
             strategy: the strategy.
             method: called with the arguments.
-            *args: tensors, distributed values and what is the same on all replicas.
+            *args: tensors, distributed values and values that are the same on all replicas.
             traced: whether to trace a method that is called eagerly; with `TPUStrategy` it always
                 is. Without tracing, a strategy sends its replicas each operation one by one.
         """
@@ -117,7 +117,7 @@ def _run(strategy: tf.distribute.Strategy, method: Callable[..., None], *args: A
 
 
 def _differs(x: object) -> bool:
-    """Whether an argument may differ between replicas."""
+    """Returns whether an argument may differ between replicas."""
     return tf.is_tensor(x) or isinstance(x, tf.distribute.DistributedValues)
 
 
@@ -130,7 +130,7 @@ def _whole(parts: tuple[tf.Tensor, ...]) -> tf.Tensor | tf.IndexedSlices:
 
 
 def one_at_a_time(lock: Lock) -> contextlib.AbstractContextManager[object]:
-    """The context in which a thread is alone with what the lock is of.
+    """A context that only one thread at a time can enter.
 
     Threads that are replicas of one strategy wait for each other anyway, at each sum.
     """
@@ -138,20 +138,20 @@ def one_at_a_time(lock: Lock) -> contextlib.AbstractContextManager[object]:
 
 
 def outside(strategy: tf.distribute.Strategy) -> bool:
-    """Whether the strategy has several replicas and the caller is in none of them."""
+    """Returns whether the strategy has several replicas and the caller is in none of them."""
     return strategy.num_replicas_in_sync > 1 and not _in_replica()
 
 
 def creating_under(strategy: tf.distribute.Strategy) -> contextlib.AbstractContextManager[object]:
-    """The context in which to create variables under a strategy, in a replica too."""
+    """A context in which to create variables under a strategy, even in a replica."""
     return contextlib.nullcontext() if _in_replica() else strategy.scope()
 
 
 def ahead_of(variables: Iterable[VariableLike]) -> contextlib.AbstractContextManager[object]:
-    """The context in which to create state for variables while a function is traced.
+    """A context in which to create state for variables while a function is traced.
 
-    It is outside the function, unless the function creates the variables too, which then have no
-    value outside. XLA compiles no function that creates variables.
+    The context is outside the function, unless the function also creates the variables, which then
+    have no value outside. XLA cannot compile a function that creates variables.
     """
     traced = not tf.executing_eagerly() and not keras_contract.in_xla()
     made_here = traced and not all(_has_value(v) for v in variables)
@@ -159,14 +159,14 @@ def ahead_of(variables: Iterable[VariableLike]) -> contextlib.AbstractContextMan
 
 
 def beside(variable: VariableLike | None) -> contextlib.AbstractContextManager[object]:
-    """The context that places new variables with another one; anywhere when None."""
+    """A context that places new variables on the device of another one; anywhere for None."""
     if variable is None:
         return contextlib.nullcontext()
     return tf.distribute.get_strategy().extended.colocate_vars_with(storage(variable))
 
 
 def shards(variables: Iterable[VariableLike]) -> list[VariableLike]:
-    """The variables, each partitioned one replaced by its shards.
+    """Returns the variables with each partitioned one replaced by its shards.
 
     A `variable_partitioner` of `ParameterServerStrategy` divides a Keras variable into shards, each
     a `tf.Variable` on a server of its own. Take gradients with respect to the shards, and give the
@@ -179,17 +179,17 @@ def shards(variables: Iterable[VariableLike]) -> list[VariableLike]:
     ```
 
     A shard is a variable of its own, named `dense/kernel/part_0` and so on: `clipnorm`, LARS, LAMB,
-    LARC and AdaGraft (without `use_global_norm=True`) take the norm of the shard. `global_clipnorm`
-    is over all shards, whatever the partitioner does.
+    LARC and AdaGraft (without `use_global_norm=True`) use the norm of the shard. `global_clipnorm`
+    uses the norm over all shards, whatever the partitioner does.
 
     Args:
-        variables: of a model, `keras.Variable` or `tf.Variable`.
+        variables: variables of a model, `keras.Variable` or `tf.Variable`.
 
     Returns:
-        A flat list, with variables that are not divided as they are.
+        A flat list; variables that are not divided stay as they are.
 
     Raises:
-        TypeError: not a list of variables.
+        TypeError: the argument is not a list of variables.
     """
     given = checks.listed("shards: the variables are {}; they must be in a list.", variables)
     for variable in given:
@@ -201,7 +201,7 @@ def refuse_unwritable(owner: str, variables: Sequence[VariableLike]) -> None:
     """Refuses variables that no replica can write: divided into shards, or of all replicas.
 
     Raises:
-        ValueError: names one, and what to give instead.
+        ValueError: there is one; the message names it, and what to give instead.
     """
     strategy = strategy_of(variables)
     if isinstance(strategy, CENTRAL) and strategy.num_replicas_in_sync > 1:
@@ -227,7 +227,7 @@ def _shards_of(variable: VariableLike) -> list[tf.Variable]:
 
 
 def strategy_of(variables: Sequence[VariableLike]) -> tf.distribute.Strategy:
-    """The strategy under which the variables were made; the current one if they do not say."""
+    """Returns the strategy under which variables were made; the current one if that is unknown."""
     for variable in variables:
         strategy = getattr(storage(variable), "distribute_strategy", None)
         if strategy is not None:

@@ -1,4 +1,4 @@
-"""Sums over the replicas of a TPU, which has static shapes and sums dense tensors only.
+"""Sums over the replicas of a TPU, which requires static shapes and sums dense tensors only.
 
 XLA compiles one program for all replicas, in which the size of every tensor is known.
 """
@@ -16,20 +16,20 @@ KINDS = tf.distribute.TPUStrategy | tf.distribute.experimental.TPUStrategy
 
 
 def tracing() -> bool:
-    """Whether the code being traced will run on a TPU, which emulates float64."""
+    """Returns whether the code being traced will run on a TPU, which emulates float64."""
     return isinstance(tf.distribute.get_strategy(), KINDS) and keras_contract.in_xla()
 
 
 def summed(gradients: Sequence[Gradient], rows_of: Sequence[int]) -> list[Gradient]:
-    """The gradients summed over the replicas, in the calling replica's context.
+    """Returns the gradients summed over the replicas, in the calling replica's context.
 
-    Row-sparse ones hold the rows of all replicas, in the order of the replicas, and rows may
-    repeat. If the number of a replica's rows is known only at run time (as for a smaller last
-    batch), their total has no static size: they become `MaskedGradient`s.
+    Row-sparse gradients contain the rows of all replicas, in the order of the replicas, and rows
+    may repeat. If the number of a replica's rows is known only at run time (as for a smaller last
+    batch), the total has no static size, and the gradients become `MaskedGradient`s.
 
     Args:
-        gradients: dense or row-sparse.
-        rows_of: how many rows the variable of each gradient has.
+        gradients: dense or row-sparse gradients.
+        rows_of: the number of rows of each gradient's variable.
     """
     context = tf.distribute.get_replica_context()
     static = [_static(g, count) for g, count in zip(gradients, rows_of, strict=True)]
@@ -43,10 +43,10 @@ def _static(gradient: Gradient, count: int) -> Gradient:
 
 
 def _dense(gradient: Gradient, context: tf.distribute.ReplicaContext) -> tuple[tf.Tensor, ...]:
-    """The dense tensors whose sums make up the sum of the gradients."""
+    """Returns the dense tensors whose sums make up the sum of the gradients."""
     if isinstance(gradient, MaskedGradient):
         return gradient.values, tf.cast(gradient.mask, tf.int32)
-    if isinstance(gradient, tf.IndexedSlices):  # a TPU sums no int64
+    if isinstance(gradient, tf.IndexedSlices):  # a TPU cannot sum int64
         both = gradient.values, tf.cast(gradient.indices, tf.int32)
         return tuple(_in_its_place(x, context) for x in both)
     return (gradient,)
@@ -55,7 +55,7 @@ def _dense(gradient: Gradient, context: tf.distribute.ReplicaContext) -> tuple[t
 def _in_its_place(x: tf.Tensor, context: tf.distribute.ReplicaContext) -> tf.Tensor:
     """Stacks a tensor, at the calling replica's position, with zeros for the other replicas."""
     mine = tf.equal(tf.range(context.num_replicas_in_sync), context.replica_id_in_sync_group)
-    # Not a product with 0 and 1, which would make NaN of what is not finite.
+    # A product with 0 and 1 would turn infinities into NaN.
     return tf.where(tf.reshape(mine, [-1] + [1] * x.shape.rank), x, tf.zeros([], x.dtype))
 
 

@@ -16,12 +16,12 @@ from tf_graft.core.types import Gradient, Rates, Slots
 
 
 class Delegate(NamedTuple):
-    """Who updates a variable in place of an algorithm that leaves the update as it is.
+    """The algorithm that updates a variable for one that leaves the update as it is.
 
     Args:
-        algorithm: the one that does.
-        parameter: the variable, with the slots of that one.
-        rates: the rates of that one, by role.
+        algorithm: the algorithm that makes the update.
+        parameter: the variable, with the slots of that algorithm.
+        rates: the rates of that algorithm, by role.
     """
 
     algorithm: "Algorithm"
@@ -34,15 +34,15 @@ class Algorithm:
 
     Attributes:
         rowwise: each row of a variable is updated from that row alone.
-        skips_zero_rows: where rows depend on one another, rows of zeros in the gradient, weights
-            and slots change nothing for the others, as in a norm or a sum over rows. Otherwise
-            `step` is shown whole variables, with a row-sparse gradient too.
+        skips_zero_rows: if rows depend on one another, rows of zeros in the gradient, weights and
+            slots change nothing for other rows, as in a norm or a sum over rows. Otherwise `step`
+            gets whole variables, even with a row-sparse gradient.
         idle: a zero gradient changes neither slots nor weights.
-        exact_kernel: `kernel` gives the bits of `step`, added to the weights.
-        kernel_reads: `kernel` reads the weights, which then may not decay before it.
+        exact_kernel: `kernel` adds to the weights exactly the bits of `step`.
+        kernel_reads: `kernel` reads the weights, so they must not decay before it runs.
         weight_decay: decoupled weight decay; None for none.
         decay_exclusions: patterns of paths that do not decay.
-        outer_exclusions: those of the optimizers that this one is in.
+        outer_exclusions: the patterns of the optimizers around this one.
     """
 
     rowwise = True
@@ -54,9 +54,9 @@ class Algorithm:
 
     # `step` as one TensorFlow kernel that works in place, or None. It takes the arguments of
     # `step`, but `w` and `s` are variables. It adds the step to `w`, and reads `w.value()` only if
-    # the class says `kernel_reads`. The engine calls it for dense gradients; on rows, `step` was
-    # measured to be as fast. A kernel that gives the bits of `step` (`exact_kernel`) also updates
-    # the float32 masters of variables in half precision.
+    # the class sets `kernel_reads`. The engine calls it for dense gradients; on rows, measurements
+    # showed `step` to be as fast. A kernel that gives the bits of `step` (`exact_kernel`) also
+    # updates the float32 masters of variables in half precision.
     kernel: Callable[..., None] | None = None
     exact_kernel = False
     kernel_reads = False
@@ -64,64 +64,64 @@ class Algorithm:
     def __init_subclass__(cls, **options: Any):
         super().__init_subclass__(**options)
         if vars(cls).keys() & {"step", "propose"} and "kernel" not in vars(cls):
-            cls.kernel = None  # an inherited one does what another `step` does
+            cls.kernel = None  # an inherited kernel would compute the step of another class
 
     def slots(self) -> dict[str, Slot]:
-        """What is remembered for each variable, by role. Roles are checkpoint keys."""
+        """Returns the state to keep for each variable, by role. Roles are checkpoint keys."""
         return {}
 
     def slots_for(self, path: str) -> dict[str, Slot]:
-        """`slots`, where they differ from variable to variable."""
+        """Returns the slots of one variable; override it if `slots` differ between variables."""
         return self.slots()
 
     def shared_slots(self) -> dict[str, Slot]:
-        """What is remembered once, not for each variable."""
+        """Returns the state to keep once, not for each variable."""
         return {}
 
     def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
-        """The signed step to add to the weights, and the new slots. Pure: reads no variable.
+        """Returns the signed step to add to the weights, and the new slots; reads no variable.
 
         Args:
-            g: gradient, of the shape of `w`: a whole variable or its touched rows. With the latter
-                there may be rows of zeros in `g`, `w` and `s`, where XLA or a mesh needs a static
-                size; the steps of such rows are dropped, whatever they are.
-            w: weights, float32 or float64.
-            s: slots by role.
-            lr: learning rate, a scalar of the dtype of `w`.
-            t: number of this update, from 1, a scalar of the dtype of `w`.
+            g: the gradient, of the shape of `w`: that of a whole variable or of its touched rows.
+                Touched rows may be padded with rows of zeros in `g`, `w` and `s`, if XLA or a mesh
+                needs a static size; the steps of such rows are dropped, whatever they are.
+            w: the weights, float32 or float64.
+            s: the slots by role.
+            lr: the learning rate, a scalar of the dtype of `w`.
+            t: the number of this update, from 1, a scalar of the dtype of `w`.
         """
         raise NotImplementedError
 
     def traits(self, path: str) -> dict[str, Any]:
-        """What `step` needs to know about the variable of that path, as further arguments."""
+        """Returns further arguments of `step` for the variable of a path."""
         return {}
 
     def whole(self, path: str) -> bool:
-        """Whether a step needs the whole variable, and not its touched rows alone."""
+        """Returns whether a step needs the whole variable, and not only its touched rows."""
         return not (self.rowwise or self.skips_zero_rows)
 
     def advance(self, s: Slots, rates: Rates, t: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The new values of `shared_slots`: once an update, before its steps."""
+        """Returns the new values of `shared_slots`; called once an update, before its steps."""
         return {}
 
     def rates(self) -> dict[str, Any]:
-        """The present learning rates by role."""
+        """Returns the current learning rates by role."""
         return {}
 
     def prepare(self, variables: Mapping[str, Any]) -> None:
-        """Looks at the variables, by path, before any state is made for them."""
+        """Inspects the variables, by path, before any state is made for them."""
 
     def complete(self, parameters: Sequence[Parameter]) -> None:
-        """Makes what depends on the state of the variables, after that was made.
+        """Makes objects that depend on the variables' state, once the state is made.
 
         Args:
             parameters: the variables, with the slots of this algorithm by its own roles.
         """
 
     def propose(self, points: Iterable[Point]) -> Iterator[Step]:
-        """The steps of several variables, each computed when it is asked for.
+        """Yields the steps of several variables, each computed when it is requested.
 
-        Override it to reshape the steps of other optimizers, or for what spans variables.
+        Override it to reshape the steps of other optimizers, or for steps that span variables.
         """
         for p in points:
             if p.in_place and self.kernel is not None:
@@ -134,7 +134,7 @@ class Algorithm:
         self.kernel(p.g, weights, p.s, p.lr, p.t, **self.traits(p.path))
 
     def proposals(self, points: Iterable[Point]) -> Iterator[Step]:
-        """`propose`, with decoupled weight decay, for the touched rows."""
+        """Yields the steps of `propose` with decoupled weight decay, for the touched rows."""
         points, given = itertools.tee(points)
         for p, (d, slots) in zip(points, self.propose(given), strict=True):
             moved = d - p.lr * self.weight_decay * p.w if self.decays(p.path) else d
@@ -142,41 +142,41 @@ class Algorithm:
 
     @functools.cached_property
     def compiled_proposals(self) -> Any:
-        """`proposals` as a list, compiled by XLA."""
+        """The function `proposals` compiled by XLA, which returns a list."""
         return tf.function(lambda points: list(self.proposals(points)), jit_compile=True)
 
     def decays(self, path: str) -> bool:
-        """Whether decoupled weight decay applies to the variable of that path."""
+        """Returns whether decoupled weight decay applies to the variable of a path."""
         return bool(self.weight_decay) and not self.undecayed(path)
 
     @property
     def undecayed_paths(self) -> list[str]:
-        """The patterns of paths that do not decay, here or in an optimizer that this one is in."""
+        """The patterns of paths that do not decay, here or in an optimizer around this one."""
         return [*self.outer_exclusions, *self.decay_exclusions]
 
     def undecayed(self, path: str) -> bool:
-        """Whether the variable of that path is excluded from weight decay."""
+        """Returns whether the variable of a path is excluded from weight decay."""
         return patterns.matches(path, self.undecayed_paths)
 
     def step_rate(self, p: Point) -> tf.Tensor:
-        """The rate that the step at a point is proportional to: the learning rate."""
+        """Returns the learning rate, to which the step at a point is proportional."""
         return p.lr
 
     def exact_on_rows(self, path: str) -> bool:
-        """Whether the steps of the touched rows are all that the equal dense gradient would do."""
+        """Returns whether steps of the touched rows are all that the equal dense gradient does."""
         return self.idle and self.rowwise and not self.decays(path)
 
     def acts_dense(self, path: str, sparse: str) -> bool:
-        """Whether a row-sparse gradient of the variable of that path acts as a dense one.
+        """Returns whether a row-sparse gradient of a variable acts as a dense one.
 
         Args:
-            path: of the variable.
+            path: the variable's path.
             sparse: see `tf_graft.algorithm.Common`.
         """
         return self.whole(path) or (sparse == "exact" and not self.exact_on_rows(path))
 
     def delegate(self, parameter: Parameter, rates: Rates) -> Delegate | None:
-        """Who updates the variable, if this algorithm leaves the update as it is."""
+        """Returns the algorithm that updates the variable, if this one does not change the update."""
         return None
 
 

@@ -1,4 +1,4 @@
-"""Every variable of an optimizer, and how the engine reads and branches on them."""
+"""Every variable of an optimizer, with the reads and branches of the engine."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ class OptimizerState:
 
     Args:
         parameters: the model's variables, each with its slots and the engine's.
-        shared: the slots that are not of one variable, by role.
-        counters: by role; `skipped_steps`, `micro_steps` and so on.
-        done: the name of the counter of the updates that bias corrections see.
-        mesh: where all of them live, if that is on a mesh.
+        shared: the slots that do not belong to one variable, by role.
+        counters: the counters by role: `skipped_steps`, `micro_steps` and so on.
+        done: the name of the counter of updates that bias corrections use.
+        mesh: the mesh that holds all of them, if there is one.
     """
 
     parameters: Parameters
@@ -37,25 +37,25 @@ class OptimizerState:
 
     @property
     def takes_kernels(self) -> bool:
-        """Whether in-place kernels update the variables: not on meshes, nor in XLA."""
+        """Returns whether in-place kernels update the variables: not on meshes, nor in XLA."""
         return self.mesh is None and not keras_contract.in_xla()
 
     def count(self, role: str) -> tf.Tensor:
-        """A counter, as the calling replica sees it."""
+        """Returns a counter, as the calling replica sees it."""
         return tf.convert_to_tensor(replicas.local(self.counters[role]))
 
     def updates(self) -> tf.Tensor:
-        """How many updates have been made."""
+        """Returns the number of updates so far."""
         return self.count(self.done)
 
     def rates(self, algorithm: Algorithm) -> Mapping[str, Scalar]:
-        """The learning rates of the next update, by role."""
+        """Returns the learning rates of the next update, by role."""
         return algorithm.rates()
 
     def either(
         self, condition: tf.Tensor | None, then: Callable[[], None], other: Callable[[], None]
     ) -> None:
-        """Runs one of two functions that write variables: the first where there is no condition."""
+        """Runs one of two functions that write variables; without a condition, the first."""
         if condition is None:
             then()
         else:
@@ -68,7 +68,7 @@ class OptimizerState:
         tf.cond(condition, then, other)
 
     def release(self, parameter: Parameter) -> None:
-        """Has later reads of a variable share its memory again, after rows of it were written."""
+        """Makes later reads of a variable share its memory again, after rows were written."""
         if self.mesh is None:
             rows.share(replicas.local(parameter.variable))
 

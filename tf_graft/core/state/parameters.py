@@ -1,4 +1,4 @@
-"""The model variables an optimizer was built for, each with all that is remembered about it."""
+"""The model variables that an optimizer was built for, each with its state."""
 
 import itertools
 import re
@@ -25,7 +25,7 @@ class Parameter:
 
     Attributes:
         variable: the variable as the caller gave it (`keras.Variable` or `tf.Variable`).
-        path: its path, such as `dense/kernel`: unique within the optimizer.
+        path: the variable's path, such as `dense/kernel`, unique within the optimizer.
         slots: the algorithm's state, by role.
         state: the engine's state, by role (`master`, `average`, `gradient_accumulator` ...).
     """
@@ -37,19 +37,19 @@ class Parameter:
 
     @property
     def rows(self) -> int:
-        """The length of its first dimension; 0 for a scalar."""
+        """The length of the variable's first dimension; 0 for a scalar."""
         return self.variable.shape[0] if len(self.variable.shape) else 0
 
     @property
     def dtype(self) -> tf.DType:
-        """The precision its update is computed in."""
+        """The precision in which the update is computed."""
         return numerics.compute_dtype(tf.as_dtype(self.variable.dtype))
 
     def read(self, part: Part) -> tf.Tensor:
-        """The touched weights, in the precision of the update.
+        """Returns the touched weights, in the precision of the update.
 
-        The variable is the truth; for half precision the master adds the bits below it, as long
-        as the two agree (they do not after weights were loaded).
+        The variable's value decides. In half precision the master adds the lower bits, as long as
+        the two agree (they do not after weights were loaded).
         """
         weights = self.aligned(part.read(replicas.local(self.variable)))
         if not self.has_master:
@@ -59,51 +59,51 @@ class Parameter:
         return tf.where(agrees, master, tf.cast(weights, master.dtype))
 
     def aligned(self, gradient: G) -> G:
-        """A gradient, or weights, laid out as the slots: each device of a mesh has its share."""
+        """Lays a gradient or weights out as the slots: each device of a mesh has its share."""
         own, share = slots.layout_of(self.variable), slots.slot_layout_of(self.variable)
         if own == share:
             return gradient
-        whole = dtensor.relayout(numerics.values(gradient), own)  # or the model would be divided so
+        whole = dtensor.relayout(numerics.values(gradient), own)  # keeps the model's own layout
         return numerics.like(gradient, dtensor.relayout(whole, share))
 
     @property
     def has_master(self) -> bool:
-        """Whether the bits below half precision are kept, in a variable of the engine's."""
+        """Whether a variable of the engine keeps the bits below half precision."""
         return "master" in self.state
 
     @property
     def precise(self) -> tf.Variable:
-        """The calling replica's variable that steps are added to, the master if there is one."""
+        """The calling replica's variable that steps are added to: the master if there is one."""
         return replicas.local(self.state.get("master", self.variable))
 
     def moved(self) -> Any:
-        """An operation that comes after what has moved all of it so far; None eagerly."""
+        """Returns an operation that follows all updates of the variable so far; None eagerly."""
         return None if tf.executing_eagerly() else tf.convert_to_tensor(self.precise).op
 
     def agrees(self) -> tf.Tensor:
-        """Whether the variable is what its master is rounded to: then `read` gives the master.
+        """Returns whether the variable is its master rounded; then `read` returns the master.
 
-        An infinity agrees here with a master that is out of range, which saves a pass.
+        Here an infinity agrees with a master that is out of range, which saves a pass.
         """
         weights = replicas.local(self.variable)
         return tf.reduce_all(tf.equal(tf.cast(self.precise, weights.dtype), weights))
 
     def reconcile(self) -> None:
-        """Gives the master what `read` gives."""
+        """Assigns the result of `read` to the master."""
         whole = Whole()
         whole.write(self.precise, self.read(whole))
 
     def round(self) -> None:
-        """Gives the variable what its master, if there is one, is rounded to."""
+        """Assigns the rounded master, if there is one, to the variable."""
         if self.has_master:
             variable = replicas.local(self.variable)
             Whole().write(variable, tf.saturate_cast(self.precise, variable.dtype))
 
     def move(self, part: Part, weights: tf.Tensor, step: tf.Tensor) -> Any:
-        """Adds a step to the touched weights, whose present value is `weights`.
+        """Adds a step to the touched weights, whose current value is `weights`.
 
         Returns:
-            The operation that does so for a whole variable; None eagerly.
+            The operation for a whole variable; None eagerly.
         """
         variable = replicas.local(self.variable)
         if not self.has_master:
@@ -122,7 +122,7 @@ class Parameter:
 
 
 class Parameters:
-    """The parameters in the order they were built in, found by the variable's key."""
+    """The parameters in the order in which they were built, found by the variable's key."""
 
     def __init__(self, by_key: dict[Any, Parameter]):
         self._by_key = by_key
@@ -134,14 +134,14 @@ class Parameters:
         return len(self._by_key)
 
     def get(self, key: Any) -> Parameter | None:
-        """The parameter of the variable with that key, if there is one."""
+        """Returns the parameter of the variable with that key, if there is one."""
         return self._by_key.get(key)
 
     def refuse_others(self, owner: str, keys: Sequence[Any]) -> None:
-        """Refuses variables that these are not of.
+        """Refuses variables other than those of the parameters.
 
         Raises:
-            ValueError: the optimizer was built for others.
+            ValueError: the optimizer was built for other variables.
         """
         if any(key not in self._by_key for key in keys):
             raise ValueError(
@@ -150,7 +150,7 @@ class Parameters:
 
 
 def paths(variables: Sequence[Any]) -> list[str]:
-    """One distinct path per variable: equal names are told apart by a number, in order."""
+    """Returns a distinct path for each variable: a number distinguishes equal names, in order."""
     given = [getattr(v, "path", None) or re.sub(r":\d+$", "", v.name) for v in variables]
     distinct = set(given)
     free = {path: _numbered(path, distinct) for path in distinct}
@@ -158,14 +158,14 @@ def paths(variables: Sequence[Any]) -> list[str]:
 
 
 def _numbered(path: str, given: Set[str]) -> Iterator[str]:
-    """The path, and then the path with each number that makes it none of those given."""
+    """Yields the path, then the path with each number that no given path has."""
     yield path
     numbered = (f"{path}_{count}" for count in itertools.count(1))
     yield from (name for name in numbered if name not in given)
 
 
 def reconcile(parameters: Sequence[Parameter]) -> None:
-    """Gives the masters the values of variables that were assigned from outside, if any was."""
+    """Assigns masters the values of variables that were assigned from outside, if any was."""
     with_masters = [p for p in parameters if p.has_master]
     if with_masters:
         agree = tf.reduce_all([p.agrees() for p in with_masters])

@@ -1,4 +1,4 @@
-"""The point that a variable's step is computed at, and the step."""
+"""The point at which a variable's step is computed, and the step."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -11,23 +11,23 @@ Step = tuple[tf.Tensor, dict[str, tf.Tensor]]
 
 
 class Point(NamedTuple):
-    """Where one variable stands: all of it, or the rows that its gradient touches.
+    """The input of one variable's step: all of the variable, or the rows that its gradient touches.
 
-    What belongs to an optimizer's child stands under the child's role: `magnitude/momentum`,
-    `magnitude/learning_rate`.
+    The names of slots and rates of an optimizer's child begin with the child's role:
+    `magnitude/momentum`, `magnitude/learning_rate`.
 
     Args:
         path: the variable's path.
-        g: gradient, of the shape of `w`.
-        w: weights, float32 or float64.
-        s: slots by role, and the state that is not of one variable: tensors, or variables to be
-            read when they are wanted.
-        rates: learning rates by role, scalars of the dtype of `w`.
-        t: number of this update, from 1, a scalar of the dtype of `w`.
+        g: the gradient, of the shape of `w`.
+        w: the weights, float32 or float64.
+        s: the slots by role, and the state that does not belong to one variable: tensors, or
+            variables that are read when needed.
+        rates: the learning rates by role, scalars of the dtype of `w`.
+        t: the number of this update, from 1, a scalar of the dtype of `w`.
         in_place: whether `s` are variables that a kernel may change.
         touched: which rows of `w` the gradient touches, booleans of shape [k]; None if it touches
-            all of them. Where sizes must be static, the others fill up what is shown: XLA adds
-            rows, a mesh shows whole variables. There `g`, `w` and `s` are zero.
+            all of them. Other rows are there only if sizes must be static: XLA adds rows, and a
+            mesh uses whole variables. In these rows `g`, `w` and `s` are zero.
     """
 
     path: str
@@ -41,30 +41,30 @@ class Point(NamedTuple):
 
     @property
     def lr(self) -> tf.Tensor:
-        """The optimizer's own rate."""
+        """The optimizer's own learning rate."""
         return self.rates["learning_rate"]
 
     def state(self) -> dict[str, tf.Tensor]:
-        """`s`, read."""
+        """The tensors of `s`; variables are read."""
         return {role: tf.convert_to_tensor(x) for role, x in self.s.items()}
 
     def of_touched(self, d: tf.Tensor) -> tf.Tensor:
-        """A step with zeros in the rows that the gradient does not touch."""
+        """Returns a step with zeros in the rows that the gradient does not touch."""
         if self.touched is None:
             return d
         return numerics.where_rows(self.touched, d, tf.zeros_like(self.w, d.dtype))
 
     def within(self, role: str) -> "Point":
-        """The same place, seen by the child of that role."""
+        """Returns the same point for the child of a role."""
         return self._replace(s=within(role, self.s), rates=within(role, self.rates))
 
 
 def within(role: str, named: Mapping[str, Any]) -> dict[str, Any]:
-    """What stands under `role/`, without it."""
+    """Returns the entries whose names begin with `role/`, under the rest of their names."""
     prefix = f"{role}/"
     return {name.removeprefix(prefix): x for name, x in named.items() if name.startswith(prefix)}
 
 
 def under(role: str, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything, placed under `role/`."""
+    """Returns all entries with `role/` before their names."""
     return {f"{role}/{name}": x for name, x in named.items()}

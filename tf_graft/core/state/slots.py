@@ -17,28 +17,28 @@ from tf_graft.core.state.write import Part, Whole
 
 SHAPES = ("variable", "rows", "scalar")
 NOT_NEGATIVE = (0.0, math.inf)
-COUNTS = (0.0, 2.0**40)  # no run goes on for so long: 35 years of a thousand steps a second
+COUNTS = (0.0, 2.0**40)  # no run lasts longer: 35 years of a thousand steps a second
 
 
 class Slot(NamedTuple):
-    """One thing an optimizer remembers for each variable.
+    """The declaration of a variable that an optimizer keeps for each model variable.
 
     With a row-sparse gradient, `step` gets the touched rows of a slot whose first dimension is as
     long as the variable's, and all of any other slot. (A square variable has as many columns as
-    rows: for a slot of them `whole` must be True.)
+    rows: for a slot of its columns `whole` must be True.)
 
-    On a mesh a dimension is laid out as the variable's dimension that it is taken from, or, with
-    `distribute(..., shard_slots=True)`, as that of its share; a dimension that a function computes
-    is not divided. So `lambda shape: shape[1:]` follows the columns, and
+    On a mesh a dimension taken from the variable's shape has the layout of that dimension, or, with
+    `distribute(..., shard_slots=True)`, that of its share; a dimension that a function computes is
+    not divided. Therefore `lambda shape: shape[1:]` follows the columns, and
     `lambda shape: (shape[0], shape[0])` is divided by its rows.
 
     Args:
-        fill: what it is filled with at the start: a number, or a function of the model variable
-            that returns a tensor of the slot's shape.
-        shape: `"variable"` for the variable's shape, `"rows"` for one entry a row, `"scalar"`; a
+        fill: the value at the start: a number, or a function of the model variable that returns a
+            tensor of the slot's shape.
+        shape: `"variable"` for the variable's shape, `"rows"` for one entry per row, `"scalar"`; a
             shape of its own; or a function of the variable's shape that returns the slot's.
-        dtype: its dtype; None for the precision that the variable's update is computed in.
-        within: the least and the largest value that it can have: others are not loaded.
+        dtype: the slot's dtype; None for the precision in which the variable's update is computed.
+        within: the least and the largest value that the slot can have; others are not loaded.
 
     Example:
         >>> columns = Slot(shape=lambda shape: shape[1:])
@@ -56,7 +56,7 @@ class Slot(NamedTuple):
     within: tuple[float, float] = (-math.inf, math.inf)
 
     def shape_for(self, variable: Any) -> tuple[int, ...]:
-        """The slot's shape for a model variable; for none, a scalar's if it has none of its own.
+        """Returns the slot's shape for a model variable; for None its own shape, or a scalar's.
 
         An entry that is taken from the variable's shape is a `Dimension`.
         """
@@ -69,17 +69,17 @@ class Slot(NamedTuple):
 
 
 class Dimension(int):
-    """The length of one dimension of a model variable; what is computed from it is a plain `int`.
+    """The length of one dimension of a model variable; arithmetic on it gives a plain `int`.
 
     Attributes:
-        axis: which dimension it is.
+        axis: the number of the dimension.
     """
 
     axis: int
 
 
 def dimensions(variable: Any) -> tuple[Dimension, ...]:
-    """A variable's shape, of which each entry knows its axis."""
+    """Returns a variable's shape, each entry of which knows its axis."""
     shape = tuple(map(Dimension, variable.shape))
     for axis, dimension in enumerate(shape):
         dimension.axis = axis
@@ -94,16 +94,16 @@ def create(
     variable: Any = None,
     mesh: dtensor.Mesh | None = None,
 ) -> keras.Variable:
-    """A variable of the optimizer's own, named `scope/.../name`.
+    """Creates a variable of the optimizer, named `scope/.../name`.
 
-    It is placed beside the model variable. With a mesh it lives there: see `Slot`.
+    The variable is placed on the device of the model variable, or on the mesh: see `Slot`.
     """
     full_name = "/".join([*scope, name])
     scope, _, name = full_name.rpartition("/")
     shape = slot.shape_for(variable)
 
     def start(shape: tuple[int, ...], dtype: str) -> tf.Tensor:
-        """The first value; on a mesh one number for all entries, so that none is made whole."""
+        """Returns the first value; on a mesh one number for all entries, not a whole tensor."""
         value = _filled(slot.fill, variable, shape if mesh is None else (), dtype)
         if callable(slot.fill) and tuple(value.shape) != shape:
             raise ValueError(
@@ -129,19 +129,19 @@ def create(
 
 
 def on_mesh(layout: dtensor.Layout, **arguments: Any) -> keras.Variable:
-    """A `keras.Variable` with those arguments on a mesh."""
+    """Creates a `keras.Variable` with these arguments on a mesh."""
     store = functools.partial(mesh_storage.filled, layout)
     return keras_contract.StoredVariable(store=store, **arguments)
 
 
 def first(slot: Slot, variable: Any, dtype: tf.DType) -> tf.Tensor:
-    """What a slot is filled with at the start, as a tensor."""
+    """Returns a slot's value at the start, as a tensor."""
     shape = slot.shape_for(variable)
     return _filled(slot.fill, variable, shape, slot.dtype or dtype.name)
 
 
 def refill(held: keras.Variable, slot: Slot, variable: Any, part: Part) -> None:
-    """Gives a part of the calling replica's copy of a slot what it was filled with at the start."""
+    """Resets a part of the calling replica's copy of a slot to its value at the start."""
     kept = replicas.local(held)
     if callable(slot.fill):
         part = Whole()
@@ -156,7 +156,7 @@ def _filled(fill: Any, variable: Any, shape: tuple[int, ...], dtype: str) -> tf.
 
 
 def mesh_of(variables: Sequence[Any]) -> dtensor.Mesh | None:
-    """The mesh that the variables live on, if any of them is a `DVariable`."""
+    """Returns the mesh that holds the variables, if any of them is a `DVariable`."""
     for variable in variables:
         layout = layout_of(variable)
         if layout is not None:
@@ -165,21 +165,21 @@ def mesh_of(variables: Sequence[Any]) -> dtensor.Mesh | None:
 
 
 def layout_of(variable: Any) -> dtensor.Layout | None:
-    """A variable's layout on its mesh; None for an ordinary variable."""
+    """Returns a variable's layout on its mesh; None for an ordinary variable."""
     raw = variable if isinstance(variable, tf.Variable) else variable.value
     return raw.layout if isinstance(raw, dtensor.DVariable) else None
 
 
 def slot_layout_of(variable: Any) -> dtensor.Layout | None:
-    """The layout of what an optimizer keeps for a variable, and updates it in.
+    """Returns the layout of an optimizer's slots for a variable, in which it is updated.
 
-    It is the variable's own, unless `tf_graft.dtensor.distribute` divided the slots further.
+    It is the variable's own layout, unless `tf_graft.dtensor.distribute` divided the slots further.
     """
     return getattr(keras_contract.storage(variable), "slot_layout", layout_of(variable))
 
 
 def _layout(mesh: dtensor.Mesh, variable: Any, shape: tuple[int, ...]) -> dtensor.Layout:
-    """Each dimension as the variable's that it is taken from; a mesh dimension divides once."""
+    """Lays out each dimension as the variable's it is taken from; a mesh dimension divides once."""
     like = None if variable is None else slot_layout_of(variable)
     if like is None:
         return dtensor.Layout.replicated(mesh, len(shape))

@@ -1,8 +1,8 @@
-"""The one module that writes variables: all of one, or the rows that a gradient touches.
+"""The only module that writes variables: all of one, or the rows that a gradient touches.
 
 `part_of` gives the engine one way to read and write a variable, whether the gradient touches all of
-it or some of its rows: so the cost of a step follows the touched rows. On a mesh rows cannot be
-scattered: there the whole variable is written under a mask.
+it or some of its rows. The cost of a step is therefore that of the touched rows. On a mesh rows
+cannot be scattered: the whole variable is written there under a mask.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,18 +18,18 @@ from tf_graft.core.types import MaskedGradient, UniqueRows
 
 
 def put(variable: Any, value: tf.Tensor) -> None:
-    """Gives the calling replica's copy of a variable a new value."""
+    """Assigns a new value to the calling replica's copy of a variable."""
     replicas.local(variable).assign(value, read_value=False)
 
 
 def put_everywhere(variable: Any, value: Any) -> None:
-    """Gives every replica's copy of a variable a new value, from inside a replica too."""
+    """Assigns a new value to every replica's copy of a variable, even from inside a replica."""
     for copy in replicas.copies(variable):
         copy.assign(value)
 
 
 def snapshot(variables: Sequence[Any]) -> Callable[[], None]:
-    """Returns a function that gives variables the values they have now."""
+    """Returns a function that restores the current values of variables."""
     before = [(variable, tf.convert_to_tensor(variable)) for variable in variables]
 
     def put_back() -> None:
@@ -45,7 +45,7 @@ def add(variable: Any, value: Any) -> None:
 
 
 def clear(variable: tf.Variable, part: "Part") -> None:
-    """Zeroes a part of a variable, in memory that can be added to."""
+    """Sets a part of a variable to zero, in memory that in-place additions can use."""
     value = part.read(variable)
     if isinstance(variable, dtensor.DVariable):
         part.write(variable, tf.zeros_like(value))
@@ -54,7 +54,7 @@ def clear(variable: tf.Variable, part: "Part") -> None:
 
 
 def add_product(variable: tf.Variable, factor: tf.Tensor, x: tf.Tensor) -> None:
-    """Adds `factor * x` in one pass, by a kernel, which knows no meshes; not in XLA."""
+    """Adds `factor * x` in one pass by a kernel, which runs neither on meshes nor in XLA."""
     tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=-factor, delta=x)
 
 
@@ -64,7 +64,7 @@ class Whole:
     touched = None
 
     def read(self, variable: tf.Variable) -> tf.Tensor:
-        """The variable's value."""
+        """Returns the variable's value."""
         return tf.convert_to_tensor(variable)
 
     def write(self, variable: tf.Variable, value: tf.Tensor) -> Any:
@@ -81,7 +81,7 @@ class Rows:
 
     Args:
         indices: distinct rows, an int64 tensor of shape [k].
-        rows: how many rows the model variable has.
+        rows: the number of rows of the model variable.
     """
 
     def __init__(self, indices: tf.Tensor, rows: int):
@@ -90,11 +90,11 @@ class Rows:
 
     @property
     def touched(self) -> tf.Tensor | None:
-        """Which of `indices` are rows of the variable; None if all are, as without XLA."""
+        """Returns which of `indices` are rows of the variable; None if all are, as without XLA."""
         return self.indices < self.rows if keras_contract.in_xla() else None
 
     def read(self, variable: tf.Variable) -> tf.Tensor:
-        """The touched rows' values, of shape [k, ...]."""
+        """Returns the touched rows' values, of shape [k, ...]."""
         rows = _has_rows(variable, self.rows)
         if not rows:
             return tf.convert_to_tensor(variable)
@@ -116,11 +116,11 @@ class Rows:
 
 
 class Masked:
-    """The rows of a masked gradient: the others read as zero and are not changed.
+    """The rows of a masked gradient; other rows read as zero and are not changed.
 
     Args:
         mask: which rows are touched, booleans of shape [rows].
-        rows: how many rows the model variable has.
+        rows: the number of rows of the model variable.
     """
 
     def __init__(self, mask: tf.Tensor, rows: int):
@@ -128,7 +128,7 @@ class Masked:
         self.rows = rows
 
     def read(self, variable: tf.Variable) -> tf.Tensor:
-        """The variable's value, zero in the other rows."""
+        """Returns the variable's value, with zeros in the other rows."""
         value = tf.convert_to_tensor(variable)
         rows = _has_rows(variable, self.rows)
         return numerics.where_rows(self.touched, value, tf.zeros_like(value)) if rows else value
@@ -149,7 +149,7 @@ Part = Whole | Rows | Masked
 
 
 def part_of(gradient: Any, rows: int) -> Part:
-    """The part of a variable with that many rows that a gradient touches, repeated rows summed."""
+    """Returns the part of a variable with `rows` rows that a gradient touches, each row once."""
     if isinstance(gradient, MaskedGradient):
         return Masked(gradient.mask, rows)
     if isinstance(gradient, UniqueRows):

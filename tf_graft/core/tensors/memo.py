@@ -1,4 +1,4 @@
-"""Computes once an update the tensors that are the same for all its variables."""
+"""Computes tensors that are the same for all variables only once in each update."""
 
 import contextlib
 import functools
@@ -15,7 +15,7 @@ _known: ContextVar[dict[Any, Any] | None] = ContextVar("known", default=None)
 
 @contextlib.contextmanager
 def for_one_update() -> Iterator[None]:
-    """The context in which `memoized` functions remember what they returned."""
+    """A context in which `memoized` functions remember their results."""
     token = _known.set({})
     try:
         yield
@@ -27,8 +27,8 @@ def memoized(compute: F) -> F:
     """Makes a function return the same tensor for the same arguments within `for_one_update`.
 
     Args:
-        compute: a function of tensors, which are the same if they are one object, and of plain
-            values, which are the same if they look alike.
+        compute: a function of tensors, which count as the same if they are one object, and of plain
+            values, which count as the same if their texts are.
     """
 
     @functools.wraps(compute)
@@ -38,7 +38,7 @@ def memoized(compute: F) -> F:
             return compute(*args)
         graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         key = (compute, id(graph), *(id(x) if tf.is_tensor(x) else repr(x) for x in args))
-        if key not in known:  # what is compared by `id` is kept, so that nothing else gets it
+        if key not in known:  # objects compared by `id` are kept, so that no other gets their id
             known[key] = compute(*args), graph, args
         return known[key][0]
 

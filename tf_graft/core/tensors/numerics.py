@@ -12,17 +12,17 @@ from tf_graft.core.types import Gradient, MaskedGradient, Scalar, TensorLike, Un
 
 G = TypeVar("G", bound=Gradient)
 HALF = (tf.float16, tf.bfloat16)
-LANES = 16  # sums beside each other, for vector instructions
-FEW = 2**14  # of so few entries one sum is as fast, and compiled sooner
+LANES = 16  # parallel sums, for vector instructions
+FEW = 2**14  # for so few entries one sum is as fast, and compiles sooner
 
 
 def compute_dtype(dtype: tf.DType) -> tf.DType:
-    """The precision in which a variable's update is computed: never below float32."""
+    """Returns the precision in which a variable's update is computed: never below float32."""
     return tf.float32 if dtype in HALF else dtype
 
 
 def tensors(gradient: object) -> tf.Tensor | tf.IndexedSlices:
-    """The gradient, dense or row-sparse, with arrays and lists converted to tensors."""
+    """Returns the gradient, dense or row-sparse, with arrays and lists converted to tensors."""
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(tf.convert_to_tensor(gradient.values), _rows(gradient.indices))
     return tf.convert_to_tensor(gradient)
@@ -37,22 +37,22 @@ def _rows(indices: TensorLike) -> tf.Tensor:
 
 
 def values(gradient: Gradient) -> tf.Tensor:
-    """The values of a gradient, dense or row-sparse."""
+    """Returns the values of a gradient, dense or row-sparse."""
     return gradient.values if row_sparse(gradient) else gradient
 
 
 def row_sparse(gradient: object) -> bool:
-    """Whether a gradient is row-sparse, in any form."""
+    """Returns whether a gradient is row-sparse, in any form."""
     return isinstance(gradient, tf.IndexedSlices | UniqueRows | MaskedGradient)
 
 
 def cast(gradient: G, dtype: tf.DType) -> G:
-    """The gradient in another precision, dense or row-sparse."""
+    """Returns the gradient in another precision, dense or row-sparse."""
     return like(gradient, tf.cast(values(gradient), dtype))
 
 
 def divided(gradient: G, divisor: Scalar | None) -> G:
-    """`gradient / divisor`, dense or row-sparse, for a divisor other than zero; None means 1."""
+    """Returns `gradient / divisor` for a divisor other than zero; None means 1."""
     if divisor is None:
         return gradient
     if tf.is_tensor(divisor):
@@ -61,7 +61,7 @@ def divided(gradient: G, divisor: Scalar | None) -> G:
 
 
 def quotient(x: tf.Tensor, y: Scalar) -> tf.Tensor:
-    """`x / y` for y other than zero, bit for bit the same eagerly and in a `tf.function`.
+    """Returns `x / y` for y other than zero, bit for bit the same eagerly and in a `tf.function`.
 
     In a `tf.function` TensorFlow rewrites a plain division by a constant or a root as a product
     with a reciprocal, and reorders products with scalars.
@@ -70,10 +70,10 @@ def quotient(x: tf.Tensor, y: Scalar) -> tf.Tensor:
 
 
 def product(x: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
-    """`x * factor` for a scalar factor; zero where it is zero, even if `x` is infinite or NaN.
+    """Returns `x * factor` for a scalar; a zero factor gives zero, even if `x` is infinite or NaN.
 
-    In a graph a plain product with a scalar would be regrouped with other products. Eagerly on a
-    mesh TensorFlow gives a zero factor the shape of a scalar, and fails.
+    In a graph TensorFlow would regroup a plain product with a scalar with other products. Eagerly
+    on a mesh TensorFlow gives a zero factor the shape of a scalar, and fails.
     """
     if tf.executing_eagerly() and dtensor.is_dtensor(x):
         factor = tf.ones_like(x) * factor
@@ -81,7 +81,7 @@ def product(x: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
 
 
 def like(gradient: G, new_values: tf.Tensor) -> G:
-    """`new_values` in the form of `gradient`, dense or row-sparse."""
+    """Returns `new_values` in the form of `gradient`, dense or row-sparse."""
     if isinstance(gradient, UniqueRows | MaskedGradient):
         return gradient._replace(values=new_values)  # type: ignore[return-value]
     if isinstance(gradient, tf.IndexedSlices):
@@ -91,21 +91,21 @@ def like(gradient: G, new_values: tf.Tensor) -> G:
 
 @memoized
 def zero(dtype: tf.DType) -> tf.Tensor:
-    """A scalar zero that TensorFlow does not know before it runs.
+    """Returns a scalar zero that TensorFlow does not know before it runs.
 
     A tensor filled with a known number is made once, kept for good, and copied by every kernel that
-    is to change it; one filled with this is the kernel's own.
+    changes it; a tensor filled with this zero belongs to the kernel.
     """
     return tf.raw_ops.Empty(shape=[], dtype=dtype, init=True)
 
 
 def where_rows(rows: tf.Tensor, value: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-    """`value` in the rows that are true, elsewhere `other`, whose number of axes is known."""
+    """Returns `value` in the rows that are true, else `other`, whose number of axes is known."""
     return tf.where(tf.reshape(rows, [-1] + [1] * (other.shape.rank - 1)), value, other)
 
 
 def square(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """The sum of the squares of all entries of all tensors: float64 if one is, else float32.
+    """Returns the sum of squares of all entries of all tensors: float64 if one is, else float32.
 
     It takes one operation for each tensor; doubling the sum or its terms gives the same bits.
     """
@@ -114,11 +114,11 @@ def square(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def norm(tensors: Sequence[tf.Tensor], total: tf.Tensor | None = None) -> tf.Tensor:
-    """The L2 norm over all entries of all tensors, a scalar: 0 if there is no entry.
+    """Returns the L2 norm over all entries of all tensors, a scalar: 0 if there is no entry.
 
     If the sum of squares overflows although every entry is finite, it is computed again relative to
-    the largest entry. A NaN entry makes the norm NaN; otherwise an infinite one makes it infinite.
-    `total` is what `square` gives, if that is at hand.
+    the largest entry. A NaN entry makes the norm NaN; otherwise an infinite entry makes it
+    infinite. `total` is the result of `square`, if it is already known.
     """
     total = square(tensors) if total is None else total
     precision = total.dtype
@@ -133,15 +133,15 @@ def norm(tensors: Sequence[tf.Tensor], total: tf.Tensor | None = None) -> tf.Ten
 
 
 def length(x: tf.Tensor) -> tf.Tensor:
-    """The L2 norm of one tensor in a single pass: cheap enough to take it of every variable.
+    """Returns the L2 norm of one tensor in a single pass, cheap enough for every variable.
 
-    In float32 it is zero below 1e-19 and infinite above 1e19, since the squares are.
+    In float32 the norm is zero below 1e-19 and infinite above 1e19, because the squares are.
     """
     return tf.sqrt(_sum_of_squares(x))
 
 
 def peak(x: tf.Tensor) -> tf.Tensor:
-    """The largest magnitude of a tensor, 0 if it is empty; makes no tensor of magnitudes."""
+    """Returns the largest magnitude of a tensor, 0 if empty, without a tensor of magnitudes."""
     return tf.maximum(tf.maximum(tf.reduce_max(x), -tf.reduce_min(x)), 0)
 
 
@@ -150,7 +150,7 @@ def _sum_of_squares(x: tf.Tensor) -> tf.Tensor:
 
 
 def lane_squares(x: tf.Tensor) -> tf.Tensor:
-    """The sum of squares as XLA compiles it best: several sums beside each other, then their sum.
+    """Returns the sum of squares as XLA compiles it best: several parallel sums, then their sum.
 
     A loop over a single sum uses no vector instructions on a CPU.
     """
@@ -166,14 +166,14 @@ def lane_squares(x: tf.Tensor) -> tf.Tensor:
 
 @memoized
 def scalar(value: float, dtype: tf.DType) -> tf.Tensor:
-    """A number as a tensor, one for all variables of an update."""
+    """Returns a number as a tensor, the same one for all variables of an update."""
     return tf.constant(value, dtype)
 
 
 @memoized
 def one_minus_power(beta: float, t: tf.Tensor) -> tf.Tensor:
-    """`1 - beta^t`, without the loss of half its digits at the first steps in float32.
+    """Returns `1 - beta^t` without losing half of its digits at the first steps in float32.
 
-    `beta` is rounded to the precision of `t`, as it is in kernels, whose averages this corrects.
+    `beta` is rounded to the precision of `t`, as in the kernels whose averages are corrected.
     """
     return -tf.math.expm1(t * tf.math.log(tf.constant(beta, t.dtype)))

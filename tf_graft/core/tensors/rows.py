@@ -1,6 +1,6 @@
 """Row-sparse gradients: repeated rows, marked rows, rows out of range.
 
-After `coalesced` no row occurs twice, which the type of the gradient shows.
+After `coalesced` no row occurs twice; the type of the gradient shows this.
 """
 
 import tensorflow as tf
@@ -14,8 +14,8 @@ def coalesced(gradient: Gradient, rows: int, masked: bool) -> Gradient:
     """Sums the repeated rows of a `tf.IndexedSlices`; returns any other gradient as it is.
 
     Args:
-        gradient: dense or row-sparse.
-        rows: how many rows the variable has.
+        gradient: a dense or row-sparse gradient.
+        rows: the number of rows of the variable.
         masked: whether to return a `MaskedGradient` rather than `UniqueRows`.
     """
     if not isinstance(gradient, tf.IndexedSlices):
@@ -36,8 +36,8 @@ def coalesced(gradient: Gradient, rows: int, masked: bool) -> Gradient:
 def _once_in_xla(values: tf.Tensor, indices: tf.Tensor, rows: int) -> UniqueRows:
     """Puts the sum of a row where the row first occurs, and pads the other positions.
 
-    The result is as long as the input. In XLA the size of what `tf.unique` returns is dynamic,
-    which few operations handle correctly: `tf.unique` itself and `tf.cumsum` do not.
+    The result is as long as the input. In XLA the result of `tf.unique` has a dynamic size, which
+    few operations handle correctly: `tf.unique` itself and `tf.cumsum` do not.
     """
     length = tf.shape(indices)[0]
     place = tf.range(length)
@@ -48,9 +48,9 @@ def _once_in_xla(values: tf.Tensor, indices: tf.Tensor, rows: int) -> UniqueRows
 
 
 def marked(gradient: Gradient, marks: tf.Variable) -> Gradient:
-    """The values of the gradient, of the marked rows if it is row-sparse.
+    """Returns the values of the gradient; if it is row-sparse, those of the marked rows.
 
-    Compiled by XLA, where the number of marked rows is unknown, it is a `MaskedGradient`.
+    If XLA compiles it, where the number of marked rows is unknown, it returns a `MaskedGradient`.
     """
     if not numerics.row_sparse(gradient):
         return gradient
@@ -60,17 +60,17 @@ def marked(gradient: Gradient, marks: tf.Variable) -> Gradient:
 
 
 def of_marked(gradient: tf.Tensor, marks: tf.Tensor) -> UniqueRows:
-    """The marked rows of a dense gradient."""
+    """Returns the marked rows of a dense gradient."""
     return UniqueRows(tf.gather(gradient, _true(marks)), _true(marks))
 
 
 def _true(marks: TensorLike) -> tf.Tensor:
-    """The indices of the marked rows, a tensor of dynamic size."""
+    """Returns the indices of the marked rows, a tensor of dynamic size."""
     return tf.reshape(tf.where(marks), [-1])
 
 
 def as_slices(gradient: Gradient) -> tf.Tensor | tf.IndexedSlices | MaskedGradient:
-    """The gradient, `UniqueRows` as the `tf.IndexedSlices` that TensorFlow's functions take."""
+    """Returns the gradient, with `UniqueRows` as `tf.IndexedSlices` for TensorFlow's functions."""
     if isinstance(gradient, UniqueRows):
         return tf.IndexedSlices(gradient.values, gradient.indices)
     return gradient
@@ -80,14 +80,14 @@ def share(variable: tf.Variable) -> None:
     """Lets later reads of a variable share its memory again.
 
     After an operation on rows, every read of the whole variable, such as an `Embedding`'s, copies
-    it. XLA has no such mode.
+    the variable. XLA has no such mode.
     """
     if not keras_contract.in_xla():
         tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
 
 
 def densify(gradient: Gradient, rows: int) -> tf.Tensor:
-    """The dense gradient, of that many rows, that equals a row-sparse one."""
+    """Returns the dense gradient, of that many rows, that equals a row-sparse one."""
     if isinstance(gradient, MaskedGradient):
         return gradient.values
     return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, rows)
@@ -96,11 +96,11 @@ def densify(gradient: Gradient, rows: int) -> tf.Tensor:
 def range_checks(
     owner: str, gradient: Gradient, path: str, rows: int, on_mesh: bool = False
 ) -> list[tf.Operation]:
-    """Assertions that every row of a `tf.IndexedSlices` exists; none for a dense gradient.
+    """Returns assertions that every row of a `tf.IndexedSlices` exists; none for a dense gradient.
 
     Raises:
-        tf.errors.InvalidArgumentError: when the assertion runs. XLA has no assertions: there a row
-            outside the variable is dropped.
+        tf.errors.InvalidArgumentError: when the assertion runs. XLA has no assertions and drops a
+            row outside the variable.
     """
     if not isinstance(gradient, tf.IndexedSlices) or keras_contract.in_xla():
         return []

@@ -13,26 +13,27 @@ ANONYMOUS = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
 
 
 class Scratch(NamedTuple):
-    """A variable for one step: a `tf.function` cannot create a `tf.Variable` in every call.
+    """A variable for one step; a `tf.function` cannot create a `tf.Variable` in every call.
 
     Args:
-        handle: what kernels change.
-        weights: what it stands for.
+        handle: the handle that kernels change.
+        weights: the weights that the variable stands for.
     """
 
     handle: tf.Tensor
     weights: tf.Tensor
 
     def value(self) -> tf.Tensor:
-        """The weights that a kernel which adds to this may read."""
+        """Returns the weights, which a kernel that adds to the variable may read."""
         return self.weights
 
 
 @contextlib.contextmanager
 def variable(like: tf.Tensor) -> Iterator[Scratch]:
-    """A variable of the shape and dtype of a tensor, full of negative zeros.
+    """Yields a variable of the shape and dtype of a tensor, filled with negative zeros.
 
-    Added to a number, or multiplied by zero and then added to it, that changes not even its sign.
+    A negative zero that is added to a number, or first multiplied by zero, does not change even the
+    number's sign.
     """
     handle = tf.raw_ops.VarHandleOp(dtype=like.dtype, shape=like.shape, shared_name=ANONYMOUS)
     zeros = tf.fill(tf.shape(like), -numerics.zero(like.dtype))
@@ -44,11 +45,11 @@ def variable(like: tf.Tensor) -> Iterator[Scratch]:
 
 
 def added(weights: tf.Tensor, kernel: Callable[[Scratch], None]) -> tf.Tensor:
-    """What `kernel` adds to a variable like `weights`: nothing is rounded.
+    """Returns the step that `kernel` adds to a variable like `weights`, without rounding.
 
     Args:
         weights: has the shape and the dtype.
-        kernel: a function of a variable, of which it uses the `handle`, and `value()`: `weights`.
+        kernel: a function of a variable; it uses `handle`, and `value()`, which is `weights`.
     """
     with variable(weights) as moved:
         kernel(moved)
