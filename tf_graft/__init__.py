@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 if not TYPE_CHECKING:  # a type checker would accept every name
 
     def __getattr__(name: str) -> object:
-        if name == "testing":  # which few processes use
+        if name == "testing":  # few processes use it
             return importlib.import_module("tf_graft.testing")
         face = importlib.import_module("tf_graft.face")
         if name in (*face.__all__, "__all__"):

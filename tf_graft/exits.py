@@ -20,7 +20,7 @@ def end_when_interrupted() -> None:
         os.write(2, b"Interrupted.\n")
         os._exit(128 + signal.SIGINT)
 
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored, as by nohup
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # nohup ignores the signal
         signal.signal(signal.SIGINT, end)
 
 

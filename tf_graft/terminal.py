@@ -1,4 +1,4 @@
-"""Standard output: plain texts and tables, in which nothing is markup."""
+"""Standard output: plain texts and tables, without markup."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from tf_graft.core.media import for_terminal
 
 
 class Terminal(Console):
-    """rich's console, without its markup, and with no control characters but its own."""
+    """rich's console without its markup, and without control characters except its own."""
 
     def __init__(self, **options: Any):
         super().__init__(markup=False, emoji=False, highlight=False, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Every text that is no `rich.text.Text` becomes one here."""
+        """Returns a text that is not a `rich.text.Text` as one."""
         return super().render_str(for_terminal(text), **options)

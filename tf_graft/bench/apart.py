@@ -10,7 +10,7 @@ from tf_graft.training import start
 
 
 def main(asked: str) -> None:
-    """Measures what is asked for, in JSON."""
+    """Measures the area that `asked` describes in JSON."""
     lines = process.output()
     start.tensorflow()
     import tensorflow as tf

@@ -8,10 +8,10 @@ from tf_graft.bench.cases import Case, Choice
 
 
 class Area(NamedTuple):
-    """What an area's cases are; `cases` is the module of this package, and the function, of them.
+    """An area; `cases` names a module of this package, and the function there that makes its cases.
 
-    `columns` are the candidates in the order they are shown; `ratios`, pairs of them; `base`, the
-    one that a chart compares with.
+    `columns` are the candidates in the order in which they are shown, `ratios` are pairs of
+    candidates, and `base` is the candidate that a chart compares with.
     """
 
     title: str

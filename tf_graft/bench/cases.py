@@ -12,10 +12,10 @@ OF_A_MESSAGE = 300  # characters
 
 
 class Candidate(NamedTuple):
-    """What is measured.
+    """One implementation to measure.
 
-    `start` builds an optimizer and returns what makes one update; the first call is `start` and
-    the first update. `weights` returns tensors that every update must move.
+    `start` builds an optimizer and returns a function that makes one update; the first call is
+    `start` and the first update. `weights` returns tensors that every update must move.
     """
 
     start: Callable[[], Step]
@@ -23,10 +23,10 @@ class Candidate(NamedTuple):
 
 
 class Case(NamedTuple):
-    """Candidates by name; each is prepared, which is not timed, just before it starts.
+    """Candidates by name; each is prepared, which is not timed, shortly before it starts.
 
-    `moved` is the number of bytes that an update must move, 0 where nobody asks; `usual`, whether
-    the case is measured when nobody asks for it.
+    `moved` is the number of bytes that an update must move, 0 if there is no floor. `usual` says
+    whether the case is measured even if nobody asks for it.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Choice(NamedTuple):
     peers: bool = False
 
     def takes(self, case: Case) -> bool:
-        """Whether a case is to be measured."""
+        """Returns whether a case is to be measured."""
         if self.only:
             return any(name.lower() in case.name.lower() for name in self.only)
         return case.usual or self.full

@@ -19,7 +19,7 @@ COLORS = {
     "torch": "#3ca951",
     "optax": "#a463f2",
 }
-LINE, PANEL = 0.24, 1.1  # inches of a case, and of what is around a panel's cases
+LINE, PANEL = 0.24, 1.1  # inches of a case, and of the space around a panel's cases
 
 
 def draw(measured: Sequence[Measured], title: str, path: Path) -> None:

@@ -19,15 +19,15 @@ INTERRUPTED = 128 + signal.SIGINT
 def measured(
     areas: Sequence[str], choice: Choice, quick: bool, output: Path | None
 ) -> tuple[list[Measured], int]:
-    """Measures areas; the figures so far are in `output` after each case.
+    """Measures areas; after each case `output` contains the figures so far.
 
     Returns:
-        The cases that were measured, and the exit code: after Ctrl-C another one than 0.
+        The cases that were measured, and the exit code, which is not 0 after Ctrl-C.
     """
     cases: list[Measured] = []
     try:
         with _interruptible() as interrupts:
-            _save(output, cases)  # what cannot be written fails now
+            _save(output, cases)  # so that a file that cannot be written fails now
             for case in run(areas, choice, QUICK if quick else CALM, say):
                 cases.append(case)
                 _save(output, cases)
@@ -61,9 +61,10 @@ def _save(output: Path | None, cases: Sequence[Measured]) -> None:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[list[int]]:
-    """Lets Ctrl-C raise KeyboardInterrupt, which elsewhere in a command ends the process.
+    """Makes Ctrl-C raise KeyboardInterrupt; elsewhere in a command it ends the process.
 
-    Lists the signals that came: what Python calls while it collects garbage loses the exception.
+    Yields a list of the signals that came, because the exception is lost in code that Python calls
+    while it collects garbage.
     """
     before = signal.getsignal(signal.SIGINT)
     came: list[int] = []
@@ -72,7 +73,7 @@ def _interruptible() -> Iterator[list[int]]:
         came.append(signum)
         raise KeyboardInterrupt
 
-    if before != signal.SIG_IGN:  # as nohup has it
+    if before != signal.SIG_IGN:  # nohup ignores the signal
         signal.signal(signal.SIGINT, interrupt)
     try:
         yield came

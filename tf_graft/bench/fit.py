@@ -12,7 +12,7 @@ from tf_graft.bench.optimizers import PLAIN, Make, adagraft, agn, larc, mixed_pr
 from tf_graft.bench.training import training
 
 REPLICAS = 2
-SHORT = ("Transformer", "Embeddings")  # those that a usual run has the time for
+SHORT = ("Transformer", "Embeddings")  # the models for which a usual run has time
 POLICIES = ("mixed_bfloat16", "mixed_float16")
 
 
@@ -61,7 +61,7 @@ def replicas(_: Choice) -> Iterable[Case]:
 
 
 def wrappers(_: Choice) -> Iterable[Case]:
-    """Makes cases of each wrapper, beside stock Keras' Adam or SGD alone."""
+    """Makes cases of each wrapper, compared with stock Keras' Adam or SGD alone."""
     for model in MODELS:
         for name, make in WRAPPERS.items():
             inner = "SGD, momentum" if name == "LARC" else "Adam"
@@ -78,7 +78,7 @@ def _case(
     usual: bool = True,
     **given: Any,
 ) -> Case:
-    """Makes the case of a model trained by one of `PLAIN`, or by `ours` beside stock Keras'."""
+    """Makes the case of a model trained by one of `PLAIN`, or by `ours` and by stock Keras'."""
     task = MODELS[model]()
     makers = {"ours": ours or PLAIN[name].ours, "stock": PLAIN[name].stock}
     candidates: dict[str, Callable[[], Candidate]] = {

@@ -9,7 +9,7 @@ MOVED = 12 * SIZE  # bytes: two reads and a write of float32
 
 
 def adding() -> Candidate:
-    """Prepares `a += b`, which the bandwidth of the machine is measured with."""
+    """Prepares `a += b`, which measures the bandwidth of the machine."""
     a, b = tf.Variable(tf.zeros([SIZE])), tf.Variable(tf.ones([SIZE]))
 
     @tf.function

@@ -80,9 +80,9 @@ def on(
     """Makes the case of one optimizer on tensors of some shapes.
 
     Args:
-        shapes: of the tensors.
-        name: the optimizer's, in `OPTIMIZERS`.
-        compiled: whether the function around the step is compiled by XLA.
+        shapes: the shapes of the tensors.
+        name: the optimizer's name in `OPTIMIZERS`.
+        compiled: whether XLA compiles the function around the step.
         unchecked: whether ours are measured with `nonfinite="apply"` too.
         beside: whether the other libraries are measured too.
         usual: see `Case`.
@@ -108,7 +108,7 @@ def _makers(named: Named) -> dict[str, Make]:
 def _given(
     tensors: Callable[[], Tensors], make: Make, named: Named, compiled: bool = False
 ) -> Candidate:
-    """Prepares an optimizer on variables and gradients that are there."""
+    """Prepares an optimizer on existing variables and gradients."""
     weights, gradients = tensors()
     optimizer = make()
 
@@ -127,8 +127,8 @@ def _given(
 def _tensors(shapes: Shapes, dtype: str) -> Tensors:
     """Makes weights, and gradients that are read from variables, which costs nothing.
 
-    All candidates share them: TensorFlow keeps the graph of stock Keras' `apply`, and with it every
-    variable that is in it, for as long as the process lives.
+    All candidates share these tensors: TensorFlow keeps the graph of stock Keras' `apply`, with
+    every variable in the graph, until the process ends.
     """
     weights, kept = (
         [tf.Variable(tf.cast(tf.random.normal(shape, stddev=SCALE), dtype)) for shape in shapes]

@@ -1,4 +1,4 @@
-"""The models that whole training steps are measured on."""
+"""The models on which whole training steps are measured."""
 
 from typing import Any
 

@@ -12,7 +12,7 @@ Make: TypeAlias = Callable[..., Any]
 
 
 class Named(NamedTuple):
-    """An optimizer by its makers, and what an update of it must move.
+    """An optimizer's makers, and the amount of data that an update must move.
 
     `state` counts, per weight, the float32 numbers that an update reads and writes: the weight (or
     its master) and the slots. `calls` is the number of gradients that make one update.
@@ -30,7 +30,7 @@ class Named(NamedTuple):
 
 
 def both(name: str, **given: Any) -> tuple[Make, Make]:
-    """Returns the makers of ours and of stock Keras' by one name, with the same arguments."""
+    """Returns the makers of ours and of stock Keras' of the same name, with the same arguments."""
     stock = getattr(keras.optimizers, {"LAMB": "Lamb"}.get(name, name))
     return (
         lambda **options: getattr(tg, name)(RATE, **given, **options),
@@ -39,7 +39,7 @@ def both(name: str, **given: Any) -> tuple[Make, Make]:
 
 
 def ours(name: str, **given: Any) -> tuple[Make, None]:
-    """Returns the maker of one that stock Keras does not have."""
+    """Returns the maker of an optimizer that stock Keras does not have."""
     return lambda **options: getattr(tg, name)(RATE, **given, **options), None
 
 
@@ -77,7 +77,7 @@ OPTIMIZERS = {
     # Two gradients; weight, slots and sum.
     "Adam, accumulation": Named(*both("Adam", gradient_accumulation_steps=2), state=4, calls=2),
     # A gradient of 2 bytes, a weight of 2 that is written, a master of 4: as many as in float32.
-    # With its default, 0.999, which is 1 in bfloat16, stock Keras' moves nothing.
+    # Stock Keras' Adam moves nothing with its default beta_2 of 0.999, which is 1 in bfloat16.
     "Adam, bfloat16": Named(*both("Adam", beta_2=0.99), state=3, dtype="bfloat16"),
     "LAMB": Named(*both("LAMB"), state=3),
     "LARS": Named(*ours("LARS"), state=2),

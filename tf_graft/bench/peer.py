@@ -1,7 +1,7 @@
 """`tf-graft bench-process peer ASKED`: steps of another library, one for each line it is sent.
 
-It answers each line with a line of JSON. It imports no TensorFlow: that and jax have an LLVM each,
-and a process that uses both is ended by them.
+It answers each line with a line of JSON. It does not import TensorFlow: TensorFlow and jax each
+contain an LLVM, and a process that uses both crashes.
 """
 
 import itertools
@@ -16,7 +16,7 @@ from tf_graft.bench.cases import described
 
 
 def main(asked: str) -> None:
-    """Prepares what is asked for, in JSON, and then does what it is told."""
+    """Prepares the optimizer that `asked` describes in JSON, then obeys the other process."""
     answers = process.output()
     peer = Peer(*json.loads(asked))
     for line in itertools.chain(["prepare"], sys.stdin):
@@ -28,7 +28,7 @@ def main(asked: str) -> None:
 
 
 class Peer:
-    """What the other process may tell this one to do."""
+    """The methods that the other process may call."""
 
     def __init__(self, library: str, *given: Any) -> None:
         _, self._prepare = peer_steps.STEPS[library]
@@ -47,5 +47,5 @@ class Peer:
         self._step()
 
     def sums(self) -> list[float]:
-        """Returns the sum of each weight, which tells whether it has moved."""
+        """Returns the sum of each weight, which shows whether the weight has moved."""
         return [float(np.sum(np.asarray(w), dtype=np.float64)) for w in self._candidate.weights()]

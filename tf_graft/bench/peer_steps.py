@@ -1,6 +1,6 @@
 """The steps of other libraries on given gradients: torch's fused ones, optax's jitted.
 
-A library is imported when it is measured, and takes as many threads as TensorFlow.
+A library is imported when it is measured, and uses as many threads as TensorFlow.
 """
 
 import functools
@@ -17,7 +17,7 @@ from tf_graft.bench.results import cores
 TORCH: dict[str, tuple[str, dict[str, Any], bool]] = {
     "SGD, momentum": ("SGD", {"momentum": 0.9, "fused": True}, False),
     "Adagrad": ("Adagrad", {"initial_accumulator_value": 0.1, "fused": True}, False),
-    "RMSprop": ("RMSprop", {"alpha": 0.9, "foreach": True}, False),  # it has no fused one
+    "RMSprop": ("RMSprop", {"alpha": 0.9, "foreach": True}, False),  # it has no fused version
     "Adam": ("Adam", {"fused": True}, False),
     "AdamW": ("AdamW", {"fused": True}, False),
     "Adam, global_clipnorm": ("Adam", {"fused": True}, True),
@@ -42,7 +42,7 @@ OPTAX: dict[str, Callable[[Any], Any]] = {
 
 def of_torch(name: str, shapes: Shapes, _: int) -> Candidate:
     """Prepares an optimizer of torch; none of them accumulates."""
-    # Else its threads would still be spinning in the turn of the next candidate.
+    # Otherwise its threads would still be spinning in the turn of the next candidate.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     import torch
 
@@ -66,7 +66,7 @@ def of_torch(name: str, shapes: Shapes, _: int) -> Candidate:
 
 
 def of_optax(name: str, shapes: Shapes, calls: int) -> Candidate:
-    """Prepares an optimizer of optax, of which `calls` gradients make an update."""
+    """Prepares an optimizer of optax, in which `calls` gradients make an update."""
     import jax
     import optax
 

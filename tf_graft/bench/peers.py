@@ -1,4 +1,4 @@
-"""The same steps by other libraries, where these are installed, each in a process of its own."""
+"""The same steps by other libraries, if they are installed, each in a process of its own."""
 
 import functools
 import importlib.util
@@ -18,7 +18,7 @@ NEEDED = {"torch": ("torch",), "optax": ("optax", "jax")}
 
 
 def missing() -> list[str]:
-    """Says, of each library that is not installed, that it is not measured."""
+    """Returns a sentence for each library that is not measured because it is not installed."""
     return [
         f"{name} is not installed, and is not measured: pip install {' '.join(packages)}."
         for name, packages in NEEDED.items()
@@ -27,11 +27,11 @@ def missing() -> list[str]:
 
 
 def candidates(name: str, shapes: Shapes, calls: int) -> dict[str, Callable[[], Candidate]]:
-    """Returns what the installed libraries have of an optimizer.
+    """Returns the installed libraries' versions of an optimizer.
 
     Args:
-        name: its name in `optimizers.OPTIMIZERS`.
-        shapes: of the tensors.
+        name: the optimizer's name in `optimizers.OPTIMIZERS`.
+        shapes: the shapes of the tensors.
         calls: the number of gradients that make an update.
     """
     return {
@@ -56,7 +56,7 @@ def _prepared(library: str, name: str, shapes: Shapes, calls: int) -> Candidate:
 
 
 class _Process:
-    """Another process, which does what it is asked to, and ends with this object."""
+    """Another process, which runs methods on request, and ends with this object."""
 
     def __init__(self, *asked: Any) -> None:
         command = [sys.executable, "-m", "tf_graft", "bench-process", "peer", json.dumps(asked)]
@@ -66,7 +66,7 @@ class _Process:
         self._answer()
 
     def ask(self, what: str) -> Any:
-        """Lets the process do one of the methods of `peer.Peer`."""
+        """Makes the process run one of the methods of `peer.Peer`, and returns its answer."""
         print(what, file=self._process.stdin, flush=True)
         return self._answer()
 

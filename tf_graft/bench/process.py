@@ -9,10 +9,10 @@ from tf_graft.core.media import for_terminal
 
 
 def output() -> TextIO:
-    """Takes standard output for what another process reads; what else is printed is an error's.
+    """Reserves standard output for data that another process reads; other output goes to errors.
 
-    Ctrl-C, which all processes of a terminal get, ends this one without a word: the command says
-    what there is to say.
+    Ctrl-C, which all processes of a terminal get, ends this process silently: the command prints
+    the message.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     taken = os.fdopen(os.dup(1), "w")
@@ -21,5 +21,5 @@ def output() -> TextIO:
 
 
 def say(line: str) -> None:
-    """Says what happens, where it is not taken for a figure."""
+    """Prints a message on standard error, apart from the figures."""
     print(for_terminal(line), file=sys.stderr, flush=True)

@@ -32,14 +32,14 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, samples: Samples) -> "Spread":
-        """Describes samples, of which there is at least one."""
+        """Describes a non-empty list of samples."""
         low, middle, high = (float(x) for x in np.percentile(samples, [25, 50, 75]))
         return cls(middle, low, high, min(samples), max(samples), len(samples))
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured of a case, by candidate; of one that failed, the error alone.
+    """The measurements of a case by candidate; for a candidate that failed, only the error.
 
     All samples are in the order of the turns: ratios are taken turn by turn.
     """
@@ -49,7 +49,7 @@ class Measured:
     steps: dict[str, list[float]]  # milliseconds
     firsts: dict[str, list[float]]  # seconds
     errors: dict[str, str]
-    floor: list[float]  # milliseconds; empty where an area has none
+    floor: list[float]  # milliseconds; empty if an area has no floor
 
     def of_floor(self, candidate: str) -> Spread | None:
         """Returns a candidate's steps as multiples of the floor."""
@@ -66,7 +66,7 @@ class Measured:
 
 
 def ratio(samples: Samples | None, others: Samples | None) -> Spread | None:
-    """Divides samples turn by turn; None where one of the two is missing."""
+    """Divides samples turn by turn; None if one of the two is missing."""
     if not samples or not others:
         return None
     return Spread.of([a / b for a, b in zip(samples, others, strict=True)])
@@ -76,14 +76,14 @@ UNITS = {"step": "ms", "first call": "s"}
 
 
 def save(path: Path, measured: Sequence[Measured]) -> None:
-    """Writes all figures, and what they were measured on, as JSON."""
+    """Writes all figures, and the machine on which they were measured, as JSON."""
     content = {"machine": machine(), "figures": [f for m in measured for f in _figures(m)]}
     path.parent.mkdir(parents=True, exist_ok=True)
     write(path, json.dumps(content, indent=1) + "\n")
 
 
 def machine() -> dict[str, Any]:
-    """Describes this machine: its processor, how many cores, what is installed, and the date."""
+    """Describes this machine: processor, number of cores, installed packages, and the date."""
     return {
         "processor": _processor(),
         "cores": cores(),
@@ -94,7 +94,7 @@ def machine() -> dict[str, Any]:
 
 
 def cores() -> int:
-    """Returns how many cores this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -104,12 +104,12 @@ def line(measured: Measured) -> str:
 
 
 def of_line(text: str) -> Measured:
-    """Reads what `line` returned."""
+    """Reads a result of `line`."""
     return Measured(**json.loads(text))
 
 
 def _figures(measured: Measured) -> list[dict[str, Any]]:
-    """Lists the figures of a case: steps, first calls, the floor, and what failed."""
+    """Lists the figures of a case: steps, first calls, the floor, and failures."""
     named = {"area": measured.area, "case": measured.case}
     figures: list[dict[str, Any]] = []
     for quantity, unit in UNITS.items():
@@ -141,7 +141,7 @@ def _version(name: str) -> str:
 
 
 def _processor() -> str:
-    """Returns the processor's name as the system tells it."""
+    """Returns the processor's name as the system reports it."""
     lines = CPUS.read_text().splitlines() if CPUS.exists() else []
     names = [text.partition(":")[2].strip() for text in lines if text.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()

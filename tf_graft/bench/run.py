@@ -1,4 +1,4 @@
-"""A run of the benchmark: area after area; each case is handed over as soon as it is measured."""
+"""Runs the benchmark area by area, and yields each case as soon as it is measured."""
 
 import functools
 import json
@@ -26,9 +26,9 @@ def run(areas: Sequence[str], choice: Choice, pace: Pace, say: Say) -> Iterator[
 
     Args:
         areas: names of `AREAS`.
-        choice: which of their cases.
-        pace: how often each is measured.
-        say: is told what is being measured.
+        choice: which of the areas' cases.
+        pace: how often each case is measured.
+        say: called with messages about the current measurement.
     """
     if choice.peers:
         for sentence in peers.missing():
@@ -41,8 +41,8 @@ def run(areas: Sequence[str], choice: Choice, pace: Pace, say: Say) -> Iterator[
 
 
 def here(area: str, choice: Choice, pace: Pace, say: Say) -> Iterator[Measured]:
-    """Measures an area in this process; one whose cases cannot be made loses those alone."""
-    tf.get_logger().setLevel("ERROR")  # else it warns that many functions are traced
+    """Measures an area in this process; if cases cannot be made, only these are lost."""
+    tf.get_logger().setLevel("ERROR")  # otherwise it warns that many functions are traced
     try:
         warm_up()
         cases = [case for case in AREAS[area].of(choice) if choice.takes(case)]
@@ -55,7 +55,7 @@ def here(area: str, choice: Choice, pace: Pace, say: Say) -> Iterator[Measured]:
 
 @functools.cache
 def warm_up() -> None:
-    """Makes, once in a process, the first calls of all: each of them is slower than later ones."""
+    """Makes the very first calls in a process, which are slower than later first calls."""
     steps = [given.on(((2,),), "Adam", compiled=compiled) for compiled in (False, True)]
     for case in (*steps, rows.of("Adam", *PLAIN["Adam"][:2], rows=10)):
         measure("", case, ONCE)
@@ -65,7 +65,7 @@ def _apart(area: str, choice: Choice, pace: Pace) -> Iterator[Measured]:
     """Measures an area in a process of its own, which prints a line for each case."""
     asked = json.dumps({"area": area, "choice": choice, "pace": pace})
     command = [sys.executable, "-m", "tf_graft", "bench-process", "apart", asked]
-    # It shall start TensorFlow as this process did: quietly, unless it was told a level.
+    # The process starts TensorFlow like this one: quietly, unless a level was set.
     environment = {k: v for k, v in os.environ.items() if (k, v) != (start.LEVEL, start.QUIET)}
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, env=environment, text=True) as process:
@@ -73,7 +73,7 @@ def _apart(area: str, choice: Choice, pace: Pace) -> Iterator[Measured]:
             for line in process.stdout or ():
                 yield results.of_line(line)
             code = process.wait()
-        except BaseException:  # of who takes the cases, too
+        except BaseException:  # also of the code that receives the cases
             process.kill()
             raise
     if code:

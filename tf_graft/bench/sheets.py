@@ -15,7 +15,7 @@ LEGEND = "± is half of what lies between the quartiles, as a part of the median
 
 
 class Sheet(NamedTuple):
-    """A table of texts; `header` names the columns after the first, in which the cases are."""
+    """A table of texts; `header` names the columns after the first, which contains the cases."""
 
     title: str
     header: list[str]
@@ -90,10 +90,10 @@ def _failures(cases: Sequence[Measured]) -> Iterator[str]:
 
 
 def cell(spread: Spread | None) -> str:
-    """Writes a median and its spread; one turn has none."""
+    """Writes a median and its spread; a single turn has no spread."""
     if spread is None:
         return "-"
-    digits = sum(spread.median < limit for limit in (10, 100))  # three that count
+    digits = sum(spread.median < limit for limit in (10, 100))  # three significant digits
     median = f"{spread.median:.{digits}f}"
     if spread.turns == 1:
         return median

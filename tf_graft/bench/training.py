@@ -1,4 +1,4 @@
-"""Whole training steps, as `fit` makes them."""
+"""Whole training steps, as in `fit`."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from tf_graft.bench.optimizers import Make
 
 
 class Task(NamedTuple):
-    """A model, the examples that it is trained on again and again, and the loss."""
+    """A model, the examples on which it is trained repeatedly, and the loss."""
 
     model: Callable[[], keras.Model]
     examples: Callable[[], tuple[Any, Any]]  # inputs and targets
@@ -30,15 +30,15 @@ def training(
 ) -> Candidate:
     """Prepares a model that `fit` trains with an optimizer.
 
-    The first call is `compile` and `fit` of one update; a step is what `fit` calls per update. The
-    weights that must move are those of the last layer.
+    The first call is `compile` and `fit` of one update; a step is the function that `fit` calls per
+    update. The weights that must move are those of the last layer.
 
     Args:
         task: the model and its data.
         make: makes the optimizer.
         policy: the dtype policy of all layers.
         compiled: `jit_compile` of `Model.compile`.
-        strategy: the strategy that the model is made in; None for the default one.
+        strategy: the strategy in which the model is made; None for the default one.
     """
     strategy = strategy or tf.distribute.get_strategy()
     keras.utils.set_random_seed(0)

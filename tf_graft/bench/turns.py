@@ -1,4 +1,4 @@
-"""Candidates of a case take turns, so that a drift of the machine's speed affects all alike."""
+"""Measures a case's candidates in turns, so that a drift of the machine's speed affects all."""
 
 import gc
 import time
@@ -16,12 +16,12 @@ clock = time.perf_counter
 
 
 class Pace(NamedTuple):
-    """How often is measured: at least `least` and at most `most` turns, for about `seconds`."""
+    """The number of turns: at least `least` and at most `most`, for about `seconds`."""
 
     least: int
     most: int
     seconds: float
-    firsts: int  # first calls, which take no more than `first_seconds` but for one
+    firsts: int  # most first calls; after one, they stop when `first_seconds` are over
     first_seconds: float
 
 
@@ -31,7 +31,7 @@ ONCE = Pace(least=1, most=1, seconds=0, firsts=1, first_seconds=0)
 
 
 class _Runner:
-    """A candidate in its turns; it leaves at its first error, which is kept."""
+    """A candidate in its turns; it drops out at its first error, which is kept."""
 
     def __init__(self, prepare: Callable[[], Candidate]) -> None:
         self.prepare = prepare
@@ -41,18 +41,18 @@ class _Runner:
         self.forget()
 
     def forget(self) -> None:
-        """Frees what the candidate holds: few objects, and perhaps a gigabyte."""
+        """Frees the candidate's objects, which are few but may take a gigabyte."""
         self.step: Step = tuple
         self.weights: Callable[[], Sequence[Any]] = tuple
         if self.firsts:
             gc.collect()
 
     def attempt(self, what: Callable[["_Runner"], None]) -> None:
-        """Does one of the following, unless an earlier attempt failed."""
+        """Runs one of the methods below, unless an earlier attempt failed."""
         if not self.error:
             try:
                 what(self)
-            except Exception as error:  # the other candidates go on
+            except Exception as error:  # the other candidates continue
                 self.error = described(error)
                 self.forget()
 
@@ -78,7 +78,7 @@ class _Runner:
             raise RuntimeError("an update did not move the weights")
 
     def end(self) -> None:
-        """Looks at every weight, and frees all."""
+        """Checks that every weight has moved, and frees all objects."""
         still = sum(a == _sum(b) for a, b in zip(self.before, self.weights(), strict=True))
         if still:
             raise RuntimeError(f"{still} of {len(self.before)} weights did not move")
@@ -112,7 +112,7 @@ def _repeat(
     most: int,
     seconds: float,
 ) -> None:
-    """Lets all runners do something in turns: `least` times, and on until `seconds` are over."""
+    """Makes all runners do something in turns: `least` times, then until `seconds` are over."""
     begun, done = clock(), 0
     while done < least or (done < most and clock() - begun < seconds):
         for runner in runners.values():

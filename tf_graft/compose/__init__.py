@@ -1,1 +1,1 @@
-"""Optimizers that are made of other optimizers: of this package, or of Keras."""
+"""Optimizers that contain other optimizers, of this package or of Keras."""

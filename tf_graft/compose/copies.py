@@ -1,4 +1,4 @@
-"""A second optimizer of the same arguments."""
+"""Makes a second optimizer with the same arguments."""
 
 from collections.abc import Iterator
 from typing import TypeVar
@@ -16,10 +16,10 @@ Copied = TypeVar("Copied", bound=Optimizer)
 
 
 def copied(optimizer: Copied) -> Copied:
-    """Returns an optimizer of the same arguments, without state.
+    """Returns an optimizer with the same arguments, without state.
 
-    It shares schedules and callables for the learning rate with the given one, since a config does
-    not hold a lambda or a schedule of a class that Keras does not know.
+    The two share schedules and callables for the learning rate, because a config cannot hold a
+    lambda or a schedule of a class that Keras does not know.
     """
     given = list(_with_rates(optimizer))
     with keras_contract.without_schedules(given):
@@ -31,7 +31,7 @@ def copied(optimizer: Copied) -> Copied:
 
 
 def _with_rates(optimizer: Optimizer) -> Iterator[keras.optimizers.Optimizer]:
-    """The optimizers within one, and itself, that have a learning rate of their own."""
+    """Yields those of an optimizer and all within it that have a learning rate of their own."""
     for found in nested(optimizer):
         if not isinstance(found, Around):
             yield found

@@ -1,9 +1,9 @@
 """The step of any Keras optimizer as a pure function: no variable is changed.
 
 A Keras optimizer updates variables in place. Here it works on stand-ins, each of which holds a
-tensor and records what is assigned or added to it. So the step comes out exactly, however large the
-weights are, and the optimizer's state becomes slots. Tracing each update once shows which state
-belongs to which variable; an optimizer that uses anything but its stand-ins is refused then.
+tensor and records assignments and additions. The step is therefore exact, however large the weights
+are, and the optimizer's state becomes slots. Tracing each update once shows which state belongs to
+which variable; an optimizer that uses anything but its stand-ins is refused then.
 """
 
 import collections
@@ -45,7 +45,7 @@ class KerasStep:
         decays: whether the optimizer's own weight decay applies to the variable of a path.
 
     Raises:
-        TypeError: the optimizer uses more than it is given; the message says what.
+        TypeError: the optimizer uses more than its stand-ins; the message says what.
 
     Attributes:
         slots: for each path, the state of the variable by role.
@@ -72,7 +72,7 @@ class KerasStep:
         self.slots, self.shared = self._found()
 
     def step(self, p: Point) -> Step:
-        """The step of one variable, and its new slots."""
+        """Returns the step of one variable, and its new slots."""
         if p.w.shape.num_elements() == 0:  # `keras.ops` takes no rows for a bias
             return tf.zeros_like(p.w), {}
         weights = storage(self._probes[p.path])
@@ -83,13 +83,13 @@ class KerasStep:
         return weights.change(), new
 
     def once(self, s: Slots, rate: tf.Tensor, t: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The shared state for this update."""
+        """Returns the shared state for this update."""
         self._hold(self.shared, s, rate, t)
         self._optimizer.once()
         return {role: stand_in.read() for role, stand_in in self.shared.items()}
 
     def names(self) -> list[str]:
-        """The names of all state, `path/role`, in the order in which the optimizer made it."""
+        """Returns the names of all state, `path/role`, in the order of its creation."""
         at = {
             s: f"{path}/{role}" for path, slots in self.slots.items() for role, s in slots.items()
         }
@@ -97,7 +97,7 @@ class KerasStep:
         return [at[made] for made in self._made if made in at]
 
     def first(self, stand_in: StandIn) -> tf.Tensor:
-        """The initial value of a piece of state."""
+        """Returns the initial value of a piece of state."""
         made = self._first[stand_in]
         return tf.convert_to_tensor(made() if callable(made) else made)
 
@@ -131,7 +131,7 @@ class KerasStep:
     # Which state belongs to which variable: found by tracing each update on placeholders.
 
     def _found(self) -> tuple[dict[str, StandIns], StandIns]:
-        """The slots of each path, and the shared state."""
+        """Returns the slots of each path, and the shared state."""
         used, changed = {}, set()
         for path in self._probes:
             used[path] = self._used_for(path)
@@ -152,14 +152,14 @@ class KerasStep:
         return slots, self._by_role(shared)
 
     def _used_for(self, path: str) -> list[StandIn]:
-        """The state that an update uses; adds the path to `whole` if it needs all rows."""
+        """Returns the state that an update uses; adds the path to `whole` if it needs all rows."""
         if not self._serves_rows(path):
             self.whole.add(path)
             self._trace_update(path, storage(self._probes[path]).shape)
         return [s for s in self._made if s.touched]
 
     def _serves_rows(self, path: str) -> bool:
-        """Whether the update takes any number of rows, and each entry depends on itself alone."""
+        """Returns whether the update takes any number of rows, and each entry only needs itself."""
         shape = storage(self._probes[path]).shape
         if not shape.rank:
             return False
@@ -187,7 +187,7 @@ class KerasStep:
         run: Callable[[], None],
         shapes: Mapping[tf.TensorShape, tf.TensorShape] | None = None,
     ) -> tf.Graph:
-        """The graph of `run` with a placeholder in every stand-in.
+        """Returns the graph of `run` with a placeholder in every stand-in.
 
         Args:
             run: makes an update.
@@ -203,7 +203,7 @@ class KerasStep:
         before = self._attributes()
         try:
             graph = tf.function(traced, autograph=False).get_concrete_function().graph
-        except Exception as error:  # its code may raise anything
+        except Exception as error:  # the optimizer's code may raise anything
             raise TypeError(f"its update cannot be traced: {error}") from error
         for name, value in self._attributes().items():
             if value != before.get(name):
@@ -217,7 +217,7 @@ class KerasStep:
         return graph
 
     def _attributes(self) -> dict[str, object]:
-        """The optimizer's plain Python state, which a traced update would not keep."""
+        """Returns the optimizer's plain Python state, which a traced update would not keep."""
         kinds = (bool, int, float, str, type(None))
         return {name: x for name, x in vars(self._optimizer).items() if isinstance(x, kinds)}
 
@@ -231,7 +231,7 @@ class KerasStep:
         return roles
 
     def _role(self, stand_in: StandIn, path: str) -> str:
-        """`momentum` for `dense_kernel_momentum`; otherwise the attribute that holds it."""
+        """Returns `momentum` for `dense_kernel_momentum`; otherwise the attribute's name."""
         of_path = f"{path.replace('/', '_')}_"
         if path and stand_in.name.startswith(of_path):
             return stand_in.name.removeprefix(of_path)

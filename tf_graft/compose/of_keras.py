@@ -1,4 +1,4 @@
-"""Any Keras optimizer through the pipeline of this package."""
+"""Runs any Keras optimizer through the pipeline of this package."""
 
 import functools
 import re
@@ -21,7 +21,7 @@ from tf_graft.core.state.point import Point, Step
 from tf_graft.core.state.slots import Slot
 from tf_graft.core.types import Rates, Slots
 
-# What the Keras optimizer was given that this package's pipeline does instead.
+# The Keras optimizer's arguments that this package's pipeline handles instead.
 TAKEN_OVER = [name for name in options.OF_KERAS if name != "weight_decay"]
 DECAY = options.OPTIONS["weight_decay"]
 
@@ -38,24 +38,24 @@ class Wrapped(Optimizer):
     Repeated rows are summed first; clipping, accumulation, averaging and loss scaling act on
     gradients that are summed over replicas; non-finite gradients are skipped; half precision is
     updated in float32. The Keras optimizer's own arguments for these are taken over. Its weight
-    decay stays where it is in Keras, before its update; a variable that either of the two excludes
-    does not decay.
+    decay stays before its update, as in Keras; a variable that the Keras optimizer or this one
+    excludes does not decay.
 
     Args:
         optimizer: a Keras optimizer that has not been built, its name, or its config.
-        learning_rate: instead of the optimizer's own, if not None.
-        **common: see `tf_graft.algorithm.Common`; instead of the optimizer's own. Exclusions
+        learning_rate: replaces the optimizer's learning rate, if not None.
+        **common: see `tf_graft.algorithm.Common`; they replace the optimizer's own. Exclusions
             from weight decay add up.
 
     Raises:
-        TypeError: not a Keras optimizer; or one that does more than update the variable that its
-            `update_step` is given (found out when it is built).
-        ValueError: the optimizer has been built already; an argument of one of Keras' own is out of
+        TypeError: the argument is not a Keras optimizer; or its `update_step` updates more than
+            the given variable (raised when it is built).
+        ValueError: the optimizer has already been built; an argument of one of Keras' own is out of
             range, which Keras does not check; or it decays weights itself and `weight_decay` is
             given, too.
 
-    Row-sparse gradients: where each entry of the update depends on that entry alone, untouched rows
-    wait; otherwise (`Lamb`, `Adafactor`, `Muon`) the gradient is made dense.
+    Row-sparse gradients: if each entry of the update depends on that entry alone, untouched rows
+    stay as they are; otherwise (`Lamb`, `Adafactor`, `Muon`) the gradient is made dense.
 
     Example:
         >>> w = tf.Variable([1.0, -1.0])
@@ -83,7 +83,7 @@ class Wrapped(Optimizer):
 
     @property
     def weight_decay(self) -> float | None:
-        """The decay beside that of the Keras optimizer, of which there is at most one."""
+        """The weight decay here; at most one of this and the Keras optimizer's own is given."""
         decay: float | None = DECAY.__get__(self)
         return decay
 
@@ -94,7 +94,7 @@ class Wrapped(Optimizer):
         DECAY.__set__(self, value)
 
     def prepare(self, variables: Mapping[str, Any]) -> None:
-        if self._keras_step is not None:  # by another replica
+        if self._keras_step is not None:  # another replica has made it
             return
         key = functools.partial(keras_contract.key_of, self)
         undecayed = [v for v in variables.values() if key(v) in self._undecayed]
@@ -136,7 +136,7 @@ class Wrapped(Optimizer):
         return super().get_config() | {"optimizer": serialize(self.optimizer)}
 
     def __repr__(self) -> str:
-        """The call of `wrap` that makes it."""
+        """Returns the call of `wrap` that makes it."""
         return super().__repr__().replace(type(self).__name__, wrap.__name__, 1)
 
     def arguments(self) -> dict[str, Any]:
@@ -152,19 +152,19 @@ class Wrapped(Optimizer):
 
 
 def get(identifier: Any) -> keras.optimizers.Optimizer:
-    """The optimizer that an identifier stands for, ready to use.
+    """Returns the optimizer that an identifier stands for, ready to use.
 
     Args:
         identifier: an optimizer, returned as it is; a name (`"adam"`), also as it is registered
             with Keras (`"tf_graft>Adam"`); a flat config
-            (`{"name": "adam", "learning_rate": 0.1}`); a config of Keras'
-            (`{"class_name": "adam", "config": {...}}`); or what `serialize` returned. What only
-            Keras has (`"lion"`), or is described as Keras', is wrapped. A dict given is left
-            unchanged.
+            (`{"name": "adam", "learning_rate": 0.1}`); a config of Keras
+            (`{"class_name": "adam", "config": {...}}`); or a result of `serialize`. An optimizer
+            that only Keras has (`"lion"`), or that is described as Keras', is wrapped. A dict is
+            left unchanged.
 
     Raises:
-        TypeError: something else, or an argument the optimizer does not have.
-        ValueError: an unknown name, or a bad argument.
+        TypeError: the identifier is something else, or has an argument that the optimizer lacks.
+        ValueError: the name is unknown, or an argument is refused.
 
     Example:
         >>> get({"name": "sgd", "momentum": 0.9})
@@ -178,15 +178,15 @@ def get(identifier: Any) -> keras.optimizers.Optimizer:
 
 
 def wrap(optimizer: Any, **common: Unpack[Common]) -> Optimizer:
-    """A Keras optimizer as one of this package; one of this package is returned as it is.
+    """Wraps a Keras optimizer as one of this package; one of this package is returned as it is.
 
     Args:
         optimizer: an optimizer, a name or a config.
         **common: see `Wrapped`.
 
     Raises:
-        TypeError: not an optimizer, or one that cannot be wrapped.
-        ValueError: arguments for an optimizer that is not wrapped.
+        TypeError: the argument is not an optimizer, or cannot be wrapped.
+        ValueError: common arguments are given for an optimizer that is not wrapped.
 
     Example:
         >>> wrap(keras.optimizers.Nadam(0.5, global_clipnorm=1.0)).global_clipnorm

@@ -1,4 +1,4 @@
-"""Which of two optimizers acts on a common argument: the outer one, or the one inside it.
+"""Determines which of two optimizers acts on a common argument: the outer or the inner one.
 
 `TABLE` is the rule, `divided` enforces it, and `docs/guides/wrappers.md` shows it.
 """
@@ -15,7 +15,7 @@ from tf_graft.core.types import Config
 
 
 class Acts(enum.Enum):
-    """Which of two optimizers acts, and what happens where the argument is given to the other."""
+    """Which of two optimizers acts, and what happens if the other one is given the argument."""
 
     OUTER = "the outer one; takes over what the inner one was given, if it is given none itself"
     INNER = "the inner one; the outer argument sets the inner one's, if it is not None"
@@ -29,18 +29,18 @@ class Acts(enum.Enum):
 
 
 class Outcome(NamedTuple):
-    """What the two optimizers have after an argument was given to either.
+    """The arguments of two optimizers after they have been divided.
 
     Args:
-        outer: the common arguments of the outer one.
-        inner: what is set on the inner one.
+        outer: the common arguments of the outer optimizer.
+        inner: the arguments to set on the inner optimizer.
     """
 
     outer: Config
     inner: Config
 
 
-# The columns: an optimizer, and what is in it.
+# The columns: an optimizer, and the one inside it.
 #
 # around      LARC(optimizer)
 # mixed       MixedPrecision(optimizer)
@@ -69,7 +69,7 @@ TABLE: dict[str, tuple[Acts, ...]] = {
     "sparse": (_O, _O, _O, _SHARED, _SHARED, _O),
     "nonfinite": (_O, _O, _O, _OWN, _OUTSIDE, _O),
 }
-# Why an argument is refused, and what to do instead; elsewhere it is for the outer optimizer.
+# Why an argument is refused, and what to do instead; otherwise it is for the outer optimizer.
 _OF_LOSS = "only optimizer sees gradients of the loss; give it to optimizer"
 _OF_CENTER = "the center is averaged, not the local copies; give it to center_optimizer"
 REASONS = {
@@ -84,12 +84,12 @@ REASONS = {
 
 
 class Pair(NamedTuple):
-    """An optimizer and what is in it, as messages show them.
+    """An optimizer and the one inside it, as messages show them.
 
     Args:
-        column: of the table.
+        column: the column of the table.
         outer: the outer class.
-        argument: the argument of it that is the inner optimizer.
+        argument: the argument of the outer class that is the inner optimizer.
         inner: the inner class.
     """
 
@@ -99,11 +99,11 @@ class Pair(NamedTuple):
     inner: str
 
     def acts(self, name: str) -> Acts:
-        """Which of the two acts on a common argument."""
+        """Returns which of the two acts on a common argument."""
         return TABLE[name][COLUMNS.index(self.column)]
 
     def refusal(self, name: str, value: object, inside: bool) -> ValueError:
-        """The error for an argument that was given to the wrong one of the two."""
+        """Returns the error for an argument that was given to the wrong one of the two."""
         given = f"{name}={shown(value)}"
         where = f"{self.argument}={self.inner}({given})" if inside else given
         for_all = f"{name} acts on all variables at once; give it to {self.outer}"
@@ -111,15 +111,15 @@ class Pair(NamedTuple):
 
 
 def divided(pair: Pair, given: Mapping[str, Any], inside: Mapping[str, Any]) -> Outcome:
-    """Divides the common arguments between an optimizer and what is in it.
+    """Divides the common arguments between an optimizer and the one inside it.
 
     Args:
-        pair: the two.
-        given: those that the outer one is given.
-        inside: the values that the inner one has.
+        pair: the two optimizers.
+        given: the arguments given to the outer one.
+        inside: the values of the inner one.
 
     Raises:
-        TypeError, ValueError: one that is out of range, or that this optimizer must not be given.
+        TypeError, ValueError: an argument is out of range, or not allowed for its optimizer.
     """
     outer, inner = dict(given), {}
     for name, held in inside.items():
@@ -139,19 +139,19 @@ def divided(pair: Pair, given: Mapping[str, Any], inside: Mapping[str, Any]) -> 
 
 
 def refuse_unused(pair: Pair, inside: Mapping[str, Any]) -> None:
-    """Refuses what was set on the inner optimizer later, where the outer one acts.
+    """Refuses arguments set on the inner optimizer later, if the outer one acts.
 
     Raises:
-        ValueError: it would have no effect.
+        ValueError: an argument would have no effect.
     """
-    for name in inside.keys() - {"mesh"}:  # which the outer one sets
+    for name in inside.keys() - {"mesh"}:  # the outer one sets the mesh
         unused = pair.acts(name) in (Acts.OUTER, Acts.OUTSIDE, Acts.NEITHER)
         if unused and not _same(inside[name], OPTIONS[name].default):
             raise pair.refusal(name, inside[name], inside=True)
 
 
 def taken_over(column: str) -> list[str]:
-    """The arguments that the outer optimizer takes over from the inner one."""
+    """Returns the arguments that the outer optimizer takes over from the inner one."""
     return [name for name in TABLE if Pair(column, "", "", "").acts(name) is Acts.OUTER]
 
 
@@ -160,7 +160,7 @@ def _refused_inside(acts: Acts, held: object, outer: object) -> bool:
 
 
 def _same(one: object, other: object) -> bool:
-    """Whether two values are equal: a mesh cannot be compared with None, an array is no value."""
+    """Returns whether two values are equal; arrays never are, and a mesh never equals None."""
     if one is None or other is None:
         return one is other
     equal = one == other
@@ -168,5 +168,5 @@ def _same(one: object, other: object) -> bool:
 
 
 def _replaced(name: str, given: Mapping[str, Any]) -> bool:
-    """Whether the outer optimizer is given the argument, or another way of clipping for it."""
+    """Returns whether the outer optimizer is given the argument, or another way of clipping."""
     return name in given or (name in CLIPS and any(given.get(clip) is not None for clip in CLIPS))

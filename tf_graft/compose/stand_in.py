@@ -1,4 +1,4 @@
-"""A stand-in for a variable in another optimizer, which records assignments."""
+"""A stand-in for a variable in a Keras optimizer, which records assignments."""
 
 from collections.abc import Callable
 from typing import Any, Self, TypeAlias
@@ -16,10 +16,10 @@ class StandIn:
 
     Args:
         name: its name in the optimizer.
-        value: what it holds.
+        value: its first value.
         shape: its shape.
         dtype: its dtype.
-        key: the key by which Keras finds it; a new one when None.
+        key: the key by which Keras finds it; None for a new key.
 
     Attributes:
         touched: whether it was read or written since `hold`.
@@ -41,13 +41,13 @@ class StandIn:
         self.hold(value)
 
     def hold(self, value: Value) -> None:
-        """Starts over from a value."""
+        """Sets a value, and forgets earlier reads and writes."""
         self._first = self._held = value
         self._added: tf.Tensor | None = None
         self.touched = self.written = False
 
     def read(self) -> tf.Tensor:
-        """The present value."""
+        """Returns the current value."""
         self.touched = True
         if callable(self._held):
             self._first = self._held = tf.cast(self._held(), self.dtype)
@@ -56,11 +56,11 @@ class StandIn:
     value = read_value = read
 
     def state(self) -> Value:
-        """What `hold` takes to restore the present value."""
+        """Returns the argument with which `hold` restores the current value."""
         return self._held if self._added is None else self.read()
 
     def change(self) -> tf.Tensor:
-        """What was added since `hold`: exact, not a difference, unless a value was assigned."""
+        """Returns what was added since `hold`: exactly, or a difference if a value was assigned."""
         if self._held is self._first:
             return tf.zeros_like(self.read()) if self._added is None else self._added
         moved = tf.subtract(self._held, self._first)

@@ -1,4 +1,4 @@
-"""Optimizers made of optimizers: what their children must not do, and what is kept for them."""
+"""The base classes of optimizers that contain optimizers, and the checks of their children."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,31 +25,31 @@ from tf_graft.core.types import Config, Rates, Slots
 
 
 class Wrapper(Optimizer):
-    """An optimizer that asks others for their steps, and reshapes them in `propose`.
+    """An optimizer that gets steps from other optimizers, and reshapes them in `propose`.
 
-    The children keep their rates, schedules and weight decay. Their slots stand among the
-    wrapper's, under their roles, and they count by its `iterations`. What the wrapper excludes from
-    weight decay, no child decays.
+    The children keep their learning rates, schedules and weight decay. Their slots are among the
+    wrapper's, under their roles, and they count by its `iterations`. If the wrapper excludes a
+    variable from weight decay, no child decays it.
 
     Attributes:
         roles: the names of the arguments that are children, by role.
-        column: the column of `option_table.TABLE` that says who acts on a common argument.
+        column: the column of `option_table.TABLE` that says which one acts on a common argument.
     """
 
     roles: ClassVar[dict[str, str]] = {}
     column: ClassVar[str] = "composed"
 
     def children(self) -> dict[str, Optimizer]:
-        """The optimizers that this one is made of, by role."""
+        """Returns the optimizers inside this one, by role."""
         return {role: getattr(self, argument) for role, argument in self.roles.items()}
 
     def adopt(self, **given: Any) -> None:
-        """Takes the children in, by argument: optimizers of ours or Keras', names, configs.
+        """Takes children by argument: optimizers of this package or Keras, names, configs.
 
         Raises:
-            TypeError: one that is not an optimizer, or cannot be a child.
-            ValueError: the same one twice, one that has been built, or one that would do what the
-                wrapper does for all.
+            TypeError: a child is not an optimizer, or cannot be a child.
+            ValueError: the same child is given twice, has been built, or would do what the wrapper
+                does for all.
         """
         owner = type(self).__name__
         objects = [x for x in given.values() if isinstance(x, keras.optimizers.Optimizer)]
@@ -66,7 +66,7 @@ class Wrapper(Optimizer):
         self.settle(self.mesh)
 
     def _take(self, role: str, child: Optimizer) -> None:
-        """Makes a child the wrapper's, and the variables of its rates as well."""
+        """Adds a child and the variables of its learning rates to the wrapper."""
         setattr(self, self.roles[role], child)
         for name, variable in under(role, child.rate_variables()).items():
             keras_contract.rename(keras_contract.keep(self, variable), f"{self.name}/{name}")
@@ -111,7 +111,7 @@ class Wrapper(Optimizer):
         return super().rate_variables() | self._of_children(lambda child: child.rate_variables())
 
     def _of_children(self, ask: Callable[[Optimizer], dict[str, Any]]) -> dict[str, Any]:
-        """What each child answers, under its role."""
+        """Returns the answers of all children, under their roles."""
         answers: dict[str, Any] = {}
         for role, child in self.children().items():
             answers |= under(role, ask(child))
@@ -128,19 +128,19 @@ class Wrapper(Optimizer):
 
 
 class Around(Wrapper):
-    """A wrapper of one optimizer, which in all else acts for it.
+    """A wrapper of one optimizer, which takes its place otherwise.
 
-    Its learning rate and its weight decay are the optimizer's, and what the optimizer was given for
-    the pipeline (clipping, averaging, accumulation ...) the wrapper does, on the gradients as it
-    sees them.
+    Its learning rate and weight decay are the optimizer's. The wrapper takes over the optimizer's
+    options for the pipeline (clipping, averaging, accumulation ...) and applies them to its own
+    gradients.
 
     Attributes:
-        reshapes: whether the optimizer's steps, or the points they are taken at, are changed.
+        reshapes: whether the wrapper changes the optimizer's steps, or the points of these steps.
 
     Args:
         optimizer: an optimizer of tf_graft or Keras, a name or a config.
-        learning_rate: instead of the optimizer's own, if not None.
-        **common: see `tf_graft.algorithm.Common`; instead of the optimizer's own.
+        learning_rate: replaces the optimizer's learning rate, if not None.
+        **common: see `tf_graft.algorithm.Common`; they replace the optimizer's own.
     """
 
     roles: ClassVar[dict[str, str]] = {"optimizer": "optimizer"}
@@ -163,7 +163,7 @@ class Around(Wrapper):
 
     @property
     def learning_rate(self) -> Any:
-        """The optimizer's present rate, settable with a number unless it is a schedule."""
+        """The optimizer's learning rate, which you can set to a number unless it is a schedule."""
         return self.optimizer.learning_rate
 
     @learning_rate.setter
@@ -177,25 +177,25 @@ class Around(Wrapper):
 
     @weight_decay.setter
     def weight_decay(self, value: Any) -> None:
-        if "optimizer" in vars(self):  # Keras' constructor sets it before
+        if "optimizer" in vars(self):  # Keras' constructor sets the decay before
             self.optimizer.weight_decay = value
 
     def decays(self, path: str) -> bool:
-        """False: the optimizer decays the weights."""
+        """Returns False, because the optimizer decays the weights."""
         return False
 
     def arguments(self) -> Config:
         arguments = super().arguments()
-        del arguments["learning_rate"], arguments["weight_decay"]  # the optimizer's
+        del arguments["learning_rate"], arguments["weight_decay"]  # these are the optimizer's
         return arguments
 
     def inner(self, p: Point) -> Point:
-        """The point as the optimizer is to see it, at the rate of this step."""
+        """Returns the point for the optimizer, with the learning rate of this step."""
         point = p.within("optimizer")
         return point._replace(rates=point.rates | {"learning_rate": p.lr})
 
     def delegate(self, parameter: Parameter, rates: Rates) -> Delegate | None:
-        """The optimizer, where its step is not reshaped."""
+        """Returns the optimizer, if the wrapper does not reshape its step."""
         if self.reshapes:
             return None
         own = dataclasses.replace(parameter, slots=within("optimizer", parameter.slots))
@@ -215,7 +215,7 @@ class Around(Wrapper):
 
 
 def child_of(owner: str, argument: str, given: Any) -> Optimizer:
-    """An optimizer of this package for what was given, without state."""
+    """Returns an optimizer of this package, without state, for an optimizer, a name or a config."""
     given = resolve(given)
     name = type(given).__name__
     if isinstance(given, keras.optimizers.LossScaleOptimizer):
@@ -246,17 +246,17 @@ def refuse_built(owner: str, argument: str, child: Optimizer) -> None:
 def divide(
     column: str, owner: str, argument: str, child: Optimizer, given: Mapping[str, Any]
 ) -> Config:
-    """The common arguments of an optimizer, after those of a child of it were divided with it.
+    """Divides common arguments between an optimizer and its child; returns the optimizer's.
 
     Args:
-        column: of `option_table.TABLE`.
+        column: the column of `option_table.TABLE`.
         owner: the outer class.
-        argument: the argument of it that is the child.
-        child: the child, of which what the outer one does is taken away.
-        given: the common arguments that the outer one was given.
+        argument: the argument of the outer class that is the child.
+        child: the child, which loses the options that the outer optimizer handles.
+        given: the common arguments given to the outer optimizer.
 
     Raises:
-        TypeError, ValueError: one that is out of range, or that either must not be given.
+        TypeError, ValueError: an argument is out of range, or not allowed for its optimizer.
     """
     pair = Pair(column, owner, argument, child.called)
     outcome = divided(pair, given, held_by(child))
@@ -266,5 +266,5 @@ def divide(
 
 
 def held_by(optimizer: Optimizer) -> Config:
-    """The common arguments of an optimizer as they are now."""
+    """Returns the current common arguments of an optimizer."""
     return dict(vars(optimizer.common))

@@ -1,7 +1,7 @@
 """A cluster on this machine: a process per task, on loopback, started and ended together.
 
-Each process leads a process group, which ends as a whole. Its standard input is a pipe from the
-launcher; when the launcher ends, however it ends, the pipe closes and the process ends too.
+Each process leads a process group, which ends as a whole. The standard input of each process is a
+pipe from the launcher; when the launcher ends for any reason, the pipe closes and the process ends.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Self
 
 LAUNCHED = "TF_GRAFT_LAUNCHED"  # set in processes that end when their standard input closes
-LOST = 75  # how a launched process ends that has lost another one: it may be started again
+LOST = 75  # exit code of a launched process that lost another one: it may be started again
 SHOWN = 15  # lines of a task's output in an error message
 
 Task = tuple[str, int]
@@ -37,7 +37,7 @@ def _wait_for_end() -> None:
 
 
 def code_of_loss() -> int:
-    """Returns the exit code of this process if another one is lost: 1, or what a launcher knows."""
+    """Returns this process's exit code if another one is lost: 1, or `LOST` for a launcher."""
     return LOST if os.environ.get(LAUNCHED) else 1
 
 
@@ -66,7 +66,7 @@ def cluster_spec(tasks: dict[str, int]) -> dict[str, list[str]]:
 class Cluster:
     """Runs a process for each task, with its `TF_CONFIG`.
 
-    A context manager: it starts all processes, and leaves none behind on exit.
+    A context manager: it starts all processes, and none remains on exit.
 
     Args:
         command: the command that each task runs.

@@ -8,16 +8,16 @@ import tensorflow as tf
 
 
 def gathered(strategy: tf.distribute.Strategy, own: Sequence[np.ndarray]) -> np.ndarray:
-    """Stacks an array of each replica, alike in shape and dtype; every worker must call it.
+    """Stacks arrays of equal shape and dtype, one of each replica; every worker must call it.
 
     Args:
-        strategy: of replicas, in one process or in several.
+        strategy: a strategy of replicas, in one process or in several.
         own: the arrays of this process's replicas.
     """
     stacked = np.stack(own)
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return stacked
-    # As bytes: not every dtype can be sent.
+    # Sent as bytes, because not every dtype can be sent.
     rows = stacked.reshape(len(own), -1).view("uint8").astype("int32")
     mine = strategy.experimental_distribute_values_from_function(
         lambda context: tf.constant(rows[context.replica_id_in_sync_group % len(own)][np.newaxis])

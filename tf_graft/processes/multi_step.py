@@ -1,7 +1,7 @@
 """`steps_per_execution` above 1 on several replicas, which Keras 3 does not support by itself.
 
 Keras puts each step but the first into a `tf.cond`, whose branches TensorFlow cannot divide over
-several devices within a loop. The loop here needs none: it runs while there is a batch.
+several devices within a loop. The loop here needs no `tf.cond`: it runs while there is a batch.
 """
 
 import weakref
@@ -28,11 +28,11 @@ def multi_step(model: keras.Model) -> keras.Model:
     one replica. After this call `fit` and `evaluate` take several steps in one call of TensorFlow,
     and weights, metrics and logs are those of `steps_per_execution=1`, to the bit: with callbacks,
     validation, a custom `train_step`, any optimizer, and an epoch whose last execution is shorter.
-    `multi_worker` includes it. A model of one device needs it not and is left unchanged.
+    `multi_worker` includes it. A model on one device does not need it and is left unchanged.
 
     Args:
-        model: created in the scope of a `MirroredStrategy` or `MultiWorkerMirroredStrategy`;
-            compiled before or after. Modified in place.
+        model: a model created in the scope of a `MirroredStrategy` or
+            `MultiWorkerMirroredStrategy`; compiled before or after. Modified in place.
 
     Returns:
         The same model.
@@ -83,7 +83,7 @@ def _repeating(model: keras.Model, name: str) -> Callable[..., Function]:
 
 
 def _repeated(model: keras.Model, function: Function) -> Function:
-    """Makes a function that calls one of Keras, which takes a list of a batch, on each batch."""
+    """Makes a function that calls Keras' own, which takes a list of one batch, on each batch."""
     count = model.steps_per_execution
 
     def more(done: tf.Tensor, batch: tf.experimental.Optional, _: Structure) -> tf.Tensor:
@@ -94,7 +94,7 @@ def _repeated(model: keras.Model, function: Function) -> Function:
             done: tf.Tensor, batch: tf.experimental.Optional, _: Structure
         ) -> tuple[tf.Tensor, tf.experimental.Optional, Structure]:
             logs = function([batch.get_value()])
-            # The batch after an execution is the next one's.
+            # The batch after the last belongs to the next execution.
             ahead = tf.cond(done + 1 < count, iterator.get_next_as_optional, lambda: batch)
             return done + 1, ahead, logs
 
@@ -106,8 +106,8 @@ def _repeated(model: keras.Model, function: Function) -> Function:
 
     def execution(batches: Iterable[Structure]) -> Structure:
         if isinstance(batches, tf.distribute.DistributedIterator):
-            # Taken out here: in a function, what a step draws would be drawn after the end, too.
+            # Taken here: in the function, a step would draw random numbers after the end, too.
             return several(next(batches), batches)
-        return function(batches)  # the one of `train_on_batch`
+        return function(batches)  # a call of `train_on_batch`
 
     return execution

@@ -31,11 +31,12 @@ def multi_worker(model: keras.Model) -> keras.Model:
 
     `batch_size`, or the batch of a data set, counts the examples of all workers together and should
     be divisible by their number. Call `keras.utils.set_random_seed` first, so that all workers
-    shuffle alike. If one worker saves a file, all must, each to its own path. Without `TF_CONFIG`,
-    which describes the workers, this does what `multi_step` does, which it includes.
+    shuffle in the same way. If one worker saves a file, all must, each to its own path.
+    `multi_worker` includes `multi_step`; without `TF_CONFIG`, which describes the workers, it does
+    nothing else.
 
     Args:
-        model: created in the strategy's scope; compiled before or after. Modified in place.
+        model: a model created in the strategy's scope; compiled before or after. Modified in place.
 
     Returns:
         The same model.
@@ -72,7 +73,7 @@ def multi_worker(model: keras.Model) -> keras.Model:
 
 
 def _averaged(step: Step) -> Step:
-    """Adds to each log of a step the axis along which Keras averages over the workers."""
+    """Adds the axis along which Keras averages over the workers to each log of a step."""
 
     def with_axis(data: Structure) -> Structure:
         return tf.nest.map_structure(lambda value: tf.expand_dims(value, 0), step(data))

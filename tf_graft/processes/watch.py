@@ -1,7 +1,7 @@
-"""Notices a process that no longer answers: it is stopped, or its machine has vanished.
+"""Notices a process that no longer answers because it is stopped, or its machine is gone.
 
-The workers of a mesh or of a strategy notice by TensorFlow's heartbeats. Parameter servers have
-none: who waits for such a process waits for ever.
+TensorFlow's heartbeats tell the workers of a mesh or of a strategy. Parameter servers have no
+heartbeats: without this module, a process that waits for a lost one would wait forever.
 """
 
 import socket
@@ -9,26 +9,26 @@ import threading
 from collections.abc import Callable, Mapping
 
 EVERY, PATIENCE = 5.0, 5.0  # seconds between two questions to a process, and for an answer
-MISSES = 6  # the answers in a row that a lost process has not given
-# How a client begins to speak with a server of gRPC, which answers: HTTP/2, with no settings.
+MISSES = 6  # the number of missing answers in a row after which a process is lost
+# The bytes with which a client greets a gRPC server, which answers: HTTP/2, with no settings.
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 
 
 def watch(addresses: Mapping[str, str], lost: Callable[[str], None]) -> None:
-    """Asks processes in a thread of its own; calls `lost` with the name of one that is silent.
+    """Asks processes in a thread of its own; calls `lost` with the name of a silent process.
 
-    A process counts from its first answer on. One that has ended is not silent: its machine
+    A process counts from its first answer on. A process that has ended is not silent: its machine
     refuses the connection, and TensorFlow notices.
 
     Args:
-        addresses: of servers of gRPC, by name.
-        lost: called once for each such process.
+        addresses: the addresses of gRPC servers, by name.
+        lost: called once for each silent process.
     """
     threading.Thread(target=_ask, args=(addresses, lost), daemon=True).start()
 
 
 def answers(address: str, seconds: float = PATIENCE) -> bool:
-    """Returns whether a server of gRPC answers, or whether its machine says that it has ended."""
+    """Returns whether a gRPC server answers, or its machine says that the server has ended."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), seconds) as connection:
@@ -42,7 +42,7 @@ def answers(address: str, seconds: float = PATIENCE) -> bool:
 
 
 def _ask(addresses: Mapping[str, str], lost: Callable[[str], None]) -> None:
-    misses: dict[str, int] = {}  # in a row, of those that have answered
+    misses: dict[str, int] = {}  # in a row, of processes that have answered before
     pause = threading.Event()
     while not pause.wait(EVERY):
         for name, address in addresses.items():

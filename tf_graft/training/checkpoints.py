@@ -26,15 +26,16 @@ class Checkpoints:
     A state consists of the weights, the state of dropout and other random generators, the
     optimizer's state, and the running metrics of the current epoch.
 
-    Several processes with a mesh do the same at the same time, in one folder that all can reach.
-    Each writes and reads what its devices hold; the first completes a state and removes others.
+    Several processes with a mesh call the same methods at the same time, on one folder that all can
+    reach. Each process writes and reads the shards of its devices; the first completes a state and
+    removes others.
 
     Args:
-        folder: holds the states.
+        folder: the folder of the states.
         groups: the variables.
         keep: how many states are kept.
-        origin: what a state says of itself.
-        mesh: the mesh that several processes share, if they do.
+        origin: a state's description of itself.
+        mesh: the mesh that several processes share, if there is one.
         loose: whether weights and the optimizer's state may be infinite or NaN.
     """
 
@@ -66,7 +67,7 @@ class Checkpoints:
             with whole(path) as part:
                 tf.train.Checkpoint(origin=self._origin, **tensors).write(str(part))
         for path in _states(self._folder):
-            if _number(path) > step:  # of steps that will be taken again
+            if _number(path) > step:  # a state of steps that will be taken again
                 remove(_index(path))
         self.settle(step)
 
@@ -124,7 +125,7 @@ class Checkpoints:
 
 
 def check_records(folder: Path) -> None:
-    """Refuses records in a run's folder that differ from those its newest state was saved with.
+    """Refuses records in a run's folder that differ from those when its newest state was saved.
 
     Damage that shows in the file alone is left to its reader.
 

@@ -1,4 +1,4 @@
-"""Reads configs: YAML and overrides in, a checked `RunConfig` or a `ConfigError` out.
+"""Reads configs: turns YAML and overrides into a checked `RunConfig`, or raises a `ConfigError`.
 
 Files and overrides are both read as plain data (see `plain_yaml`): reading a config from elsewhere
 runs no code and opens no other file.
@@ -106,7 +106,7 @@ def dump(config: RunConfig) -> str:
 
 
 def differences(old: RunConfig, new: RunConfig, ignore: Sequence[str]) -> list[str]:
-    """Lists the changes between two configs, a phrase per key, but for what is to be ignored."""
+    """Lists the changes between two configs, a phrase per key, except for keys in `ignore`."""
     before, after = (
         {".".join(map(str, key)): value for key, value in _flatten(config.model_dump())}
         for config in (old, new)
@@ -171,7 +171,7 @@ def _check_values(values: Config, source: Source) -> None:
 def _check_text(key: Key, text: str, source: Source) -> None:
     half = re.search("[\ud800-\udfff]", text) is not None
     for found, what in (
-        ("${" in text, "'${'"),  # other readers replace it, also from the environment
+        ("${" in text, "'${'"),  # other readers replace it, even from the environment
         ("\0" in text, "a zero byte"),
         (half, "half a character"),
     ):

@@ -1,7 +1,7 @@
-"""Data sets by name, and the endless stream of batches a run trains on.
+"""Data sets by name, and the endless stream of batches that a run trains on.
 
-A batch depends on the seed and its number only, so a resumed run gets the same batches as an
-undisturbed one. Epoch `e` is the data set shuffled with a seed made from the run's seed and `e`;
+A batch depends only on the seed and its number, so a resumed run gets the same batches as an
+uninterrupted one. Epoch `e` is the data set shuffled with a seed made from the run's seed and `e`;
 examples that the interrupted epoch has used are skipped before they are decoded or batched.
 """
 
@@ -67,7 +67,7 @@ class Batches:
 
 
 class _Form(NamedTuple):
-    """What the examples of a data set are, and how to make inputs and classes of them."""
+    """The kind of a data set's examples, and how to make inputs and classes from them."""
 
     kind: Kind
     shape: tuple[int, ...]
@@ -124,8 +124,8 @@ def _for_all_workers(batches: tf.data.Dataset) -> tf.data.Dataset:
     """Lets every worker of a strategy read all batches and take its part of each."""
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
-    # Whoever deletes an iterator waits for its autotuning thread, which sleeps up to a minute and
-    # may miss the wake-up (TensorFlow 2.21): a second run in a process would stand still.
+    # Deleting an iterator waits for its autotuning thread, which sleeps up to a minute and may miss
+    # the wake-up (TensorFlow 2.21): a second run in a process would hang meanwhile.
     options.autotune.enabled = False
     return batches.with_options(options).prefetch(tf.data.AUTOTUNE)
 

@@ -20,7 +20,7 @@ from tf_graft.training.schema import (
 
 Key = tuple[str | int, ...]
 
-# Phrases that replace messages of pydantic which say little to the reader of a config.
+# Phrases that replace pydantic's messages that tell little to the reader of a config.
 PHRASES = {
     "string_pattern_mismatch": "is not a name",
     "model_type": "should be a section of 'key: value' lines",

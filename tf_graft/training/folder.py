@@ -28,7 +28,7 @@ FREE = (
     "run.tensorboard",
 )
 SPLITS = ("train", "test")  # each has a folder for TensorBoard
-SHOWN = 3  # of the keys that differ from those of the run that a folder holds
+SHOWN = 3  # the number of differing keys that a message names
 
 
 class State(enum.Enum):
@@ -150,10 +150,10 @@ class RunFolder:
                 self.check_place()
 
     def check_place(self) -> None:
-        """Refuses to go on if the folder is no longer the one that was opened.
+        """Refuses to continue if the folder is no longer the one that was opened.
 
         Raises:
-            Moved: it is not.
+            Moved: the folder is another one.
         """
         if self._opened is not None and not is_at(self._opened, self.path):
             raise Moved(self.path)
@@ -175,7 +175,7 @@ class RunFolder:
         return summary if self.model.exists() else None
 
     def _begin(self, config: RunConfig) -> None:
-        """Takes the folder to the state RUN, by the transitions that the class describes."""
+        """Brings the folder to the state RUN, by the transitions that the class describes."""
         if config.run.fresh and self.config.exists():
             os.replace(self.config, self._emptying)
         if self._emptying.exists() and not self.config.exists():
@@ -209,7 +209,7 @@ class RunFolder:
                 raise source.error(("run", "dir"), f"{message} another run.dir.")
 
     def _check_links(self, source: Source) -> None:
-        """Refuses to begin anew where a link leads to a folder that holds something."""
+        """Refuses to begin anew if a link leads to a folder that is not empty."""
         for path in self._folders():
             if path.is_symlink() and any(path.iterdir()):
                 message = f"{path} is a link to {path.resolve()}, which no run empties; empty that"

@@ -12,10 +12,10 @@ from tf_graft.training.schema import RunConfig
 from tf_graft.training.stop import StopRequest
 
 GRACE = 30.0  # seconds for the chief to end after a signal
-# Seconds for the others to end after the chief. Whoever deletes an iterator of a strategy waits for
-# its autotuning thread, which may sleep up to a minute (TensorFlow 2.21).
+# Seconds for the others to end after the chief. Deleting an iterator of a strategy waits for its
+# autotuning thread, which may sleep up to a minute (TensorFlow 2.21).
 LINGER = 90.0
-RESTARTS = 3  # of processes that were killed, or of all when one does not answer
+RESTARTS = 3  # of killed processes, or of all processes if one does not answer
 
 
 class LaunchError(Exception):
@@ -43,8 +43,8 @@ def launch(
         tasks: `{"worker": n, "ps": m}`.
         say: called with each line for the user.
         restarts: how many times processes that were killed, or that no longer answer, are started
-            again: a killed worker of parameter servers alone, else all processes, which continue
-            from the last state.
+            again: a killed worker of parameter servers alone, otherwise all processes, which
+            continue from the last state.
 
     Raises:
         ConfigError: neither strategy nor mesh takes the tasks.
@@ -90,7 +90,7 @@ def _watched(
 
     Raises:
         LaunchError: a task has failed.
-        _Broken: a task was killed that the others cannot go on without, or is lost to them.
+        _Broken: a task that the others need was killed, or no longer reaches them.
     """
     serves = "ps" in cluster.spec
     while cluster.chief not in cluster.ended():
@@ -117,15 +117,15 @@ def _watched(
 
 
 def _is_broken(code: int) -> bool:
-    """Returns whether a task's end is none of its own: a later start may do better."""
+    """Returns whether something outside of a task ended it, so that a later start may succeed."""
     return code < 0 or code == LOST
 
 
 def _failed(cluster: Cluster) -> list[tuple[Task, int]]:
-    """Lists the tasks that have failed; a server is never done.
+    """Lists the tasks that have failed; with parameter servers, any task but the chief that ended.
 
-    Those that were killed come first. Those that have lost another one come last, a second later:
-    the other one may have failed.
+    Killed tasks come first. Tasks that have lost another one come last, a second later, because the
+    other one may have failed.
     """
     serves = "ps" in cluster.spec
     if LOST in cluster.ended().values():

@@ -44,7 +44,7 @@ def locked(path: Path) -> Iterator[bool]:
     finally:
         with contextlib.suppress(OSError):
             if is_at(os.fstat(file.fileno()), path):
-                path.unlink()  # before the lock is released: who waits for it checks again
+                path.unlink()  # before the lock is released: a process that waits checks again
         file.close()
 
 
@@ -59,7 +59,7 @@ def _acquired(path: Path) -> tuple[IO[str], bool]:
 
 
 def _own(path: str, flags: int) -> int:
-    """Opens a file that is no link: to write to a link's file would overwrite another's."""
+    """Opens a file that is not a link: writing to a link's target would overwrite another file."""
     if os.path.islink(path):
         raise OSError(errno.ELOOP, "a link is in its place", path)
     number = file_only(path, flags | getattr(os, "O_NOFOLLOW", 0))

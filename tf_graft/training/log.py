@@ -48,7 +48,7 @@ class Log:
         """Writes all rows to disk, and returns their checksum.
 
         Raises:
-            OSError: they cannot be written, or the file is no longer at its path.
+            OSError: the rows cannot be written, or the file is no longer at its path.
         """
         if not is_at(os.fstat(self._file.fileno()), self.path):
             raise Moved(self.path)

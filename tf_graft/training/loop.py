@@ -31,7 +31,7 @@ class RecordedModel(keras.Model):
     """
 
     def record(self, steps: int) -> None:
-        """Creates storage for the `steps` of one execution, beside the model's variables.
+        """Creates storage for the `steps` of one execution, next to the model's variables.
 
         Call it before `fit`.
         """
@@ -89,11 +89,11 @@ class EpochBar(keras.callbacks.ProgbarLogger):
 
 @dataclass(eq=False)
 class Bookkeeping(keras.callbacks.Callback):
-    """Logs every step, saves when it is time, and stops on a signal.
+    """Logs every step, saves when a state is due, and stops on a signal.
 
     `step` counts the steps of the whole run. Between two epochs, a state is saved only after the
     first is evaluated and logged, so a step number alone says where a run continues. `logs` are
-    the logs of steps and of epochs; `recorders` write theirs before a state is saved. `agreed`
+    the logs of steps and of epochs; `recorders` write their files before a state is saved. `agreed`
     combines the signals of several processes, so that all stop after the same step.
     """
 
@@ -128,7 +128,7 @@ class Bookkeeping(keras.callbacks.Callback):
                 copy.assign(value)
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        """Logs the steps of an execution; saves and stops if it is time."""
+        """Logs the steps of an execution; saves and stops if necessary."""
         for loss, rate in self.model.notes():
             self.step += 1
             epoch = (self.step - 1) // self.steps_per_epoch + 1

@@ -24,7 +24,7 @@ def translate(values: Config, section: OpenSeq2Seq, source: Source) -> Config:
         source: receives the places of the new values.
 
     Raises:
-        ConfigError: two values exclude one another, or a name is unknown.
+        ConfigError: two values exclude each other, or a name is unknown.
     """
     if "optimizer" in values:
         raise source.error(("optimizer",), f"'optimizer' and '{SECTION}' exclude one another.")

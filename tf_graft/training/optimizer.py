@@ -45,7 +45,7 @@ def build(config: RunConfig, steps_per_epoch: int, source: Source) -> keras.opti
 
 
 def _accumulated(section: Config) -> int:
-    """The steps to an update, of an optimizer or of the one that it is around."""
+    """Returns the number of steps for an update, of an optimizer or of the one inside it."""
     while "gradient_accumulation_steps" not in section and isinstance(
         section.get("optimizer"), dict
     ):

@@ -1,4 +1,4 @@
-"""The origin of a checkpoint: its run's config, its step, and the checksums of the logs then."""
+"""The origin of a checkpoint: its run's config, its step, and the logs' checksums at that step."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -24,9 +24,9 @@ class Now(NamedTuple):
     """The state of a run's progress.
 
     Args:
-        step: how many steps it has taken.
-        checksums: of its logs, by name.
-        paths: of its variables, by group; None in states of versions before 0.2.
+        step: the number of steps taken.
+        checksums: the checksums of the run's logs, by name.
+        paths: the paths of the variables, by group; None in states of versions before 0.2.
     """
 
     step: int
@@ -55,7 +55,8 @@ class Origin(tf.train.experimental.PythonState):
     def serialize(self) -> str:
         """Returns the config and the progress of the run as JSON.
 
-        Not as a variable: on a mesh, all variables that are saved together must be on the mesh.
+        They are not a variable, because on a mesh all variables that are saved together must be on
+        the mesh.
         """
         return json.dumps({"config": self._config.model_dump(mode="json"), **self.now._asdict()})
 
@@ -79,7 +80,7 @@ class Origin(tf.train.experimental.PythonState):
         notices = []
         for path, read in self._logs.items():
             if checksums is None and path.name == records.FILE and not path.exists():
-                continue  # version 0.1 does not say whether there is one
+                continue  # version 0.1 does not say whether there is such a log
             if checksums is not None and path.name not in checksums:
                 continue
             expected, rows = (checksums or {}).get(path.name), read(path)

@@ -21,7 +21,7 @@ from tf_graft.training.errors import Source
 from tf_graft.training.schema import Mesh, Mirrored, ParameterServer, RunConfig
 from tf_graft.training.stop import ProcessLost
 
-# What TensorFlow raises when another process has ended, is stopped or out of reach.
+# The errors that TensorFlow raises if another process has ended, is stopped or cannot be reached.
 LOSSES = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
@@ -63,10 +63,10 @@ class Place:
         return self.mesh if self.mesh is not None and clients.several(self.mesh) else None
 
     def told(self, number: int) -> list[int]:
-        """Waits for the others that run the same program to come here, too.
+        """Waits until all processes that run the same program have called this method.
 
         Returns:
-            The number of each of them.
+            The number that each of them gave.
         """
         if self.shared_mesh is not None:
             return [row[0] for row in clients.gathered(self.shared_mesh, [number])]
@@ -77,7 +77,7 @@ class Place:
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Ends with the other processes of the run; says in a sentence that one is lost.
+        """A context that ends together with the other processes; reports a lost one in a sentence.
 
         Raises:
             ProcessLost: TensorFlow has lost another process within the context.
@@ -126,7 +126,7 @@ class Place:
 
 
 def _is_loss(error: tf.errors.OpError) -> bool:
-    """Whether another process is lost; TensorFlow's barriers raise an InternalError then."""
+    """Returns whether another process is lost; TensorFlow's barriers then raise InternalError."""
     at_barrier = isinstance(error, tf.errors.InternalError) and "Barrier failed" in error.message
     return at_barrier or isinstance(error, LOSSES)
 
@@ -192,7 +192,7 @@ def _parameter_servers(section: ParameterServer, config: RunConfig, source: Sour
         server = tf.distribute.Server(
             resolver.cluster_spec(), job_name=here.kind, task_index=here.number
         )
-        server.join()  # until this process ends
+        server.join()  # runs until this process ends
     partitioner = None
     if section.shards > 1:
         partitioner = tf.distribute.experimental.partitioners.FixedShardsPartitioner(section.shards)

@@ -66,7 +66,7 @@ def written(values: dict[str, Plain]) -> str:
 
 def _yaml() -> YAML:
     yaml: Any = YAML(typ="safe", pure=True)
-    yaml.allow_unicode = False  # some line breaks, Unicode's and its own, are not read back
+    yaml.allow_unicode = False  # some line breaks, of Unicode and YAML, are not read back
     yaml.width = 2**30
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False
@@ -74,7 +74,7 @@ def _yaml() -> YAML:
 
 
 def _check_events(text: str, source: Source, key: Key) -> None:
-    """Refuses what is not one document of plain data, before building anything from it."""
+    """Refuses anything but one document of plain data, before building objects from it."""
     if directive := re.search(r"^%", text, re.MULTILINE):
         line = text[: directive.start()].count("\n") + 1
         raise source.at(line, key, "directives (%) are not supported.")

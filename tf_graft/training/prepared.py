@@ -72,7 +72,7 @@ def builder(config: Data, source: Source) -> tfds.core.DatasetBuilder:
 def _prepared(
     find: Callable[[], tfds.core.DatasetBuilder], how: tfds.download.DownloadConfig
 ) -> tfds.core.DatasetBuilder:
-    """Prepares a data set, unless another process of the run does so meanwhile; returns it."""
+    """Prepares a data set and returns it; another process of the run may prepare it meanwhile."""
     found = find()
     try:
         found.download_and_prepare(download_config=how)
@@ -117,7 +117,7 @@ def _download(
     config: Data,
     source: Source,
 ) -> tfds.core.DatasetBuilder:
-    """Prepares a data set after asking its host, as tensorflow-datasets would retry for minutes."""
+    """Prepares a data set; asks its host first, as tensorflow-datasets would retry for minutes."""
     try:
         for url in list(find().url_infos or ())[:1]:
             _reach(url)

@@ -44,9 +44,9 @@ def resumed(
     """Restores the newest state, and returns its step.
 
     Raises:
-        CheckpointError: no state can be read; processes of a mesh have found different ones.
+        CheckpointError: no state can be read; processes of a mesh have found different states.
     """
-    place.told(0)  # so nobody reads the folder before the first process has opened it
+    place.told(0)  # so that no process reads the folder before the first one has opened it
     goes_on = place.chief or place.shared_mesh is not None or folder.goes_on(config)
     start = checkpoints.restore(say) if goes_on else 0
     steps = place.told(start)

@@ -1,6 +1,6 @@
-"""The values of variables whose copies on the replicas differ: metrics, and what AGN keeps locally.
+"""The values of variables whose copies on the replicas differ: metrics, and AGN's local state.
 
-TensorFlow saves the sum of the copies, or the first one. Neither gives the others back to the bit.
+TensorFlow saves the sum of the copies, or the first one. Neither restores the others bit for bit.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from tf_graft.core.places import replicas
 from tf_graft.dtensor import clients
 from tf_graft.processes.gathering import gathered
 
-OF_REPLICAS = "_of_replicas"  # of a name that all copies are saved under, stacked
+OF_REPLICAS = "_of_replicas"  # ends the name under which all copies are saved, stacked
 
 
 def copies(variable: keras.Variable) -> Sequence[tf.Variable]:
@@ -24,7 +24,7 @@ def copies(variable: keras.Variable) -> Sequence[tf.Variable]:
 def differing(variables: Mapping[str, keras.Variable]) -> dict[str, tf.Variable]:
     """Returns the stacked copies of variables that differ between replicas, by names to save.
 
-    All workers must call it, and get the same.
+    All workers must call it, and get the same result.
     """
     strategy = replicas.strategy_of(list(variables.values()))
     if strategy.num_replicas_in_sync == 1:
@@ -41,13 +41,13 @@ def differing(variables: Mapping[str, keras.Variable]) -> dict[str, tf.Variable]
 
 
 def fits(variable: keras.Variable, dtype: tf.DType, shape: Sequence[int]) -> bool:
-    """Returns whether stacked values are those of a variable on as many replicas as here."""
+    """Returns whether stacked values fit a variable on the number of replicas here."""
     count = replicas.strategy_of([variable]).num_replicas_in_sync
     return [*shape] == [count, *variable.shape] and dtype == variable.value.dtype
 
 
 def give(variable: keras.Variable, stacked: np.ndarray) -> None:
-    """Gives each replica its own one of stacked values that fit."""
+    """Assigns each replica its own one of stacked values that fit."""
     strategy = replicas.strategy_of([variable])
     mine = strategy.experimental_distribute_values_from_function(
         lambda context: tf.constant(stacked[context.replica_id_in_sync_group])

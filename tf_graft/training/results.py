@@ -25,7 +25,7 @@ def read(path: Path) -> Numbers:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is damaged.
+        ValueError: the file is damaged.
     """
     try:
         with open(path, opener=file_only) as file:

@@ -38,7 +38,7 @@ from tf_graft.training.schema import RunConfig
 from tf_graft.training.stop import StopRequest
 from tf_graft.wrappers import AGN, CenterWeights
 
-RECORDS = 200  # how often a run records the norms of a graft, at most: a record takes time
+RECORDS = 200  # the largest number of records of a graft's norms in a run, as they take time
 
 
 def train(config: RunConfig, source: Source, say: Callable[[str], None] = print) -> Numbers:
@@ -92,9 +92,10 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
 
 
 def _may_be_nonfinite(optimizer: keras.optimizers.Optimizer) -> bool:
-    """Returns whether state that is infinite or NaN is right for an optimizer of this package.
+    """Returns whether an optimizer of this package accepts state that is infinite or NaN.
 
-    For a policy of half precision `compile` has put it into Keras' LossScaleOptimizer.
+    With a policy of half precision, `compile` has wrapped the optimizer into Keras'
+    LossScaleOptimizer.
     """
     ours = next(each for each in nested(optimizer) if hasattr(each, "nonfinite"))
     return judge.applies(ours.nonfinite)
@@ -109,8 +110,8 @@ def _own_folder(opened: ExitStack) -> RunFolder:
 def _compile(
     config: RunConfig, data: data_sets.Batches, source: Source, place: Place
 ) -> RecordedModel:
-    # After the data, whose preparation may draw random numbers; and not 0, as tf.data accepts no
-    # tensor as a seed when the global seed is 0.
+    # Set after the data, whose preparation may draw random numbers. The seed is not 0, because
+    # tf.data accepts no tensor as a seed if the global seed is 0.
     keras.utils.set_random_seed(config.run.seed + 1)
     with place.layer_scope():
         plain = models.build(config.model, data, source)
@@ -122,7 +123,7 @@ def _compile(
             jit_compile=config.run.jit_compile,
             steps_per_execution=config.run.steps_per_execution,
         )
-    # All that is saved must exist: slots, and metrics, which Keras creates on first use.
+    # All saved variables must exist: slots, and metrics, which Keras creates on first use.
     try:
         model.optimizer.build(model.trainable_variables)
     except (ValueError, TypeError) as error:
@@ -223,7 +224,7 @@ def _environment(config: RunConfig) -> Iterator[None]:
 
 
 def _check_tensorboard(config: RunConfig, source: Source) -> None:
-    """Refuses a config that asks for TensorBoard's files where they cannot be written."""
+    """Refuses a config that asks for TensorBoard's files if they cannot be written."""
     if config.run.tensorboard and not tensorboard.installed():
         message = f"{tensorboard.MISSING}; or leave run.tensorboard out."
         raise source.error(("run", "tensorboard"), message)
@@ -240,8 +241,9 @@ def _writers(config: RunConfig, folder: RunFolder) -> Writers:
 def _recorders(
     model: RecordedModel, folder: RunFolder, total: int, writers: Writers
 ) -> list[keras.callbacks.Callback]:
-    """Returns the callbacks that record the loss scale and the norms of a graft, and the one that
-    evaluates AGN's center. They run before a state is saved.
+    """Returns the callbacks that run before a state is saved.
+
+    They record the loss scale and the norms of a graft, and evaluate AGN's center.
     """
     chosen = model.optimizer
     found: list[keras.callbacks.Callback] = []

@@ -17,8 +17,8 @@ from tf_graft.core.state.parameters import paths
 from tf_graft.training import replica_values
 from tf_graft.training.replica_values import OF_REPLICAS
 
-# Keys in a file: the ending of a variable's; the origin's, or those of the step and of the number
-# of states in version 0.1, which had no origin; that of TensorFlow's graph.
+# Keys in a file: the ending of a variable's key; the origin's key, or those of the step and of the
+# number of states in version 0.1, which had no origin; the key of TensorFlow's graph.
 VALUE, ORIGIN = "/.ATTRIBUTES/VARIABLE_VALUE", "origin/.ATTRIBUTES/py_state"
 STEP, COUNTER = f"step{VALUE}", f"save_counter{VALUE}"
 GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
@@ -26,7 +26,7 @@ DIVIDED = "ShardedVariable"  # TensorFlow's name for every variable divided amon
 
 UNBOUNDED = (-math.inf, math.inf)
 
-# The errors that TensorFlow raises on files that are truncated, altered or of another program.
+# The errors that TensorFlow raises for files that are truncated, altered or of another program.
 UNREADABLE = (
     tf.errors.OpError,
     DecodeError,
@@ -67,7 +67,7 @@ class SavedState:
     """One state on disk.
 
     Args:
-        path: of the state, without the endings of its files.
+        path: the path of the state, without the endings of its files.
 
     Raises:
         UNREADABLE: here and in all methods, if the files are damaged or of another program.
@@ -78,13 +78,13 @@ class SavedState:
             *path.parent.glob(f"{path.name}.index"),
             *path.parent.glob(f"{path.name}.data-*"),
         ):
-            if (what := kind(file)) != "file":  # nobody waits for what writes into a FIFO
+            if (what := kind(file)) != "file":  # reading a FIFO would wait for its writer
                 raise CheckpointError(f"cannot be read: {file.name} is a {what}")
         self._path = path
         self._reader = tf.train.load_checkpoint(str(path))
 
     def origin(self) -> bytes | None:
-        """Reads what `Origin` wrote; None in states of version 0.1."""
+        """Reads the text that `Origin` wrote; None in states of version 0.1."""
         return self._reader.get_tensor(ORIGIN) if self._reader.has_tensor(ORIGIN) else None
 
     def step(self) -> np.ndarray:
@@ -96,8 +96,8 @@ class SavedState:
     ) -> dict[str, keras.Variable]:
         """Returns the variables by the names of their saved values, matched by path.
 
-        One whose copies on the replicas were saved, too, is there again by the name of those.
-        It allocates nothing: a damaged file may claim any shape.
+        If a variable's copies on the replicas were saved too, it is also under the name of these.
+        `matched` allocates nothing: a damaged file may claim any shape.
 
         Args:
             groups: the variables.
@@ -134,14 +134,14 @@ class SavedState:
         return result
 
     def load(self, variables: Mapping[str, keras.Variable], loose: bool) -> None:
-        """Gives variables their saved values.
+        """Assigns variables their saved values.
 
         Args:
-            variables: what `matched` returned.
+            variables: the result of `matched`.
             loose: whether weights and the optimizer's state may be infinite or NaN.
 
         Raises:
-            CheckpointError: no step gives a variable the value that it is to have.
+            CheckpointError: a saved value is one that no step can produce.
         """
         self._check_values(variables, loose)
         whole = {n: v.value for n, v in variables.items() if not n.endswith(OF_REPLICAS)}
@@ -151,10 +151,11 @@ class SavedState:
             replica_values.give(variables[name], self._reader.get_tensor(f"{name}{VALUE}"))
 
     def _in_order(self, group: str, ours: list[str]) -> list[str]:
-        """Returns the paths of a state that does not list them: ours, by position.
+        """Returns the paths of a state that does not list them: those here, by position.
 
-        TensorFlow's graph names each variable. The names of the model's variables must agree, and
-        the last parts of others: version 0.1 named the rates of wrapped optimizers differently.
+        TensorFlow's graph names each variable. The names of the model's variables must agree. Only
+        the last parts of other names must agree, because version 0.1 named the rates of wrapped
+        optimizers differently.
         """
         nodes = self._nodes()
         for number, path in enumerate(ours):
@@ -179,9 +180,9 @@ class SavedState:
                 raise CheckpointError(f"cannot be read: it would restore {found} into {name}")
 
     def _check_values(self, variables: Mapping[str, keras.Variable], loose: bool) -> None:
-        """Refuses values that no step gives to a weight, or to a variable of an optimizer.
+        """Refuses values of weights or optimizer variables that no step can produce.
 
-        The means of a loss that has diverged, and of a layer's inputs then, are not finite.
+        Means may be infinite or NaN: those of a loss that has diverged, and of a layer's inputs.
         """
         for name, variable in variables.items():
             if not (name.startswith("optimizer") or variable.trainable):

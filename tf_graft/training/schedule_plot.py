@@ -15,7 +15,7 @@ SHOWN = 8
 
 
 def draw(config: RunConfig, source: Source, path: Path) -> list[tuple[int, float]]:
-    """Draws the rate over the run, step by step; where steps accumulate, update by update.
+    """Draws the learning rate over the run by steps, or by updates if steps are accumulated.
 
     Returns:
         A few (step, rate) pairs from the first step to the last.

@@ -17,7 +17,7 @@ from pydantic import (
 
 from tf_graft.training import start
 
-Config = dict[str, Any]  # checked later, by those who take it
+Config = dict[str, Any]  # checked later, by the code that uses it
 Rate = Annotated[float, Field(ge=0, lt=1)]
 Width = Annotated[int, Field(ge=1, le=65_536)]
 Layouts = dict[str, list[Literal["batch", "model"] | None]]

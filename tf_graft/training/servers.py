@@ -122,7 +122,7 @@ def fit(
     """Trains from step `start` on, saves a state after each epoch, and copies the weights here.
 
     Raises:
-        Stopped: a signal ended the run; the assigned steps are taken and saved.
+        Stopped: a signal ended the run; the assigned steps have been taken and saved.
     """
     batches = iter(data.stream(config.run.seed, start))
     with (
@@ -157,7 +157,7 @@ def _taken(
 ) -> list[np.ndarray]:
     """Takes up to `count` steps, or fewer on a signal; returns loss, accuracy and rate of each.
 
-    All steps of a round get the values of the round.
+    All steps of a round have the values of the round.
     """
     results = []
     while count and stop.signum is None:

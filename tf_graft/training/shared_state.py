@@ -1,8 +1,8 @@
 """Writes a state that several processes of a mesh hold: each writes the shards of its devices.
 
-What they write is one checkpoint as `tf.train.Checkpoint` writes it, which one process, or another
-number of processes with another mesh, can read. `tf.train.Checkpoint` itself does not wait for the
-shards of others before it lists them in the index.
+Together they write one checkpoint in the form of `tf.train.Checkpoint`. One process, or another
+number of processes with another mesh, can read it. `tf.train.Checkpoint` itself does not wait for
+the shards of other processes before it lists them in the index.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from tf_graft.training.saved_state import GRAPH, ORIGIN, VALUE
 
 
 def completes() -> bool:
-    """Whether this is the process that completes a state; the others write their shards only."""
+    """Returns whether this process completes a state; the others write only their shards."""
     return dtensor.client_id() == 0
 
 
@@ -29,10 +29,10 @@ def write(
     """Writes a state, whole or not at all; all processes must call it, with one folder for all.
 
     Args:
-        path: of the state, without the endings of its files.
-        mesh: the mesh that the variables are on.
-        variables: the variables, by the names they are saved under.
-        origin: what the state says of itself; that of the first process is saved.
+        path: the path of the state, without the endings of its files.
+        mesh: the mesh of the variables.
+        variables: the variables, by the names under which they are saved.
+        origin: the state's description of itself; that of the first process is saved.
     """
     host = mesh.host_mesh()
     tensors = {f"{name}{VALUE}": _on_host(variable, host) for name, variable in variables.items()}

@@ -49,7 +49,7 @@ def _without_noise() -> Iterator[None]:
         yield
     finally:
         sys.stderr.flush()
-        os.dup2(terminal, 2)  # which ends the child
+        os.dup2(terminal, 2)  # this ends the child
         os.close(terminal)
         os.waitpid(child, 0)
 

@@ -18,10 +18,10 @@ class Stopped(Exception):
 
 
 class ProcessLost(Exception):
-    """Another process of the run is lost, without which this one cannot go on.
+    """Another process of the run, which this one needs, is lost.
 
     Args:
-        reason: a sentence on how it was noticed.
+        reason: a sentence on how the loss was noticed.
     """
 
     def __init__(self, reason: str) -> None:

@@ -18,7 +18,7 @@ class Task(NamedTuple):
 
 
 def watch_others(here: Task, cluster: dict[str, list[str]]) -> None:
-    """Ends this process when another one is silent: the chief's, all; the others', the chief."""
+    """Ends this process when another is silent: the chief watches all, the others the chief."""
     watched = {
         f"{kind} {number}": address
         for kind, addresses in cluster.items()
@@ -29,7 +29,7 @@ def watch_others(here: Task, cluster: dict[str, list[str]]) -> None:
     def end(name: str) -> None:
         lost = ProcessLost(f"The {name} does not answer.")
         os.write(2, f"{lost}\n".encode())
-        os._exit(code_of_loss())  # whatever this process waits for would not end
+        os._exit(code_of_loss())  # this process may be waiting forever
 
     watch(watched, end)
 

@@ -176,7 +176,7 @@ class Algorithm:
         return self.whole(path) or (sparse == "exact" and not self.exact_on_rows(path))
 
     def delegate(self, parameter: Parameter, rates: Rates) -> Delegate | None:
-        """Returns the algorithm that updates the variable, if this one does not change the update."""
+        """Returns the algorithm that updates the variable, if this one leaves its update alone."""
         return None
 
 
