@@ -25,7 +25,7 @@ app = typer.Typer(
 
 
 class Kind(enum.StrEnum):
-    """What per-layer rates are made of; see `tf_graft.report.MeasuredRates`."""
+    """The kinds of per-layer rates; see `tf_graft.report.MeasuredRates`."""
 
     constant = "constant"
     piecewise = "piecewise"

@@ -128,7 +128,7 @@ class Wrapper(Optimizer):
 
 
 class Around(Wrapper):
-    """A wrapper of one optimizer, which takes its place otherwise.
+    """A wrapper of one optimizer, which stands for that optimizer in every other respect.
 
     Its learning rate and weight decay are the optimizer's. The wrapper takes over the optimizer's
     options for the pipeline (clipping, averaging, accumulation ...) and applies them to its own

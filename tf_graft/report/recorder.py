@@ -40,7 +40,7 @@ class Child(Protocol):
 
 
 class Graft(OptimizerLike, Protocol):
-    """What the recorder uses of an `AdaGraft`."""
+    """The methods of an `AdaGraft` that the recorder uses."""
 
     diagnostic: bool
     use_global_norm: bool

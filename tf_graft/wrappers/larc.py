@@ -33,8 +33,8 @@ class LARC(Around):
 
     LARC has no learning rate of its own: `learning_rate` reads and sets that of the optimizer, for
     callbacks too. Around an `AdaGraft` or `LayerwiseRates`, the learning rate in `r` is the product
-    of its own rate and the rate inside it: that of the magnitude optimizer, or that of the
-    optimizer times the variable's factor.
+    of that optimizer's own rate and the rate inside it: the magnitude optimizer's, or that of the
+    wrapped optimizer times the variable's factor.
 
     Differences from OpenSeq2Seq's: where `||w||` is zero, `r` is 1, so that a bias that starts at
     zero is not frozen (there `r` is `min_update`); a learning rate of zero gives no NaN; a NaN
