@@ -72,8 +72,8 @@ class AGN(OnServers):
 
     Args:
         optimizer: makes the local steps: an optimizer of tf_graft or Keras, a name or a config. Its
-            clipping and accumulation apply to the local gradients. Inside a `MixedPrecision`, each
-            worker has a loss scale of its own, and the center has none.
+            clipping and accumulation apply to the local gradients. If it is a `MixedPrecision`,
+            each worker has a loss scale of its own, and the center has none.
         num_worker: the number of workers; a strategy must have as many replicas. In one process
             `workers()` makes this many optimizers that share a center. None: not checked.
         communication_period: local steps between two communications, at least 1. Default 10.
