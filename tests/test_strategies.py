@@ -51,7 +51,6 @@ STARTS = {
     "2_replicas": [in_models("2_replicas", [*MORE[1::2], *WRAPPERS[::2]], 8)],
     "4_replicas": [
         Part("4_replicas", ["adagrad", "lars"], ["together", "not_finite"]),
-        in_turn("4_replicas_function", KINDS[::4], 9),
         in_models("4_replicas", WRAPPERS[1:2], 2),
     ],
     "2_workers": [
@@ -59,8 +58,10 @@ STARTS = {
         Part("2_workers_function", ["adam"], ["together", "not_finite"]),
         in_models("2_workers", ["momentum", *WRAPPERS[1:3]], 6),
     ],
-    "parameter_server": [Part("parameter_server", KINDS, ["plain", "together", "not_finite"], 6)],
-    "parameter_server_model": [in_models("parameter_server", [*SOME[::2], *WRAPPERS[1:]], 10)],
+    "parameter_server": [
+        Part("parameter_server", KINDS, ["plain", "together", "not_finite"], 6),
+        in_models("parameter_server", [*SOME[::2], *WRAPPERS[1:]], 10),
+    ],
     "shards": [
         Part("shards", KINDS, ["together", "clipnorm", "not_finite"], 6),
         Part("shards", ["adamw", "lars"], ["weight_decay_excluded"]),
