@@ -21,7 +21,15 @@ from tf_graft.core.state.algorithm import Delegate
 from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.state.point import Point, Step, under, within
 from tf_graft.core.state.slots import Slot
-from tf_graft.core.types import Config, Rates, Slots
+from tf_graft.core.types import (
+    Config,
+    OptimizerLike,
+    RateLike,
+    Rates,
+    Scalar,
+    Slots,
+    VariableLike,
+)
 
 
 class Wrapper(Optimizer):
@@ -43,7 +51,7 @@ class Wrapper(Optimizer):
         """Returns the optimizers inside this one, by role."""
         return {role: getattr(self, argument) for role, argument in self.roles.items()}
 
-    def adopt(self, **given: Any) -> None:
+    def adopt(self, **given: OptimizerLike | str | Config) -> None:
         """Takes children by argument: optimizers of this package or Keras, names, configs.
 
         Raises:
@@ -77,7 +85,7 @@ class Wrapper(Optimizer):
     def shared_slots(self) -> dict[str, Slot]:
         return super().shared_slots() | self._of_children(lambda child: child.shared_slots())
 
-    def prepare(self, variables: Mapping[str, Any]) -> None:
+    def prepare(self, variables: Mapping[str, VariableLike]) -> None:
         for role, child in self.children().items():
             pair = Pair(self.column, type(self).__name__, self.roles[role], child.called)
             refuse_unused(pair, held_by(child))
@@ -92,7 +100,7 @@ class Wrapper(Optimizer):
             child.complete(its)
 
     def advance(self, s: Slots, rates: Rates, t: tf.Tensor) -> dict[str, tf.Tensor]:
-        new: dict[str, Any] = {}
+        new: dict[str, tf.Tensor] = {}
         for role, child in self.children().items():
             new |= under(role, child.advance(within(role, s), within(role, rates), t))
         return new
@@ -104,7 +112,7 @@ class Wrapper(Optimizer):
         exact = (child.exact_on_rows(path) for child in self.children().values())
         return super().exact_on_rows(path) and all(exact)
 
-    def rates(self) -> dict[str, Any]:
+    def rates(self) -> dict[str, Scalar]:
         return super().rates() | self._of_children(lambda child: child.rates())
 
     def rate_variables(self) -> Named:
@@ -121,7 +129,7 @@ class Wrapper(Optimizer):
         children = ", ".join(child.signature() for child in self.children().values())
         return f"{super().signature()}({children})"
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         config = super().get_config()
         children = zip(self.roles.values(), self.children().values(), strict=True)
         return config | {argument: serialize(child) for argument, child in children}
@@ -147,13 +155,18 @@ class Around(Wrapper):
     column: ClassVar[str] = "around"
     reshapes = True
 
-    def __init__(self, optimizer: Any, learning_rate: Any = None, **common: Unpack[Common]):
+    def __init__(
+        self,
+        optimizer: OptimizerLike | str | Config,
+        learning_rate: RateLike | None = None,
+        **common: Unpack[Common],
+    ):
         owner = type(self).__name__
         child = child_of(owner, "optimizer", optimizer)
         if learning_rate is not None:
             child.learning_rate = rates.rate(owner, learning_rate)
 
-        def rate() -> Any:
+        def rate() -> Scalar:
             return child.learning_rate
 
         super().__init__(rate, **divide(self.column, owner, "optimizer", child, common))
@@ -171,12 +184,12 @@ class Around(Wrapper):
         self.optimizer.learning_rate = rates.new_rate(type(self).__name__, value)
 
     @property
-    def weight_decay(self) -> Any:
+    def weight_decay(self) -> float | None:
         """The optimizer's weight decay, which can be set until the wrapper is built."""
         return self.optimizer.weight_decay if "optimizer" in vars(self) else None
 
     @weight_decay.setter
-    def weight_decay(self, value: Any) -> None:
+    def weight_decay(self, value: float | None) -> None:
         if "optimizer" in vars(self):  # Keras' constructor sets the decay before
             self.optimizer.weight_decay = value
 
@@ -209,12 +222,12 @@ class Around(Wrapper):
         for d, slots in self.optimizer.proposals(map(self.inner, points)):
             yield d, under("optimizer", slots)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         rate = self.optimizer.get_config()["learning_rate"]
         return super().get_config() | {"learning_rate": rate}
 
 
-def child_of(owner: str, argument: str, given: Any) -> Optimizer:
+def child_of(owner: str, argument: str, given: OptimizerLike | str | Config) -> Optimizer:
     """Returns an optimizer of this package, without state, for an optimizer, a name or a config."""
     given = resolve(given)
     name = type(given).__name__

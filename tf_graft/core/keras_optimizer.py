@@ -22,7 +22,16 @@ from tf_graft.core.places import replicas
 from tf_graft.core.state import slots
 from tf_graft.core.state.optimizer_state import OptimizerState
 from tf_graft.core.state.parameters import Parameter, Parameters, paths
-from tf_graft.core.types import Config, Gradient, Key, RateLike, Store, VariableLike
+from tf_graft.core.types import (
+    Config,
+    Gradient,
+    Key,
+    RateLike,
+    Scalar,
+    Store,
+    TensorLike,
+    VariableLike,
+)
 
 
 @options.as_attributes
@@ -37,7 +46,7 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         strategy: the strategy under which the model's variables were made.
     """
 
-    decay_exclusions: Any
+    decay_exclusions: Sequence[str]
     fixed = False
     _shared: Mapping[str, keras.Variable] = types.MappingProxyType({})
 
@@ -80,7 +89,7 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         """The number of updates so far; micro-steps and skipped steps do not count."""
         return keras_contract.count_of(self)
 
-    def rates(self) -> dict[str, Any]:
+    def rates(self) -> dict[str, Scalar]:
         """Returns the current learning rates by role."""
         return {"learning_rate": self.learning_rate}
 
@@ -315,7 +324,7 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         """
         self._saved.load(store)
 
-    def set_weights(self, weights: Iterable[Any]) -> None:
+    def set_weights(self, weights: Iterable[TensorLike]) -> None:
         """Sets all variables, in the order of `variables`; on an error it changes none.
 
         Raises:

@@ -4,8 +4,6 @@ A row-sparse gradient is added to its rows of the accumulator, and the rows are 
 then uses the marked rows only.
 """
 
-from typing import Any
-
 import tensorflow as tf
 
 from tf_graft.core.places import replicas
@@ -13,6 +11,7 @@ from tf_graft.core.state import write
 from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.state.slots import Slot
 from tf_graft.core.tensors import numerics, rows
+from tf_graft.core.types import Gradient
 
 SLOTS = {
     "gradient_accumulator": Slot(),
@@ -20,7 +19,7 @@ SLOTS = {
 }
 
 
-def add(gradient: Any, parameter: Parameter) -> None:
+def add(gradient: Gradient, parameter: Parameter) -> None:
     """Adds a coalesced gradient to the accumulator."""
     part = write.part_of(gradient, parameter.rows)
     part.add(replicas.local(parameter.state["gradient_accumulator"]), numerics.values(gradient))
@@ -28,7 +27,7 @@ def add(gradient: Any, parameter: Parameter) -> None:
     part.write(marks, tf.ones_like(part.read(marks)))
 
 
-def take(gradient: Any, parameter: Parameter) -> Any:
+def take(gradient: Gradient, parameter: Parameter) -> Gradient:
     """Returns the sum over the micro-steps, in the form of `gradient`; empties the accumulator."""
     accumulator = replicas.local(parameter.state["gradient_accumulator"])
     marks = replicas.local(parameter.state["accumulated_rows"])

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -11,6 +10,7 @@ from tf_graft.core import keras_contract
 from tf_graft.core.arguments.options import Options
 from tf_graft.core.pipeline.update import Update
 from tf_graft.core.tensors import numerics
+from tf_graft.core.types import Scalar
 
 
 def judged(update: Update, options: Options, where: str) -> tuple[Update, list[tf.Operation]]:
@@ -66,7 +66,7 @@ def applies(nonfinite: str) -> bool:
 
 def in_range(
     tensors: Sequence[tf.Tensor],
-    divisor: Any = None,
+    divisor: Scalar | None = None,
     clipped: bool = False,
     square: tf.Tensor | None = None,
 ) -> tf.Tensor:
@@ -129,6 +129,6 @@ def _largest_square(dtype: tf.DType) -> float:
 LARGEST_CLIP = 2.0**36
 
 
-def _serves(rate: Any) -> tf.Tensor:
+def _serves(rate: Scalar) -> tf.Tensor:
     rate = tf.cast(tf.convert_to_tensor(rate), tf.float32)
     return (rate >= 0) & (rate < math.inf)

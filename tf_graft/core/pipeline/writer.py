@@ -185,7 +185,7 @@ def _write_by_kernel(gradient: tf.Tensor, parameter: Parameter, by: Delegate, t:
     """Updates a variable, or its master, in place."""
     algorithm, own, rates = by
     lr = rates["learning_rate"]
-    if algorithm.decays(parameter.path):
+    if algorithm.weight_decay and algorithm.decays(parameter.path):
         weights = parameter.read(Whole())
         parameter.move(Whole(), weights, -lr * algorithm.weight_decay * weights)
     slots = {role: replicas.local(slot) for role, slot in own.slots.items()}

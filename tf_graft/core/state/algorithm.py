@@ -12,7 +12,7 @@ from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.state.point import Point, Step
 from tf_graft.core.state.slots import Slot
 from tf_graft.core.tensors import scratch_variables
-from tf_graft.core.types import Gradient, Rates, Slots
+from tf_graft.core.types import Gradient, Rates, Scalar, Slots, VariableLike
 
 
 class Delegate(NamedTuple):
@@ -48,8 +48,8 @@ class Algorithm:
     rowwise = True
     skips_zero_rows = False
     idle = False
-    weight_decay: Any = None
-    decay_exclusions: Any = ()
+    weight_decay: float | None = None
+    decay_exclusions: Sequence[str] = ()
     outer_exclusions: Sequence[str] = ()
 
     # `step` as one TensorFlow kernel that works in place, or None. It takes the arguments of
@@ -104,11 +104,11 @@ class Algorithm:
         """Returns the new values of `shared_slots`; called once an update, before its steps."""
         return {}
 
-    def rates(self) -> dict[str, Any]:
+    def rates(self) -> dict[str, Scalar]:
         """Returns the current learning rates by role."""
         return {}
 
-    def prepare(self, variables: Mapping[str, Any]) -> None:
+    def prepare(self, variables: Mapping[str, VariableLike]) -> None:
         """Inspects the variables, by path, before any state is made for them."""
 
     def complete(self, parameters: Sequence[Parameter]) -> None:
@@ -129,7 +129,7 @@ class Algorithm:
             else:
                 yield self.step(p.g, p.w, p.state(), p.lr, p.t, **self.traits(p.path))
 
-    def _run_kernel(self, p: Point, weights: Any) -> None:
+    def _run_kernel(self, p: Point, weights: tf.Variable) -> None:
         assert self.kernel is not None  # for the type checker
         self.kernel(p.g, weights, p.s, p.lr, p.t, **self.traits(p.path))
 

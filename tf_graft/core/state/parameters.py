@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -14,7 +14,7 @@ from tf_graft.core.places import replicas
 from tf_graft.core.state import slots
 from tf_graft.core.state.write import Part, Whole
 from tf_graft.core.tensors import numerics
-from tf_graft.core.types import Gradient
+from tf_graft.core.types import Gradient, Key, VariableLike
 
 G = TypeVar("G", bound=Gradient)
 
@@ -124,7 +124,7 @@ class Parameter:
 class Parameters:
     """The parameters in the order in which they were built, found by the variable's key."""
 
-    def __init__(self, by_key: dict[Any, Parameter]):
+    def __init__(self, by_key: Mapping[Any, Parameter]):
         self._by_key = by_key
 
     def __iter__(self) -> Iterator[Parameter]:
@@ -133,11 +133,11 @@ class Parameters:
     def __len__(self) -> int:
         return len(self._by_key)
 
-    def get(self, key: Any) -> Parameter | None:
+    def get(self, key: Key) -> Parameter | None:
         """Returns the parameter of the variable with that key, if there is one."""
         return self._by_key.get(key)
 
-    def refuse_others(self, owner: str, keys: Sequence[Any]) -> None:
+    def refuse_others(self, owner: str, keys: Sequence[Key]) -> None:
         """Refuses variables other than those of the parameters.
 
         Raises:
@@ -149,7 +149,7 @@ class Parameters:
             )
 
 
-def paths(variables: Sequence[Any]) -> list[str]:
+def paths(variables: Sequence[VariableLike]) -> list[str]:
     """Returns a distinct path for each variable: a number distinguishes equal names, in order."""
     given = [getattr(v, "path", None) or re.sub(r":\d+$", "", v.name) for v in variables]
     distinct = set(given)

@@ -14,6 +14,7 @@ from tensorflow.experimental import dtensor
 from tf_graft.core import keras_contract
 from tf_graft.core.places import mesh_storage, replicas
 from tf_graft.core.state.write import Part, Whole
+from tf_graft.core.types import VariableLike
 
 SHAPES = ("variable", "rows", "scalar")
 NOT_NEGATIVE = (0.0, math.inf)
@@ -55,7 +56,7 @@ class Slot(NamedTuple):
     dtype: str | None = None
     within: tuple[float, float] = (-math.inf, math.inf)
 
-    def shape_for(self, variable: Any) -> tuple[int, ...]:
+    def shape_for(self, variable: VariableLike | None) -> tuple[int, ...]:
         """Returns the slot's shape for a model variable; for None its own shape, or a scalar's.
 
         An entry that is taken from the variable's shape is a `Dimension`.
@@ -78,7 +79,7 @@ class Dimension(int):
     axis: int
 
 
-def dimensions(variable: Any) -> tuple[Dimension, ...]:
+def dimensions(variable: VariableLike) -> tuple[Dimension, ...]:
     """Returns a variable's shape, each entry of which knows its axis."""
     shape = tuple(map(Dimension, variable.shape))
     for axis, dimension in enumerate(shape):
@@ -91,7 +92,7 @@ def create(
     name: str,
     slot: Slot,
     dtype: str,
-    variable: Any = None,
+    variable: VariableLike | None = None,
     mesh: dtensor.Mesh | None = None,
 ) -> keras.Variable:
     """Creates a variable of the optimizer, named `scope/.../name`.
@@ -134,13 +135,13 @@ def on_mesh(layout: dtensor.Layout, **arguments: Any) -> keras.Variable:
     return keras_contract.StoredVariable(store=store, **arguments)
 
 
-def first(slot: Slot, variable: Any, dtype: tf.DType) -> tf.Tensor:
+def first(slot: Slot, variable: VariableLike | None, dtype: tf.DType) -> tf.Tensor:
     """Returns a slot's value at the start, as a tensor."""
     shape = slot.shape_for(variable)
     return _filled(slot.fill, variable, shape, slot.dtype or dtype.name)
 
 
-def refill(held: keras.Variable, slot: Slot, variable: Any, part: Part) -> None:
+def refill(held: keras.Variable, slot: Slot, variable: VariableLike, part: Part) -> None:
     """Resets a part of the calling replica's copy of a slot to its value at the start."""
     kept = replicas.local(held)
     if callable(slot.fill):
@@ -149,13 +150,18 @@ def refill(held: keras.Variable, slot: Slot, variable: Any, part: Part) -> None:
     part.write(kept, start)
 
 
-def _filled(fill: Any, variable: Any, shape: tuple[int, ...], dtype: str) -> tf.Tensor:
+def _filled(
+    fill: float | Callable[[Any], tf.Tensor],
+    variable: VariableLike | None,
+    shape: tuple[int, ...],
+    dtype: str,
+) -> tf.Tensor:
     if callable(fill):
         return tf.cast(fill(variable), dtype)
     return tf.fill(shape, np.asarray(fill, tf.as_dtype(dtype).as_numpy_dtype))
 
 
-def mesh_of(variables: Sequence[Any]) -> dtensor.Mesh | None:
+def mesh_of(variables: Sequence[VariableLike]) -> dtensor.Mesh | None:
     """Returns the mesh that holds the variables, if any of them is a `DVariable`."""
     for variable in variables:
         layout = layout_of(variable)
@@ -164,13 +170,13 @@ def mesh_of(variables: Sequence[Any]) -> dtensor.Mesh | None:
     return None
 
 
-def layout_of(variable: Any) -> dtensor.Layout | None:
+def layout_of(variable: VariableLike) -> dtensor.Layout | None:
     """Returns a variable's layout on its mesh; None for an ordinary variable."""
-    raw = variable if isinstance(variable, tf.Variable) else variable.value
+    raw = keras_contract.storage(variable)
     return raw.layout if isinstance(raw, dtensor.DVariable) else None
 
 
-def slot_layout_of(variable: Any) -> dtensor.Layout | None:
+def slot_layout_of(variable: VariableLike) -> dtensor.Layout | None:
     """Returns the layout of an optimizer's slots for a variable, in which it is updated.
 
     It is the variable's own layout, unless `tf_graft.dtensor.distribute` divided the slots further.
@@ -178,10 +184,12 @@ def slot_layout_of(variable: Any) -> dtensor.Layout | None:
     return getattr(keras_contract.storage(variable), "slot_layout", layout_of(variable))
 
 
-def _layout(mesh: dtensor.Mesh, variable: Any, shape: tuple[int, ...]) -> dtensor.Layout:
+def _layout(
+    mesh: dtensor.Mesh, variable: VariableLike | None, shape: tuple[int, ...]
+) -> dtensor.Layout:
     """Lays out each dimension as the variable's it is taken from; a mesh dimension divides once."""
     like = None if variable is None else slot_layout_of(variable)
-    if like is None:
+    if variable is None or like is None:
         return dtensor.Layout.replicated(mesh, len(shape))
     axes: list[int | None] = [getattr(length, "axis", None) for length in shape]
     if axes.count(None) == len(axes) and shape == tuple(variable.shape)[: len(shape)]:

@@ -14,7 +14,7 @@ from tensorflow.experimental import dtensor
 from tf_graft.core import keras_contract
 from tf_graft.core.places import replicas
 from tf_graft.core.tensors import numerics
-from tf_graft.core.types import MaskedGradient, UniqueRows
+from tf_graft.core.types import Gradient, MaskedGradient, TensorLike, UniqueRows, VariableLike
 
 
 def put(variable: Any, value: tf.Tensor) -> None:
@@ -22,13 +22,13 @@ def put(variable: Any, value: tf.Tensor) -> None:
     replicas.local(variable).assign(value, read_value=False)
 
 
-def put_everywhere(variable: Any, value: Any) -> None:
+def put_everywhere(variable: Any, value: TensorLike) -> None:
     """Assigns a new value to every replica's copy of a variable, even from inside a replica."""
     for copy in replicas.copies(variable):
         copy.assign(value)
 
 
-def snapshot(variables: Sequence[Any]) -> Callable[[], None]:
+def snapshot(variables: Sequence[VariableLike]) -> Callable[[], None]:
     """Returns a function that restores the current values of variables."""
     before = [(variable, tf.convert_to_tensor(variable)) for variable in variables]
 
@@ -39,7 +39,7 @@ def snapshot(variables: Sequence[Any]) -> Callable[[], None]:
     return put_back
 
 
-def add(variable: Any, value: Any) -> None:
+def add(variable: Any, value: TensorLike) -> None:
     """Adds to the calling replica's copy of a variable, in one atomic operation."""
     replicas.local(variable).assign_add(value, read_value=False)
 
@@ -148,7 +148,7 @@ class Masked:
 Part = Whole | Rows | Masked
 
 
-def part_of(gradient: Any, rows: int) -> Part:
+def part_of(gradient: Gradient, rows: int) -> Part:
     """Returns the part of a variable with `rows` rows that a gradient touches, each row once."""
     if isinstance(gradient, MaskedGradient):
         return Masked(gradient.mask, rows)
