@@ -291,6 +291,18 @@ def test_the_deepest_nesting_can_be_made_and_read_back():
         tf_graft.LARC(optimizer)
 
 
+def test_each_level_of_nesting_is_asked_once_for_its_config():
+    asked = []
+
+    class Counted(tf_graft.SGD):
+        def get_config(self):
+            asked.append(self)
+            return super().get_config()
+
+    tf_graft.LARC(tf_graft.LARC(tf_graft.LARC(Counted()))).get_config()
+    assert len(asked) == 1
+
+
 def test_what_is_no_optimizer_is_not_serialized():
     with pytest.raises(TypeError, match=r"serialize\(5\): an optimizer is wanted\."):
         tf_graft.serialize(5)

@@ -223,8 +223,8 @@ class Around(Wrapper):
             yield d, under("optimizer", slots)
 
     def get_config(self) -> Config:
-        rate = self.optimizer.get_config()["learning_rate"]
-        return super().get_config() | {"learning_rate": rate}
+        config = super().get_config()
+        return config | {"learning_rate": config["optimizer"]["config"]["learning_rate"]}
 
 
 def child_of(owner: str, argument: str, given: OptimizerLike | str | Config) -> Optimizer:

@@ -58,9 +58,8 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
         FolderError: the run's folder can no longer be written to.
         Stopped: a signal ended the run, whose state is saved.
     """
-    _check_tensorboard(config, source)
     place = enter(config, source)
-    with _environment(config), StopRequest().listening() as stop, ExitStack() as opened:
+    with _environment(config, source), StopRequest().listening() as stop, ExitStack() as opened:
         opened.enter_context(place.together())
         steps = config.run.steps_per_execution
         data = data_sets.load(config.data, steps, source, distributed=place.strategy is not None)
@@ -210,8 +209,15 @@ def _finish(
 
 
 @contextlib.contextmanager
-def _environment(config: RunConfig) -> Iterator[None]:
-    """Sets the dtype policy of layers, and determinism, during a run."""
+def _environment(config: RunConfig, source: Source) -> Iterator[None]:
+    """Sets the dtype policy of layers, and determinism, during a run.
+
+    Raises:
+        ConfigError: the config asks for TensorBoard's files, and TensorBoard is not installed.
+    """
+    if config.run.tensorboard and not tensorboard.installed():
+        message = f"{tensorboard.MISSING}; or leave run.tensorboard out."
+        raise source.error(("run", "tensorboard"), message)
     before = keras.config.dtype_policy()
     if config.run.deterministic and tf.config.list_physical_devices("GPU"):
         # Operations on CPUs are deterministic already; this cannot be switched off again.
@@ -221,13 +227,6 @@ def _environment(config: RunConfig) -> Iterator[None]:
         yield
     finally:
         keras.config.set_dtype_policy(before)
-
-
-def _check_tensorboard(config: RunConfig, source: Source) -> None:
-    """Refuses a config that asks for TensorBoard's files if they cannot be written."""
-    if config.run.tensorboard and not tensorboard.installed():
-        message = f"{tensorboard.MISSING}; or leave run.tensorboard out."
-        raise source.error(("run", "tensorboard"), message)
 
 
 def _writers(config: RunConfig, folder: RunFolder) -> Writers:
