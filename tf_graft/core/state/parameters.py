@@ -73,7 +73,7 @@ class Parameter:
 
     @property
     def precise(self) -> tf.Variable:
-        """The calling replica's variable that steps are added to: the master if there is one."""
+        """The variable of the calling replica that takes the steps, which may be the master."""
         return replicas.local(self.state.get("master", self.variable))
 
     def moved(self) -> Any:
