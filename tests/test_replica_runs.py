@@ -79,6 +79,29 @@ def test_a_barrier_that_a_lost_process_does_not_reach_says_so():
         raise tf.errors.InternalError(None, None, "other")
 
 
+class Leaving(place.Place):
+    """A place that meets the other processes as often as told, and then finds that one has left."""
+
+    def told(self, number):
+        if not meetings.pop(0):
+            raise tf.errors.UnavailableError(None, None, "Socket closed")
+        return [number]
+
+
+meetings: list[bool] = []
+
+
+def test_a_process_that_has_left_after_all_had_ended_is_not_lost():
+    of_two = Leaving(None, None, True, Source("here.yaml"), workers=2)
+    meetings[:] = [True, False]
+    with of_two.together():
+        pass
+    assert not meetings
+    meetings[:] = [False]
+    with pytest.raises(ProcessLost, match="Socket closed"), of_two.together():
+        pass
+
+
 @pytest.mark.slow
 def test_workers_go_on_in_mid_epoch_as_undisturbed(config):
     config.write_text(CONFIG.replace("mirrored", "multi_worker").replace(ADAM, AGN))

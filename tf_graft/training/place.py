@@ -91,6 +91,18 @@ class Place:
             lines = error.message.splitlines() or ["nothing."]
             reason = next((line for line in lines if "is aborted by" in line), lines[0])
             raise ProcessLost(f"TensorFlow says: {reason}") from None
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Waits until the other processes have ended their work, so that none still needs this one.
+
+        A process that is gone by now has met all others at the end: nothing is lost.
+        """
+        try:
+            self.told(0)
+        except tf.errors.OpError as error:
+            if not _is_loss(error):
+                raise
 
     def settle(self, model: keras.Model, data: Batches, section: Mesh | None) -> None:
         """Creates all variables that a compiled model creates on first use, and places them.
