@@ -38,6 +38,7 @@ ALLOWED = {
         *("compose", "core", "optimizers", "schedules", "scaling", "wrappers", "openseq2seq"),
     },
     "processes": {"core", "processes"},
+    "fine_tuning": {"core", "fine_tuning"},
     "testing": {"core", "scaling", "wrappers", "dtensor", "testing"},
     "training": {
         *("core", "optimizers", "schedules", "scaling", "wrappers", "dtensor", "report"),

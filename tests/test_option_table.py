@@ -44,8 +44,12 @@ VALUES = {
     "jit_compile": (True, False),
     "sparse": ("exact", "exact"),
     "nonfinite": ("raise", "apply"),
+    "learning_rate_multipliers": ({"table": 0.5}, {"table": 0.25}),
 }
-KERAS_HAS = {*VALUES} - {"jit_compile", "sparse", "nonfinite", "exclude_from_weight_decay"}
+KERAS_HAS = {*VALUES} - {
+    *("jit_compile", "sparse", "nonfinite"),
+    *("exclude_from_weight_decay", "learning_rate_multipliers"),
+}
 KEPT_AS = {"exclude_from_weight_decay": "decay_exclusions"}
 
 

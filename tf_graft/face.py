@@ -8,6 +8,7 @@ from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.pipeline.clipping import clip_by_global_norm
 from tf_graft.core.places.replicas import shards
 from tf_graft.core.state.slots import Slot
+from tf_graft.fine_tuning import layerwise_decay, no_decay
 from tf_graft.openseq2seq.optimize_loss import get_regularization_loss, optimize_loss
 from tf_graft.optimizers import (
     LAMB,
@@ -52,9 +53,11 @@ __all__ = [
     "dtensor",
     "get",
     "get_regularization_loss",
+    "layerwise_decay",
     "list_optimizers",
     "multi_step",
     "multi_worker",
+    "no_decay",
     "optimize_loss",
     "register",
     "report",

@@ -68,6 +68,7 @@ TABLE: dict[str, tuple[Acts, ...]] = {
     "jit_compile": (_O, _O, _O, _SHARED, _SHARED, _O),
     "sparse": (_O, _O, _O, _SHARED, _SHARED, _O),
     "nonfinite": (_O, _O, _O, _OWN, _OUTSIDE, _O),
+    "learning_rate_multipliers": (_O, _O, _O, _OWN, _OUTSIDE, _O),
 }
 # Why an argument is refused, and what to do instead; otherwise it is for the outer optimizer.
 _OF_LOSS = "only optimizer sees gradients of the loss; give it to optimizer"

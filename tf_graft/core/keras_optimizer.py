@@ -1,7 +1,6 @@
 """A Keras optimizer without its updates: arguments, gradients, state and files."""
 
 import contextlib
-import re
 import threading
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,8 +10,9 @@ import keras
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-from tf_graft.core import building, checks, keras_contract
-from tf_graft.core.arguments import description, options, rates, signatures
+from tf_graft.core import building, checks, keras_contract, patterns
+from tf_graft.core.arguments import description, multipliers, options, rates, signatures
+from tf_graft.core.arguments.multipliers import Multipliers
 from tf_graft.core.arguments.options import Common, Options
 from tf_graft.core.building import Builder
 from tf_graft.core.files.identity import Named
@@ -47,6 +47,7 @@ class KerasOptimizer(keras.optimizers.Optimizer):
     """
 
     decay_exclusions: Sequence[str]
+    learning_rate_multipliers: Multipliers | None
     fixed = False
     _shared: Mapping[str, keras.Variable] = types.MappingProxyType({})
 
@@ -91,7 +92,8 @@ class KerasOptimizer(keras.optimizers.Optimizer):
 
     def rates(self) -> dict[str, Scalar]:
         """Returns the current learning rates by role."""
-        return {"learning_rate": self.learning_rate}
+        factors = multipliers.current(self.learning_rate_multipliers, self.iterations)
+        return {"learning_rate": self.learning_rate, **factors}
 
     def rate_variables(self) -> Named:
         """Returns the variables that hold learning rates, by role."""
@@ -261,7 +263,7 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         if self.fixed:
             raise ValueError(f"{owner}: call it before the optimizer is built.")
         given = [] if var_list is None else matching.variables(owner, var_list)
-        exact = [f"^{re.escape(path)}$" for path in paths(given)]
+        exact = [patterns.exact(path) for path in paths(given)]
         named = checks.patterns(owner, "var_names", var_names) or []
         self.decay_exclusions = [*self.decay_exclusions, *exact, *named]
 

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_graft.core import building, checks, contract, keras_contract
-from tf_graft.core.arguments import checked, description, rates, signatures
+from tf_graft.core.arguments import checked, description, multipliers, rates, signatures
 from tf_graft.core.keras_optimizer import KerasOptimizer
 from tf_graft.core.pipeline import matching
 from tf_graft.core.pipeline.engine import Engine
@@ -122,7 +122,9 @@ class Optimizer(KerasOptimizer, Algorithm):
         if not given and not variables:
             return
         parameters = self.parameters_for("apply", variables)
-        gradients, parameters = matching.pairs(owner, given, parameters)
+        gradients, parameters = self._unfrozen(*matching.pairs(owner, given, parameters))
+        if not parameters:
+            return
         # Plain tensors given from outside the replicas are already sums over the replicas.
         summed = replicas.outside(self.strategy) and not any(
             isinstance(g, tf.distribute.DistributedValues) for g in gradients
@@ -130,13 +132,22 @@ class Optimizer(KerasOptimizer, Algorithm):
         with tf.name_scope(self.name.lstrip("_")):  # a scope must not begin with "_"
             self.everywhere(self._receive, gradients, parameters, summed)
 
+    def _unfrozen(
+        self, gradients: list[Gradient], parameters: list[Parameter]
+    ) -> tuple[list[Gradient], list[Parameter]]:
+        """Returns the gradients and parameters whose multiplier is not 0."""
+        factors, both = self.learning_rate_multipliers, zip(gradients, parameters, strict=True)
+        kept = [(g, p) for g, p in both if not multipliers.freezes(factors, p.path)]
+        return [g for g, _ in kept], [p for _, p in kept]
+
     def _receive(self, gradients: list[Any], parameters: list[Parameter], summed: bool) -> None:
         self.engine.receive(gradients, parameters, summed)
 
     @tf.autograph.experimental.do_not_convert
     def apply_summed(self, gradients: list[Gradient], variables: Iterable[VariableLike]) -> None:
         """Applies gradients that are the same on every replica, in a replica's context."""
-        self._receive(gradients, self.parameters_for("apply_summed", list(variables)), True)
+        parameters = self.parameters_for("apply_summed", list(variables))
+        self._receive(*self._unfrozen(gradients, parameters), True)
 
     @tf.autograph.experimental.do_not_convert
     def update_step(
@@ -147,7 +158,7 @@ class Optimizer(KerasOptimizer, Algorithm):
         rate = rates.number_or_tensor(owner, learning_rate)
         variables = matching.variables(owner, [variable])
         parameters = self.parameters_for("update_step", variables)
-        gradients, _ = matching.pairs(owner, [gradient], parameters)
+        gradients, parameters = self._unfrozen(*matching.pairs(owner, [gradient], parameters))
         self.everywhere(self._update_alone, gradients, parameters, rate)
 
     def _update_alone(
@@ -228,8 +239,13 @@ class Optimizer(KerasOptimizer, Algorithm):
         """
         self.outer_exclusions = excluded
         checked.warn_of_idle_patterns(self, list(variables))
+        multipliers.refuse_idle(self.called, self.learning_rate_multipliers, variables)
         self.prepare(variables)
         self.fixed = True
+
+    def multiplier_role(self, path: str) -> str | None:
+        """Returns the role, among `rates`, of the multiplier of a variable's learning rate."""
+        return multipliers.role_of(self.learning_rate_multipliers, path)
 
     def lacks_state(self) -> bool:
         """Returns whether the engine keeps less state than the arguments now require."""

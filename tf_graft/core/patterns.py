@@ -5,6 +5,7 @@ This module tries every part of an expression once at each position of the text,
 with the length of the expression times the cube of the text's length. The matches are the same.
 """
 
+import difflib
 import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -42,6 +43,26 @@ def matches(path: str, expressions: Iterable[str]) -> bool:
     """
     whole = re.sub(r"/part_\d+$", "", path)
     return any(found(expression, whole) for expression in expressions)
+
+
+def exact(path: str) -> str:
+    """Returns the expression that matches a path alone."""
+    return f"^{re.escape(path)}$"
+
+
+def is_exact(expression: str) -> bool:
+    """Returns whether an expression is one that `exact` returns."""
+    return expression == exact(re.sub(r"\\(.)", r"\1", expression[1:-1]))
+
+
+def nearest(expression: str, paths: Iterable[str]) -> str:
+    """Returns the path that is most like an expression, for a message; "" if there is none."""
+
+    def likeness(path: str) -> float:
+        names = [path, *path.split("/")]
+        return max(difflib.SequenceMatcher(None, expression, name).ratio() for name in names)
+
+    return max(paths, key=likeness, default="")
 
 
 @functools.lru_cache(maxsize=100_000)

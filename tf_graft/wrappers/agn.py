@@ -148,6 +148,8 @@ class AGN(OnServers):
         usual = copied(self.optimizer) if self._copies else PAPER
         of_center = usual if center_optimizer is None else center_optimizer
         self.center_optimizer = taken("AGN", of_center, like=self)
+        if self._copies:
+            self.center_optimizer.learning_rate_multipliers = self.learning_rate_multipliers
         self.idle = False
         self.rowwise = self.optimizer.rowwise and self.center_optimizer.rowwise
         self.local_step = self.add_scalar("local_step")

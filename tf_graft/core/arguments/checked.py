@@ -1,6 +1,5 @@
 """Attributes that are checked whenever they are set: by the constructor, and later by anyone."""
 
-import difflib
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -81,6 +80,9 @@ class Checked:
 def warn_of_idle_patterns(optimizer: Any, paths: Sequence[str]) -> None:
     """Warns of each pattern among an optimizer's arguments that matches no variable.
 
+    The exact path of one variable may match nothing, as that variable may be frozen; but then
+    another pattern must match.
+
     Args:
         optimizer: the optimizer with the arguments.
         paths: the paths of all variables.
@@ -88,19 +90,16 @@ def warn_of_idle_patterns(optimizer: Any, paths: Sequence[str]) -> None:
     options = [option for cls in type(optimizer).__mro__ for option in vars(cls).values()]
     for option in options:
         if isinstance(option, Checked) and option.holds_patterns:
-            for pattern in getattr(optimizer, option.kept_as) or ():
-                if not any(patterns.matches(path, [pattern]) for path in paths):
+            given = getattr(optimizer, option.kept_as) or ()
+            idle = [x for x in given if not any(patterns.matches(path, [x]) for path in paths)]
+            for pattern in idle:
+                if len(idle) == len(given) or not patterns.is_exact(pattern):
                     _warn(f"{type(optimizer).__name__}({option.name}=...)", pattern, paths)
 
 
 def _warn(where: str, pattern: str, paths: Sequence[str]) -> None:
-    def likeness(path: str) -> float:
-        names = [path, *path.split("/")]
-        return max(difflib.SequenceMatcher(None, pattern, name).ratio() for name in names)
-
-    nearest = max(paths, key=likeness, default="")
     warnings.warn(
         f"{where}: the pattern {shown(pattern)} matches none of the {len(paths)} variables; the "
-        f"nearest path is {shown(nearest)}.",
+        f"nearest path is {shown(patterns.nearest(pattern, paths))}.",
         stacklevel=2,
     )

@@ -14,7 +14,15 @@ INTERNAL = {
     *("compiled_proposals", "complete", "counted_by", "decay_exclusions", "decays"),
     *("delegate", "early_variables", "engine", "everywhere", "exact_on_rows", "examine"),
     *("exchange", "fixed", "follow", "hold", "introduce", "keras_slots"),
-    *("lacks_state", "leads", "local_step", "named_variables", "namesake", "on_servers"),
+    *(
+        "lacks_state",
+        "leads",
+        "local_step",
+        "multiplier_role",
+        "named_variables",
+        "namesake",
+        "on_servers",
+    ),
     *("outer_exclusions", "own_arguments", "parameters", "parameters_for", "prepare"),
     *("proposals", "rate_variables", "rates", "ratio", "reshapes", "round_length", "scaling"),
     *("settle", "show_center", "signature", "slot_from_keras", "slots_in_keras", "snapshot"),
@@ -42,6 +50,8 @@ def described(
     """
     if inspect.isroutine(thing):
         return thing.__qualname__
+    if isinstance(thing, Mapping):
+        return f"{{{', '.join(f'{key!r}: {described(x)}' for key, x in thing.items())}}}"
     cls = type(thing)
     of_its_own: Any = cls.__repr__
     if of_its_own is not object.__repr__:

@@ -11,7 +11,9 @@ import keras
 from tensorflow.experimental import dtensor
 
 from tf_graft.core import checks
+from tf_graft.core.arguments import multipliers
 from tf_graft.core.arguments.checked import Checked
+from tf_graft.core.arguments.multipliers import Multipliers
 from tf_graft.core.checks import shown
 from tf_graft.core.places.mesh_arguments import MeshLike, as_mesh
 
@@ -29,6 +31,7 @@ class Option(Checked):
         *bounds: further positional arguments of `check`.
         default: the value if none is given.
         in_config: whether `get_config` returns it.
+        plain: converts the value into plain values for the config.
         **details: further keyword arguments of `check`.
     """
 
@@ -38,10 +41,12 @@ class Option(Checked):
         *bounds: Any,
         default: Any = None,
         in_config: bool = True,
+        plain: Callable[[Any], Any] = lambda value: value,
         **details: Any,
     ):
         super().__init__(check, *bounds, default=default, **details)
         self.in_config = in_config
+        self.plain = plain
 
 
 class Clip(Option):
@@ -109,6 +114,12 @@ class Common(TypedDict, total=False):
         exclude_from_weight_decay: regular expressions; a variable whose path contains a match does
             not decay, neither here nor in an optimizer inside this one. A warning names an
             expression that matches no variable.
+        learning_rate_multipliers: multipliers of the learning rate by regular expression: numbers
+            of at least 0, or schedules, which follow the same count as the learning rate. The first
+            expression that matches somewhere in a variable's path counts; the other variables have
+            the multiplier 1. Weight decay is multiplied too, as the learning rate is a factor of
+            it. The number 0 freezes: weights and state stay as they are, and the gradient counts
+            in no norm. An expression that matches no variable is an error.
     """
 
     weight_decay: Annotated[float | None, Option(checks.number, 0, **OPTIONAL)]
@@ -128,6 +139,9 @@ class Common(TypedDict, total=False):
     # Keras has a method of this argument's name.
     exclude_from_weight_decay: Annotated[
         Sequence[str] | None, Option(checks.patterns, kept_as="decay_exclusions")
+    ]
+    learning_rate_multipliers: Annotated[
+        Multipliers | None, Option(multipliers.checked, plain=multipliers.config)
     ]
 
 
@@ -158,6 +172,7 @@ class Options:
     sparse: str
     nonfinite: str
     exclude_from_weight_decay: Sequence[str] | None
+    learning_rate_multipliers: Multipliers | None
 
     @classmethod
     def of(cls, optimizer: Any) -> Self:
@@ -166,7 +181,7 @@ class Options:
 
     def config(self) -> dict[str, Any]:
         """Returns the arguments that a config contains, as plain values."""
-        kept = {name: vars(self)[name] for name, option in OPTIONS.items() if option.in_config}
+        kept = {n: o.plain(vars(self)[n]) for n, o in OPTIONS.items() if o.in_config}
         return {n: list(x) if isinstance(x, list) else x for n, x in kept.items()}
 
     @property

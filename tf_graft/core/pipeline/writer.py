@@ -43,7 +43,7 @@ class Turns:
 
 
 class Scalars(NamedTuple):
-    """The scalars that are the same for all variables of a dtype.
+    """The scalars of a variable's update, in its dtype.
 
     Args:
         rates: the learning rates by role.
@@ -76,18 +76,29 @@ class Writer:
             t: the update's number, from 1.
             shared: the slots that do not belong to one variable, by role.
         """
-        scalars = {
-            dtype: Scalars(
-                {r: tf.cast(x, dtype) for r, x in update.rates.items()}, tf.cast(t, dtype)
-            )
-            for dtype in dict.fromkeys(p.dtype for p in update.parameters)
-        }
+        scalars = self._scalars(update, t)
         with memo.for_one_update():
             advanced = self._advanced(shared, update.rates, t)
             self._write_steps(self._write_by_kernels(update, scalars), scalars, advanced)
         for parameter in update.parameters:
             if parameter.variable.constraint is not None:
                 parameter.replace(parameter.variable.constraint(parameter.read(Whole())))
+
+    def _scalars(self, update: Update, t: tf.Tensor) -> dict[str, Scalars]:
+        """Returns the scalars for each variable, by path.
+
+        Variables of the same dtype and the same multiplier share their tensors.
+        """
+        made: dict[tuple[tf.DType, str | None], Scalars] = {}
+        keys = {
+            p.path: (p.dtype, self.algorithm.multiplier_role(p.path)) for p in update.parameters
+        }
+        for dtype, role in dict.fromkeys(keys.values()):
+            rates = {r: tf.cast(x, dtype) for r, x in update.rates.items()}
+            if role is not None:
+                rates["learning_rate"] *= rates[role]
+            made[dtype, role] = Scalars(rates, tf.cast(t, dtype))
+        return {path: made[key] for path, key in keys.items()}
 
     def _advanced(
         self, shared: Mapping[str, keras.Variable], rates: Rates, t: tf.Tensor
@@ -98,17 +109,17 @@ class Writer:
             write.put(shared[role], value)
         return new
 
-    def _write_by_kernels(self, update: Update, scalars: Mapping[tf.DType, Scalars]) -> Update:
+    def _write_by_kernels(self, update: Update, scalars: Mapping[str, Scalars]) -> Update:
         """Updates variables in place; returns the rest of the update."""
         both = list(zip(update.gradients, update.parameters, strict=True))
-        found = [self._kernel_of(g, p, scalars[p.dtype].rates) for g, p in both]
+        found = [self._kernel_of(g, p, scalars[p.path].rates) for g, p in both]
         parameters.reconcile([p for p, by in zip(update.parameters, found, strict=True) if by])
         turns = Turns()
         for (gradient, parameter), by in zip(both, found, strict=True):
             if by is not None:
                 with turns.of(parameter):
                     gradient = numerics.divided(gradient, update.scale)
-                    _write_by_kernel(gradient, parameter, by, scalars[parameter.dtype].t)
+                    _write_by_kernel(gradient, parameter, by, scalars[parameter.path].t)
                     if turns.large:  # another operation for each small variable would add up
                         turns.ends_with(parameter.moved())
         left = [pair for pair, by in zip(both, found, strict=True) if by is None]
@@ -136,7 +147,7 @@ class Writer:
     def _write_steps(
         self,
         update: Update,
-        scalars: Mapping[tf.DType, Scalars],
+        scalars: Mapping[str, Scalars],
         shared: Slots,
     ) -> None:
         """Writes the steps that the algorithm proposes; large variables one after the other."""
@@ -144,7 +155,7 @@ class Writer:
         parts = [write.part_of(g, p.rows) for g, p in both]
         proposed = self._proposed(
             (
-                self._point(numerics.divided(g, update.scale), p, part, scalars[p.dtype], shared)
+                self._point(numerics.divided(g, update.scale), p, part, scalars[p.path], shared)
                 for (g, p), part in zip(both, parts, strict=True)
             ),
             compiled=self.compiles and not any(isinstance(part, Rows) for part in parts),

@@ -158,6 +158,10 @@ class Algorithm:
         """Returns whether the variable of a path is excluded from weight decay."""
         return patterns.matches(path, self.undecayed_paths)
 
+    def multiplier_role(self, path: str) -> str | None:
+        """Returns the role, among `rates`, of the multiplier of a variable's learning rate."""
+        return None
+
     def step_rate(self, p: Point) -> tf.Tensor:
         """Returns the learning rate, to which the step at a point is proportional."""
         return p.lr

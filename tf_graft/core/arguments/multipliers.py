@@ -1,0 +1,105 @@
+"""Multipliers of the learning rate for groups of variables, by regular expressions for paths."""
+
+import functools
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import keras
+
+from tf_graft.core import checks, patterns
+from tf_graft.core.arguments import rates
+from tf_graft.core.checks import shown
+from tf_graft.core.types import Config, Scalar
+
+Multipliers = Mapping[str, Any]  # numbers and schedules, by regular expression
+
+
+def checked(owner: str, name: str, given: object) -> Multipliers | None:
+    """Returns multipliers by regular expression; None for none.
+
+    Raises:
+        TypeError: the argument is no mapping, a key no string, or a value no number or schedule.
+        ValueError: a key is no regular expression, or a multiplier is out of range.
+    """
+    if given is None:
+        return None
+    if not isinstance(given, Mapping):
+        raise TypeError(
+            f"{owner}({name}={shown(given)}): {name} must be a dict of multipliers by pattern."
+        )
+    checks.patterns(owner, name, list(given))
+    return {key: _multiplier(owner, f"{name}[{shown(key)}]", x) for key, x in given.items()} or None
+
+
+def _multiplier(owner: str, name: str, given: Any) -> Any:
+    where = f"{owner}({name}={shown(given)})"
+    if isinstance(given, dict):
+        given = rates.deserialized(where, given)
+    if isinstance(given, rates.LearningRateSchedule):
+        rates.refuse_schedule(where, given)
+        return given
+    return checks.number(owner, name, given, 0)
+
+
+def config(multipliers: Multipliers | None) -> Config | None:
+    """Returns multipliers as plain values, from which `checked` makes equal ones."""
+    if multipliers is None:
+        return None
+    serialized = keras.optimizers.schedules.serialize
+    return {key: serialized(x) if callable(x) else x for key, x in multipliers.items()}
+
+
+def current(multipliers: Multipliers | None, step: Scalar) -> dict[str, Scalar]:
+    """Returns the multipliers at a step by role, a name that no learning rate has."""
+    return {_role(key): x(step) if callable(x) else x for key, x in (multipliers or {}).items()}
+
+
+def role_of(multipliers: Multipliers | None, path: str) -> str | None:
+    """Returns the role of the multiplier of a variable: that of the first pattern that matches."""
+    key = _first(multipliers, path)
+    return None if key is None else _role(key)
+
+
+def freezes(multipliers: Multipliers | None, path: str) -> bool:
+    """Returns whether the multiplier of a variable is the number 0."""
+    key = _first(multipliers, path)
+    return key is not None and multipliers is not None and multipliers[key] == 0
+
+
+def refuse_idle(owner: str, multipliers: Multipliers | None, paths: Iterable[str]) -> None:
+    """Refuses a pattern that is the first to match for no variable.
+
+    The exact path of one variable may match nothing, as that variable may be frozen; but then
+    another pattern must match.
+
+    Raises:
+        ValueError: there is such a pattern.
+    """
+    paths = list(paths)
+    used = {_first(multipliers, path) for path in paths}
+    for key in multipliers or ():
+        if key in used or (patterns.is_exact(key) and used != {None}):
+            continue
+        where = f"{owner}(learning_rate_multipliers={{{shown(key)}: ...}})"
+        if any(patterns.matches(path, [key]) for path in paths):
+            raise ValueError(
+                f"{where}: an earlier pattern matches every variable that this one matches; put "
+                "the narrower pattern first."
+            )
+        raise ValueError(
+            f"{where}: the pattern matches none of the {len(paths)} variables; the nearest path is "
+            f"{shown(patterns.nearest(key, paths))}."
+        )
+
+
+def _first(multipliers: Multipliers | None, path: str) -> str | None:
+    return _first_of(tuple(multipliers or ()), path)
+
+
+@functools.lru_cache(maxsize=100_000)
+def _first_of(keys: tuple[str, ...], path: str) -> str | None:
+    return next((key for key in keys if patterns.matches(path, [key])), None)
+
+
+def _role(key: str) -> str:
+    return f"multiplier/{key}"
