@@ -201,7 +201,7 @@ def test_equals_keras_with_decay(sample):
 
 @pytest.mark.parametrize("name", ["sgd_momentum", "adam"])
 # "together": under accumulation Keras averages on every micro-step
-@each_option("plain", "weight_decay", "together")
+@each_option("plain", "weight_decay", "multipliers", "together")
 def test_equals_keras_with(name, option):
     assert_equals_keras(BY_NAME[name], option)
 

@@ -166,17 +166,19 @@ def own_of(path, hyperparameters, undecayed):
 
 
 def steps_of_all(algorithm, g, w, s, lr, t, **hyperparameters):
-    """The steps of several variables, where `g`, `w` and `s` are dicts of them by path."""
+    """The steps of several variables, where `g`, `w`, `s` and `lr` are dicts by path."""
     if algorithm is adagraft:
         return adagraft(g, w, s, lr, t, **hyperparameters)
     if algorithm in LAYERWISE:
         undecayed = hyperparameters.pop("undecayed", ())
         return {
-            p: algorithm(g[p], w[p], s[p], lr, t, **own_of(p, hyperparameters, undecayed))
+            p: algorithm(g[p], w[p], s[p], lr[p], t, **own_of(p, hyperparameters, undecayed))
             for p in g
         }
     decays = hyperparameters.pop("decays", {})  # of those that decay within the step
-    return {p: algorithm(g[p], w[p], s[p], lr, t, **hyperparameters | decays.get(p, {})) for p in g}
+    return {
+        p: algorithm(g[p], w[p], s[p], lr[p], t, **hyperparameters | decays.get(p, {})) for p in g
+    }
 
 
 class Child:
@@ -207,7 +209,8 @@ class Child:
 
     def steps(self, g, w, s, t):
         lr = self.lr(t - 1)
-        steps = steps_of_all(self.algorithm, g, w, s, lr, t, **self.hyperparameters)
+        rates = dict.fromkeys(g, lr)
+        steps = steps_of_all(self.algorithm, g, w, s, rates, t, **self.hyperparameters)
         for path in g:
             if not re.search(self.exclude, path):
                 steps[path] = steps[path] - lr * self.weight_decay * w[path]
@@ -215,7 +218,7 @@ class Child:
 
 
 def adagraft(g, w, s, lr, t, magnitude, direction, use_global_norm=False, diagnostic=False):
-    """Of all variables: `g`, `w` and `s` are dicts by path."""
+    """Of all variables: `g`, `w`, `s` and `lr` are dicts by path."""
     m, d = (
         child.steps(g, w, {path: s[path].setdefault(role, {}) for path in g}, t)
         for role, child in (("magnitude", magnitude), ("direction", direction))
@@ -228,7 +231,7 @@ def adagraft(g, w, s, lr, t, magnitude, direction, use_global_norm=False, diagno
 
     m_norms, d_norms = norms(m), norms(d)
     return {
-        path: lr * m_norms[path] / max(d_norms[path], 1e-30) * d[path]
+        path: lr[path] * m_norms[path] / max(d_norms[path], 1e-30) * d[path]
         if d_norms[path] > 0
         else 0 * d[path]
         for path in g
@@ -260,7 +263,8 @@ class Oracle:
 
     def apply(self, gradients):
         """One call, with a dict of path to dense gradient; a path left out has none."""
-        gradients = {path: np.array(g, np.float64) for path, g in gradients.items()}
+        moving = {path: g for path, g in gradients.items() if self._multiplier(path) != 0}
+        gradients = {path: np.array(g, np.float64) for path, g in moving.items()}
         gradients = {p: g / (self._option("loss_scale_factor") or 1) for p, g in gradients.items()}
         self.spoiled |= not all(np.isfinite(g).all() for g in gradients.values())
         period = self._option("gradient_accumulation_steps") or 1
@@ -302,8 +306,12 @@ class Oracle:
             return 0.0
         return self._option("weight_decay") or 0.0
 
+    def _multiplier(self, path):
+        given = self._option("learning_rate_multipliers") or {}
+        return next((x for pattern, x in given.items() if re.search(pattern, path)), 1.0)
+
     def _update(self, gradients):
-        lr = self.lr(self.count)
+        lr = {path: self.lr(self.count) * self._multiplier(path) for path in gradients}
         own = self.hyperparameters
         if self.algorithm in LAYERWISE:
             own = own | {"undecayed": self._option("exclude_from_weight_decay") or ()}
@@ -316,7 +324,7 @@ class Oracle:
         )
         for path, step in steps.items():
             w = self.w[path]
-            self.w[path] = w + step - lr * decays[path] * w
+            self.w[path] = w + step - lr[path] * decays[path] * w
         self.count += 1
         if self._option("use_ema"):
             kept = self.options.get("ema_momentum", 0.99) if self.count > 1 else 0.0

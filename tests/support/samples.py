@@ -172,6 +172,7 @@ COMMON_NAMES = (
     "sparse",
     "nonfinite",
     "exclude_from_weight_decay",
+    "learning_rate_multipliers",
 )
 
 
@@ -828,6 +829,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "ema": {"use_ema": True, "ema_momentum": 0.7},
     "ema_overwrite": {"use_ema": True, "ema_momentum": 0.7, "ema_overwrite_frequency": 2},
     "loss_scale": {"loss_scale_factor": 10.0},
+    "multipliers": {
+        "weight_decay": 0.2,
+        "global_clipnorm": 0.8,
+        "learning_rate_multipliers": {"bias$": 0.25, "scale": 0},
+    },
     "together": {
         "weight_decay": 0.2,
         "global_clipnorm": 0.8,
