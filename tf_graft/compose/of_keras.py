@@ -64,6 +64,8 @@ class Wrapped(Optimizer):
         [0.75, -0.75]
     """
 
+    extends = False
+
     def __init__(self, optimizer: Any, learning_rate: Any = None, **common: Unpack[Common]):
         optimizer = _checked(resolve(optimizer))
         name = type(optimizer).__name__

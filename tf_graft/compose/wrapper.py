@@ -89,8 +89,9 @@ class Wrapper(Optimizer):
         for role, child in self.children().items():
             pair = Pair(self.column, type(self).__name__, self.roles[role], child.called)
             refuse_unused(pair, held_by(child))
-            with tf.init_scope():
-                child.settle(self.mesh, moved=True)
+            if not child.fixed:  # the wrapper is built for the first time
+                with tf.init_scope():
+                    child.settle(self.mesh, moved=True)
             keras_contract.set_storage(child.iterations, self.iterations)
             child.introduce(variables, self.undecayed_paths)
 
@@ -104,6 +105,11 @@ class Wrapper(Optimizer):
         for role, child in self.children().items():
             new |= under(role, child.advance(within(role, s), within(role, rates), t))
         return new
+
+    @property
+    def extends(self) -> bool:  # type: ignore[override]
+        """Whether `build` can add state for further variables later."""
+        return all(child.extends for child in self.children().values())
 
     def whole(self, path: str) -> bool:
         return any(child.whole(path) for child in self.children().values())

@@ -88,6 +88,7 @@ class Builder(NamedTuple):
         options: Options,
         variables: Mapping[str, VariableLike],
         early: Named,
+        present: Mapping[str, keras.Variable],
     ) -> tuple[list[Parameter], Named]:
         """Creates the state of variables, by path, and the shared slots, by role.
 
@@ -95,7 +96,8 @@ class Builder(NamedTuple):
             algorithm: declares the slots.
             options: determine the engine's state.
             variables: the model's variables.
-            early: the optimizer's variables that exist already.
+            early: the optimizer's variables that exist before it is built.
+            present: the shared slots that exist already, by role.
         """
         own = {path: algorithm.slots_for(path) for path in variables}
         engine = {path: engine_slots(options, v) for path, v in variables.items()}
@@ -104,8 +106,10 @@ class Builder(NamedTuple):
         made = {
             role: self.keep(slots.create((self.name,), role, slot, "float32", mesh=self.mesh))
             for role, slot in shared.items()
+            if role not in present
         }
-        return [self._parameter(v, p, own[p], engine[p]) for p, v in variables.items()], made
+        parameters = [self._parameter(v, p, own[p], engine[p]) for p, v in variables.items()]
+        return parameters, {**present, **made}
 
     def _parameter(
         self, variable: VariableLike, path: str, own: dict[str, Slot], engine: dict[str, Slot]

@@ -227,8 +227,9 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         return OptimizerState(self.parameters, self._shared, self._scalars, done, self.mesh)
 
     def hold(self, parameters: dict[Key, Parameter], shared: Named) -> None:
-        """Takes the state that was created, and assigns it values that were loaded before."""
-        self.parameters, self._shared = Parameters(parameters), shared
+        """Adds the state that was created, and assigns it values that were loaded before."""
+        self.parameters = self.parameters.extended(parameters)
+        self._shared = shared
         self._state = {p.path: {**p.slots, **p.state} for p in self.parameters}
         try:
             self._saved.settle()

@@ -17,8 +17,8 @@ from tf_graft.core.pipeline.scale import Scaling
 from tf_graft.core.places import replicas
 from tf_graft.core.state import slots
 from tf_graft.core.state.algorithm import Algorithm, Watcher
-from tf_graft.core.state.parameters import Parameter, paths
-from tf_graft.core.types import Gradient, Scalar, VariableLike
+from tf_graft.core.state.parameters import Parameter
+from tf_graft.core.types import Gradient, Key, Scalar, VariableLike
 
 
 @signatures.complete
@@ -37,6 +37,7 @@ class Optimizer(KerasOptimizer, Algorithm):
         idle: a zero gradient changes neither slots nor weights.
         keras_slots: the roles of the slots of Keras' optimizer of that name, in its order.
         skipped_steps: the number of updates that `nonfinite="skip"` skipped.
+        extends: `build` can add state for further variables later.
 
     Args:
         learning_rate: a number, at least 0; a `LearningRateSchedule`; or a callable without
@@ -49,6 +50,7 @@ class Optimizer(KerasOptimizer, Algorithm):
     """
 
     keras_slots: Sequence[Sequence[str]] | None = None
+    extends = True
     _watcher: Watcher | None = None
 
     def __init_subclass__(cls, **options: Any):
@@ -178,6 +180,9 @@ class Optimizer(KerasOptimizer, Algorithm):
         if not self.built:
             self.build(variables)
         keys = [keras_contract.key_of(self, variable) for variable in variables]
+        known = [key in self.parameters for key in keys]
+        if any(known) and not all(known):
+            self.build(variables)
         return matching.parameters_for(owner, self.parameters, keys, variables)
 
     def finalize_variable_values(self, var_list: Iterable[VariableLike]) -> None:
@@ -202,9 +207,15 @@ class Optimizer(KerasOptimizer, Algorithm):
     def build(self, variables: Iterable[VariableLike]) -> None:
         """Creates all state for the variables. Building again for the same ones does nothing.
 
+        If some of the variables are new, because a layer was unfrozen or a head was replaced, the
+        optimizer adds state for them. The other state stays, even that of variables that are not
+        among the given ones: it waits for their return.
+
         Raises:
             TypeError: an entry is no variable, or a variable is not floating point.
-            ValueError: a variable is given twice, or the optimizer was built for other variables.
+            ValueError: a variable is given twice; the optimizer was built for other variables only;
+                a new variable has the name of one that it was built for; or the optimizer is an
+                `AGN` or a wrapped Keras optimizer, which cannot add variables.
         """
         with self.alone():
             self._build(variables)
@@ -215,19 +226,42 @@ class Optimizer(KerasOptimizer, Algorithm):
         keys = [keras_contract.key_of(self, variable) for variable in variables]
         replicas.refuse_unwritable(owner, variables)
         matching.refuse_untrainable(owner, variables, keys)
-        if self.built:
-            self.parameters.refuse_others(owner, keys)
-            return
+        if not self.built:
+            self._place(variables)
+        new = {key: v for key, v in zip(keys, variables, strict=True) if key not in self.parameters}
+        if self.built and new:
+            self._refuse_others(owner, len(new) == len(keys))
+        if new:
+            self._add_state(list(new), self.parameters.paths_with(owner, list(new.values())))
+
+    def _refuse_others(self, owner: str, all_new: bool) -> None:
+        """Refuses to add variables, if all of them are new or if the class cannot do it."""
+        if all_new:
+            raise ValueError(
+                f"{owner}: it was built for other variables; make a new optimizer for these."
+            )
+        if not self.extends:
+            raise ValueError(
+                f"{owner}: it was built for fewer variables, and {self.called} cannot add any; "
+                "make a new optimizer for these."
+            )
+
+    def _place(self, variables: Sequence[VariableLike]) -> None:
+        """Moves the optimizer's present variables to where the model's variables are."""
         self.examine()
         made_under, self.strategy = self.strategy, replicas.strategy_of(variables)
         with tf.init_scope(), replicas.creating_under(self.strategy):
             self.settle(self.mesh or slots.mesh_of(variables), made_under is not self.strategy)
-        with replicas.ahead_of(variables), replicas.creating_under(self.strategy):
-            by_path = dict(zip(paths(variables), variables, strict=True))
-            self.introduce(by_path, self.outer_exclusions)
-            contract.check(self, by_path)
-            built, shared = self.builder.state(self, self.common, by_path, self.early_variables())
-            self.complete(built)
+
+    def _add_state(self, keys: Sequence[Key], new: Mapping[str, VariableLike]) -> None:
+        """Creates the state of new variables, by path, beside the present state."""
+        known = {p.path: p.variable for p in self.parameters}
+        with replicas.ahead_of(new.values()), replicas.creating_under(self.strategy):
+            self.introduce({**known, **new}, self.outer_exclusions)
+            contract.check(self, new)
+            early = self.early_variables()
+            built, shared = self.builder.state(self, self.common, new, early, self._shared)
+            self.complete([*self.parameters, *built])
             self.hold(dict(zip(keys, built, strict=True)), shared)
 
     def introduce(self, variables: Mapping[str, VariableLike], excluded: Sequence[str]) -> None:

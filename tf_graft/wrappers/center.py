@@ -36,6 +36,7 @@ class Centered(Around):
 
     center_optimizer: Optimizer
     num_worker: int | None
+    extends = False
     _leader: Self | None = None
     _shown = False
 

@@ -137,16 +137,28 @@ class Parameters:
         """Returns the parameter of the variable with that key, if there is one."""
         return self._by_key.get(key)
 
-    def refuse_others(self, owner: str, keys: Sequence[Key]) -> None:
-        """Refuses variables other than those of the parameters.
+    def __contains__(self, key: Key) -> bool:
+        return key in self._by_key
+
+    def extended(self, others: Mapping[Key, Parameter]) -> "Parameters":
+        """Returns these parameters and others."""
+        return Parameters({**self._by_key, **others})
+
+    def paths_with(self, owner: str, new: Sequence[VariableLike]) -> dict[str, VariableLike]:
+        """Returns new variables by path.
 
         Raises:
-            ValueError: the optimizer was built for other variables.
+            ValueError: a new variable has the name of one of the parameters.
         """
-        if any(key not in self._by_key for key in keys):
-            raise ValueError(
-                f"{owner}: it was built for other variables; make a new optimizer for these."
-            )
+        by_path = dict(zip(paths(new), new, strict=True))
+        for parameter in self:
+            if parameter.path in by_path:
+                raise ValueError(
+                    f"{owner}: '{parameter.path}' is the name of a variable that the optimizer was "
+                    "built for and of a new one; give the new layer another name, or make a new "
+                    "optimizer."
+                )
+        return by_path
 
 
 def paths(variables: Sequence[VariableLike]) -> list[str]:
