@@ -2,8 +2,9 @@
 
 import math
 import re
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import keras
@@ -17,7 +18,9 @@ from tf_graft.core.state import write
 Saved = dict[str, np.ndarray]
 Value: TypeAlias = Any  # an array, or an `Entry` of a file
 Values: TypeAlias = Mapping[str, Value]
+Names: TypeAlias = Collection[str]
 
+SHOWN = 5  # paths, in a message
 IDENTITY = "optimizer"  # the key in a store of the entry that identifies its optimizer
 
 
@@ -78,13 +81,20 @@ def role_in_use(where: str, role: str) -> ValueError:
     )
 
 
-def fitting(owner: str, found: Found, named: Named, loose: bool = False) -> dict[str, Value]:
-    """Returns the saved values by the names of the variables: of all of them, and no others.
+def fitting(
+    owner: str, found: Found, named: Named, own: Mapping[str, Names], loose: bool = False
+) -> dict[str, Value]:
+    """Returns the saved values by the names of the variables.
+
+    The state may be that of more or of fewer model variables, as other layers were trained then. A
+    warning names these, and the state of the variables on both sides is returned.
 
     Args:
         owner: the optimizer.
         found: the saved state.
         named: the optimizer's variables.
+        own: the names of each model variable's state, by the variable's path, if it may differ
+            which variables there are; empty if not.
         loose: whether values may be infinite or NaN.
 
     Raises:
@@ -92,9 +102,66 @@ def fitting(owner: str, found: Found, named: Named, loose: bool = False) -> dict
     """
     names = saved_names(found.shapes, named)
     present = {names[name]: list(variable.shape) for name, variable in named.items()}
-    _refuse_differences(owner, found.shapes, present)
+    others = _other_variables(found.shapes, named, own)
+    if others is None:
+        _refuse_differences(owner, found.shapes, present)
+    else:
+        warnings.warn(f"{owner}: {others.described()}", stacklevel=2)
+        names, named = others.names, {n: v for n, v in named.items() if n in others.names}
     given = found.values(named, names)
     return {name: checked(owner, name, v, given.get(name), loose) for name, v in named.items()}
+
+
+class Others(NamedTuple):
+    """The model variables that differ between an optimizer and a saved state.
+
+    Args:
+        names: the name under which each other variable of the optimizer was saved.
+        new: the paths of the model variables without saved state.
+        gone: the saved paths of the model variables that the optimizer was not built for.
+    """
+
+    names: dict[str, str]
+    new: Sequence[str]
+    gone: Sequence[str]
+
+    def described(self) -> str:
+        """Describes what is loaded."""
+        said = []
+        if self.new:
+            said.append(f"state for {_listing(self.new)} was not saved and stays as it is")
+        if self.gone:
+            said.append(f"the saved state of {_listing(self.gone)}, not trained here, is left out")
+        return f"{'; '.join(said)}. All other state was loaded."
+
+
+def _other_variables(saved: Shapes, named: Named, own: Mapping[str, Names]) -> Others | None:
+    """Returns the model variables of only one side; None if there is another kind of difference."""
+    found = _found_again(saved, named)
+    new = [path for path, names in own.items() if not any(name in found for name in names)]
+    both = {path: names for path, names in own.items() if path not in new}
+    roles = {name.removeprefix(f"{path}/") for path, names in both.items() for name in names}
+    left = saved.keys() - found.values()
+    gone = {n.removesuffix(f"/{r}") for n in left for r in roles if n.endswith(f"/{r}")}
+    explained = all(any(name == f"{p}/{r}" for p in gone for r in roles) for name in left)
+    wanted = [n for n in named if not any(n in own[path] for path in new)]
+    same = all(n in found and saved[found[n]] == list(named[n].shape) for n in wanted)
+    if not (both and (new or gone) and explained and same):
+        return None
+    return Others(found, new, sorted(gone))
+
+
+def _found_again(saved: Iterable[str], named: Iterable[str]) -> dict[str, str]:
+    """Returns the saved name of each name that was saved, as it is or as `renamed` describes it."""
+    ours, theirs = set(named), set(saved)
+    result = {name: name for name in ours & theirs}
+    candidates = {
+        name: [other for other in theirs - ours if renamed([other], [name])]
+        for name in ours - theirs
+    }
+    single = {name: found[0] for name, found in candidates.items() if len(found) == 1}
+    times = Counter(single.values())
+    return result | {name: other for name, other in single.items() if times[other] == 1}
 
 
 def checked(
@@ -187,6 +254,12 @@ def _refuse_differences(owner: str, saved: Shapes, present: Shapes) -> None:
         f"{owner}: {len(different)} entries differ from the saved state. The first, '{first}', was "
         f"{_described(saved, first)} and is {_described(present, first)}. Nothing was loaded."
     )
+
+
+def _listing(paths: Sequence[str]) -> str:
+    """Returns the first few paths, quoted, and how many more there are."""
+    more = [f"{len(paths) - SHOWN} more"] * (len(paths) > SHOWN)
+    return ", ".join([*(f"'{path}'" for path in paths[:SHOWN]), *more])
 
 
 def _described(shapes: Shapes, name: str) -> str:

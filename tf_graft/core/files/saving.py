@@ -194,8 +194,19 @@ class SavedState:
         owner = self._owner
         with readable(owner.signature()):
             return checked_state.fitting(
-                owner.signature(), found, owner.named_variables(), self._loose
+                owner.signature(),
+                found,
+                owner.named_variables(),
+                self._own() if owner.extends else {},
+                self._loose,
             )
+
+    def _own(self) -> dict[str, list[str]]:
+        """Returns the names of each model variable's state, by the variable's path."""
+        return {
+            p.path: [f"{p.path}/{role}" for role in (*p.slots, *p.state)]
+            for p in self._owner.parameters
+        }
 
     def await_build(
         self,

@@ -18,6 +18,7 @@ class Stateful(Protocol):
 
     parameters: Parameters
     built: bool
+    extends: bool
     nonfinite: str
     use_ema: bool
     gradient_accumulation_steps: int | None
