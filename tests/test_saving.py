@@ -262,11 +262,10 @@ def optimizer_for(shapes, name="adam", steps=2):
     return optimizer
 
 
+# With more or fewer variables it is loaded as far as it fits: `test_fine_tuning.py`.
 OTHERS = {
     "another shape": {"kernel": (4, 3), "bias": (4,), "scale": ()},
     "transposed": {"kernel": (3, 4), "bias": (3,), "scale": ()},
-    "one more": {"kernel": (4, 3), "bias": (3,), "scale": (), "more": (2,)},
-    "one less": {"kernel": (4, 3), "bias": (3,)},
     "another name": {"kernel": (4, 3), "bias": (3,), "factor": ()},
 }
 

@@ -259,8 +259,8 @@ class Optimizer(KerasOptimizer, Algorithm):
         with replicas.ahead_of(new.values()), replicas.creating_under(self.strategy):
             self.introduce({**known, **new}, self.outer_exclusions)
             contract.check(self, new)
-            early = self.early_variables()
-            built, shared = self.builder.state(self, self.common, new, early, self._shared)
+            early, present = self.early_variables(), self.state(self.counted_by()).shared
+            built, shared = self.builder.state(self, self.common, new, early, present)
             self.complete([*self.parameters, *built])
             self.hold(dict(zip(keys, built, strict=True)), shared)
 

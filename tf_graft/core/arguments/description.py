@@ -13,7 +13,7 @@ INTERNAL = {
     *("arguments", "builder", "called", "centers", "children", "column", "common"),
     *("compiled_proposals", "complete", "counted_by", "decay_exclusions", "decays"),
     *("delegate", "early_variables", "engine", "everywhere", "exact_on_rows", "examine"),
-    *("exchange", "fixed", "follow", "hold", "introduce", "keras_slots"),
+    *("exchange", "extends", "fixed", "follow", "hold", "introduce", "keras_slots"),
     *("lacks_state", "leads", "local_step", "multiplier_role", "named_variables", "namesake"),
     *("on_servers",),
     *("outer_exclusions", "own_arguments", "parameters", "parameters_for", "prepare"),

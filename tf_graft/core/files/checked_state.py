@@ -86,8 +86,9 @@ def fitting(
 ) -> dict[str, Value]:
     """Returns the saved values by the names of the variables.
 
-    The state may be that of more or of fewer model variables, as other layers were trained then. A
-    warning names these, and the state of the variables on both sides is returned.
+    If other layers were trained when the state was saved, it is that of more or of fewer model
+    variables, or in another order. A warning then names the variables of only one side, and the
+    state of the others is returned.
 
     Args:
         owner: the optimizer.
@@ -106,7 +107,8 @@ def fitting(
     if others is None:
         _refuse_differences(owner, found.shapes, present)
     else:
-        warnings.warn(f"{owner}: {others.described()}", stacklevel=2)
+        if others.new or others.gone:
+            warnings.warn(f"{owner}: {others.described()}", stacklevel=2)
         names, named = others.names, {n: v for n, v in named.items() if n in others.names}
     given = found.values(named, names)
     return {name: checked(owner, name, v, given.get(name), loose) for name, v in named.items()}
@@ -146,7 +148,7 @@ def _other_variables(saved: Shapes, named: Named, own: Mapping[str, Names]) -> O
     explained = all(any(name == f"{p}/{r}" for p in gone for r in roles) for name in left)
     wanted = [n for n in named if not any(n in own[path] for path in new)]
     same = all(n in found and saved[found[n]] == list(named[n].shape) for n in wanted)
-    if not (both and (new or gone) and explained and same):
+    if (new and gone) or not (both and explained and same):
         return None
     return Others(found, new, sorted(gone))
 
