@@ -115,7 +115,8 @@ COMMON_REFUSALS = [
         Refusal(
             {"learning_rate_multipliers": {"a": value}},
             error,
-            f"(learning_rate_multipliers['a']={value!r}): learning_rate_multipliers['a'] must {must}.",
+            f"(learning_rate_multipliers['a']={value!r}): learning_rate_multipliers['a'] must "
+            f"{must}.",
         )
         for error, must, values in (
             (ValueError, "be finite and at least 0", (-1, NAN, INF)),
