@@ -19,7 +19,7 @@ INF, NAN = np.inf, np.nan
 
 FOR_USERS = {
     *("compute_gradients", "loss_scale", "micro_steps", "minimize", "skipped_steps"),
-    "synchronized_averages",
+    *("synchronized_averages", "table"),
 }
 FOR_AUTHORS = {
     *(

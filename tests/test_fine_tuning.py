@@ -378,3 +378,79 @@ def test_a_function_traced_before_goes_on_as_it_was(compiled):
     stepped(expected, v, range(2, 3))
     np.testing.assert_allclose(w[2].numpy(), v[2].numpy(), rtol=1e-6)
     np.testing.assert_array_equal(w[0].numpy(), v[0].numpy())
+
+
+def test_the_table_says_what_each_variable_gets():
+    given = {"body/k": 0.5, "head": 0}
+    optimizer = tg.MixedPrecision(
+        tg.AdamW(0.5, exclude_from_weight_decay=["bias"], learning_rate_multipliers=given)
+    )
+    with pytest.raises(ValueError, match="must be built first"):
+        optimizer.table()
+    optimizer.build(variables())
+    lines = [re.split(r"  +", line) for line in optimizer.table().splitlines()]
+    state = "optimizer/momentum, optimizer/velocity"
+    assert lines == [
+        ["variable", "shape", "learning rate", "decays", "state"],
+        ["body/kernel", "(2, 2)", "0.25", "yes", state],
+        ["body/bias", "(2,)", "0.5", "no", state],
+        ["head", "(1,)", "frozen", "no", state],
+    ]
+
+
+# Unfreezing within `fit`.
+
+
+class Trained(keras.callbacks.Callback):
+    """Which layers moved in each epoch."""
+
+    def __init__(self):
+        super().__init__()
+        self.moved = []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.before = [layer.get_weights() for layer in self.model.layers]
+
+    def on_epoch_end(self, epoch, logs=None):
+        both = zip(self.model.layers, self.before, strict=True)
+        moved = [x.name for x, old in both if not np.array_equal(x.get_weights()[0], old[0])]
+        self.moved.append(moved)
+
+
+def unfreezing(optimizer, given, epochs=3, **more):
+    keras.utils.set_random_seed(0)
+    layers = [keras.layers.Dense(3, "relu", name=name) for name in ("low", "middle")]
+    head = keras.layers.Dense(1, name="head")
+    model = keras.Sequential([keras.Input([3]), *layers, head], name="model")
+    model.compile(optimizer, "mse")
+    x = np.random.default_rng(0).normal(size=(32, 3)).astype("float32")
+    trained = Trained()
+    callbacks = [tg.Unfreeze(given), trained]
+    model.fit(x, x.sum(1), batch_size=8, epochs=epochs, verbose=0, callbacks=callbacks, **more)
+    return model, trained.moved
+
+
+def test_layers_are_trained_from_their_epochs_on():
+    _, moved = unfreezing(tg.Adam(0.01), {1: ["middle"], 2: ["low"]})
+    assert moved == [["head"], ["middle", "head"], ["low", "middle", "head"]]
+
+
+def test_a_resumed_fit_trains_what_was_trained():
+    given = {1: ["middle"], 2: ["low"]}
+    _, moved = unfreezing(tg.Adam(0.01), given, initial_epoch=1)
+    assert moved == [["middle", "head"], ["low", "middle", "head"]]
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({1: ["lo"]}, ValueError, "Unfreeze: the model has no layer 'lo'."),
+        ({1: ["low"], 2: ["low"]}, ValueError, "the layer 'low' is given twice"),
+        ({1: "low"}, TypeError, "for epoch 1 the layers are 'low'; they must be in a list"),
+        ({-1: ["low"]}, ValueError, "Unfreeze(epoch=-1): epoch must be at least 0"),
+        (["low"], TypeError, "layers must be a dict of lists of layers by epoch"),
+    ],
+)
+def test_layers_that_cannot_be_unfrozen(given, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        unfreezing(tg.Adam(0.01), given)

@@ -8,7 +8,7 @@ from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.pipeline.clipping import clip_by_global_norm
 from tf_graft.core.places.replicas import shards
 from tf_graft.core.state.slots import Slot
-from tf_graft.fine_tuning import layerwise_decay, no_decay
+from tf_graft.fine_tuning import Unfreeze, layerwise_decay, no_decay
 from tf_graft.openseq2seq.optimize_loss import get_regularization_loss, optimize_loss
 from tf_graft.optimizers import (
     LAMB,
@@ -47,6 +47,7 @@ __all__ = [
     "Optimizer",
     "RMSprop",
     "Slot",
+    "Unfreeze",
     "algorithm",
     "clip_by_global_norm",
     "deserialize",

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_graft.core import building, checks, contract, keras_contract
+from tf_graft.core import building, checks, contract, keras_contract, variable_table
 from tf_graft.core.arguments import checked, description, multipliers, rates, signatures
 from tf_graft.core.keras_optimizer import KerasOptimizer
 from tf_graft.core.pipeline import matching
@@ -195,6 +195,15 @@ class Optimizer(KerasOptimizer, Algorithm):
 
     def _finalize(self, parameters: list[Parameter]) -> None:
         self.engine.overwrite(parameters)
+
+    def table(self) -> str:
+        """Returns a table, as text: the present learning rate of each variable, and its decay.
+
+        Raises:
+            ValueError: the optimizer is not built.
+        """
+        self.parameters_for("table", None)
+        return variable_table.table(self)
 
     def synchronized_averages(self) -> list[keras.Variable]:
         """Returns the averages of all variables as of the last update, in the variables' order."""

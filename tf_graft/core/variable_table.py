@@ -1,0 +1,35 @@
+"""A table of what an optimizer does to each variable."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from tf_graft.core.arguments import multipliers
+
+HEADER = ("variable", "shape", "learning rate", "decays", "state")
+
+
+def table(optimizer: Any) -> str:
+    """Returns a line for each variable of a built optimizer, with a header, as text."""
+    rates = optimizer.rates()
+    lines = [HEADER, *(_line(optimizer, rates, p) for p in optimizer.parameters)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(HEADER))]
+    padded = (zip(line, widths, strict=True) for line in lines)
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in line).rstrip() for line in padded
+    )
+
+
+def _line(optimizer: Any, rates: dict[str, Any], parameter: Any) -> tuple[str, ...]:
+    path, role = parameter.path, optimizer.multiplier_role(parameter.path)
+    rate = float(rates["learning_rate"]) * (1.0 if role is None else float(rates[role]))
+    frozen = multipliers.freezes(optimizer.learning_rate_multipliers, path)
+    decays = not frozen and any(each.decays(path) for each in _tree(optimizer))
+    state = ", ".join([*parameter.slots, *parameter.state])
+    shape = str(tuple(parameter.variable.shape))
+    return path, shape, "frozen" if frozen else f"{rate:g}", "yes" if decays else "no", state
+
+
+def _tree(optimizer: Any) -> Iterator[Any]:
+    yield optimizer
+    for child in getattr(optimizer, "children", dict)().values():
+        yield from _tree(child)

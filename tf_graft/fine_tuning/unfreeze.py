@@ -1,0 +1,94 @@
+"""Unfreeze: a callback that trains further layers from given epochs on."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import keras
+
+from tf_graft.core import checks, keras_contract
+from tf_graft.core.checks import shown
+
+
+class Unfreeze(keras.callbacks.Callback):
+    """Freezes layers when `fit` begins, and trains each of them from its epoch on.
+
+    A frozen layer is one with `trainable=False`: its gradients are not computed, and its batch
+    normalization uses the statistics that it has. The optimizer keeps its state, and adds state for
+    the layers that are new; Keras' own optimizers refuse variables that come later.
+
+    Set up this way, gradual unfreezing of a model with a new head trains the head first, then the
+    layers below it, one after the other:
+
+    ```python
+    model.fit(data, epochs=6, callbacks=[tg.Unfreeze({2: ["block_2"], 4: ["block_1"]})])
+    ```
+
+    The epochs count as in `fit`, from 0. With `initial_epoch`, layers whose epoch has passed are
+    trained from the start, so a run that is resumed goes on as it was.
+
+    Args:
+        layers: for each epoch, the layers that are trained from its beginning on: layers of the
+            model, also of models within it, or their names.
+
+    Raises:
+        TypeError: `layers` is no dict of lists by epoch.
+        ValueError: an epoch is below 0; or, when `fit` begins, the model has no layer of that name,
+            or several, or a layer is given twice.
+
+    Reference:
+        Howard and Ruder, 2018, "Universal language model fine-tuning for text classification"
+        (arXiv 1801.06146), section 3.3.
+    """
+
+    def __init__(self, layers: Mapping[int, Sequence[keras.Layer | str]]):
+        super().__init__()
+        if not isinstance(layers, Mapping):
+            raise TypeError(
+                f"Unfreeze(layers={shown(layers)}): layers must be a dict of lists of layers by "
+                "epoch."
+            )
+        self._given = {
+            checks.integer("Unfreeze", "epoch", epoch, 0): checks.listed(
+                f"Unfreeze: for epoch {epoch} the layers are {{}}; they must be in a list.", those
+            )
+            for epoch, those in layers.items()
+        }
+        self._due: dict[int, list[keras.Layer]] = {}
+        self._trained: frozenset[int] | None = None  # the epochs whose layers are trained
+
+    def set_model(self, model: keras.Model) -> None:
+        """Finds the layers in the model."""
+        super().set_model(model)
+        known = keras_contract.layers_of(model)
+        self._due = {e: [_found(x, known) for x in those] for e, those in self._given.items()}
+        everything = [layer for those in self._due.values() for layer in those]
+        for layer in everything:
+            if sum(layer is other for other in everything) > 1:
+                raise ValueError(f"Unfreeze: the layer '{layer.name}' is given twice.")
+
+    def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Freezes all given layers; the first epoch trains those whose epoch has come."""
+        for those in self._due.values():
+            for layer in those:
+                layer.trainable = False
+        self._trained = None
+
+    def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Trains the layers whose epoch has come."""
+        due = frozenset(e for e in self._due if e <= epoch)
+        if due == self._trained:
+            return
+        for e in due:
+            for layer in self._due[e]:
+                layer.trainable = True
+        self._trained = due
+        self.model.make_train_function(force=True)  # the present one trains other variables
+
+
+def _found(given: keras.Layer | str, known: Iterable[keras.Layer]) -> keras.Layer:
+    """Returns a layer of a model, given itself or by its name."""
+    found = [layer for layer in known if given is layer or given == layer.name]
+    if len(found) != 1:
+        number = "no layer" if not found else f"{len(found)} layers"
+        raise ValueError(f"Unfreeze: the model has {number} {shown(given)}.")
+    return found[0]
