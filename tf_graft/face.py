@@ -25,6 +25,7 @@ from tf_graft.optimizers import (
 from tf_graft.processes.multi_step import multi_step
 from tf_graft.processes.multi_worker import multi_worker
 from tf_graft.scaling import MixedPrecision
+from tf_graft.tf_keras_models import legacy
 from tf_graft.wrappers import AGN, LARC, AdaGraft, CenterWeights, LayerwiseRates
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "get",
     "get_regularization_loss",
     "layerwise_decay",
+    "legacy",
     "list_optimizers",
     "multi_step",
     "multi_worker",

@@ -1,65 +1,190 @@
-"""The private names of Keras and TensorFlow that the package uses, each with its reason."""
+"""The private names of Keras and TensorFlow that the package uses, and what would replace them."""
+
+from typing import NamedTuple
+
+
+class Private(NamedTuple):
+    """A name that any version may drop.
+
+    Attributes:
+        reason: what the package uses it for.
+        instead: what would replace it, and what would be lost.
+    """
+
+    reason: str
+    instead: str
+
 
 OPTIMIZER_NAMES = {
-    "_iterations": "Keras' trainer and callbacks count steps in this variable",
-    "_learning_rate": "the rate as given: a variable, a schedule or a callable",
-    "_track_variable": "puts a variable into `Optimizer.variables`",
-    "_variables": "what `Optimizer.variables` and `set_weights` iterate over",
-    "_trainable_variables": "SwapEMAWeights iterates over it together with the averages",
-    "_trainable_variables_indices": "`_get_variable_index` of Keras optimizers looks here",
-    "_var_key": "one key for a Keras variable, its tf.Variable and a replica's copy of it",
-    "_distribution_strategy": "SwapEMAWeights updates through it",
-    "_trackable_children": "what tf.train.Checkpoint saves and restores of an object",
-    "_lookup_dependency": "tf.train.Checkpoint asks it for each object that it restores into",
-    "_deferred_dependencies": "where tf.train.Checkpoint leaves values it has no variable for yet",
-    "_update_uid": "the number of the checkpoint that an object was last restored from",
-    "_backend_update_step": "Nadam overrides it to do its work once per update",
-    "_backend_apply_gradients": "an optimizer that overrides it cannot be wrapped",
-    "_apply_weight_decay": "Muon overrides it with a weight decay of its own",
-    "_exclude_from_weight_decay": "the keys of variables excluded from decay",
-    "_exclude_from_weight_decay_pattern": "the pattern of variable names excluded from decay",
+    "_iterations": Private(
+        "Keras' trainer and callbacks count steps in this variable",
+        "a variable of ours, with `iterations` as a property that returns it",
+    ),
+    "_learning_rate": Private(
+        "the rate as given: a variable, a schedule or a callable",
+        "an attribute of ours that keeps the learning rate as it was given",
+    ),
+    "_track_variable": Private(
+        "puts a variable into `Optimizer.variables`",
+        "`add_variable`, which would create the variable where Keras wants it",
+    ),
+    "_variables": Private(
+        "what `Optimizer.variables` and `set_weights` iterate over",
+        "a `variables` property of ours",
+    ),
+    "_trainable_variables": Private(
+        "SwapEMAWeights iterates over it together with the averages",
+        "a callback of ours in place of SwapEMAWeights",
+    ),
+    "_trainable_variables_indices": Private(
+        "`_get_variable_index` of Keras optimizers looks here", "a `_get_variable_index` of ours"
+    ),
+    "_var_key": Private(
+        "one key for a Keras variable, its tf.Variable and a replica's copy of it",
+        "`id` of the `tf.Variable` that a replica's copy belongs to",
+    ),
+    "_distribution_strategy": Private(
+        "SwapEMAWeights updates through it", "a callback of ours in place of SwapEMAWeights"
+    ),
+    "_trackable_children": Private(
+        "what tf.train.Checkpoint saves and restores of an object",
+        "attributes that `tf.train.Checkpoint` tracks by itself, under other keys",
+    ),
+    "_lookup_dependency": Private(
+        "tf.train.Checkpoint asks it for each object that it restores into",
+        "attributes that `tf.train.Checkpoint` tracks by itself, under other keys",
+    ),
+    "_deferred_dependencies": Private(
+        "where tf.train.Checkpoint leaves values it has no variable for yet",
+        "a refusal to restore before `build`",
+    ),
+    "_update_uid": Private(
+        "the number of the checkpoint that an object was last restored from",
+        "a refusal to restore before `build`",
+    ),
+    "_backend_update_step": Private(
+        "Nadam overrides it to do its work once per update",
+        "`update_step` for each variable, which Nadam then gets wrong",
+    ),
+    "_backend_apply_gradients": Private(
+        "an optimizer that overrides it cannot be wrapped", "nothing: the check is left out"
+    ),
+    "_apply_weight_decay": Private(
+        "Muon overrides it with a weight decay of its own", "nothing: Muon is refused"
+    ),
+    "_exclude_from_weight_decay": Private(
+        "the keys of variables excluded from decay", "exclusions that are given to our class alone"
+    ),
+    "_exclude_from_weight_decay_pattern": Private(
+        "the pattern of variable names excluded from decay",
+        "exclusions that are given to our class alone",
+    ),
 }
 PROVIDED_NAMES = {
-    "_model_variables_moving_average": "SwapEMAWeights swaps these with the model variables",
+    "_model_variables_moving_average": Private(
+        "SwapEMAWeights swaps these with the model variables",
+        "a callback of ours in place of SwapEMAWeights",
+    ),
 }
 VARIABLE_NAMES = {
-    "_initialize": "gives a variable an ordinary tf.Variable, with its aggregation",
-    "_initialize_with_initializer": "the one place where Keras makes the tf.Variable",
-    "_path": "where a variable belongs: a child optimizer's rate belongs to its parent",
-    "_value": "the tf.Variable behind a keras.Variable, which a mesh replaces by a DVariable",
+    "_initialize": Private(
+        "gives a variable an ordinary tf.Variable, with its aggregation",
+        "a `keras.Variable` created within the scope of the strategy or mesh",
+    ),
+    "_initialize_with_initializer": Private(
+        "the one place where Keras makes the tf.Variable",
+        "a `keras.Variable` created within the scope of the strategy or mesh",
+    ),
+    "_path": Private(
+        "where a variable belongs: a child optimizer's rate belongs to its parent",
+        "a `name_scope` around the creation",
+    ),
+    "_value": Private(
+        "the tf.Variable behind a keras.Variable, which a mesh replaces by a DVariable",
+        "`assign` on ordinary variables; without it there are no meshes",
+    ),
 }
 MODEL_NAMES = {
-    "_flatten_layers": "all layers of a model, nested ones too",
-    "_symbolic_build": "makes the variables of compiled metrics and losses before the first step",
-    "_maybe_symbolic_build": "averages the first batch over all replicas to make metrics of it, "
-    "which workers cannot do",
+    "_flatten_layers": Private(
+        "all layers of a model, nested ones too", "`model.layers`, followed down by us"
+    ),
+    "_symbolic_build": Private(
+        "makes the variables of compiled metrics and losses before the first step",
+        "a first step on zeros before the state is saved",
+    ),
+    "_maybe_symbolic_build": Private(
+        "averages the first batch over all replicas to make metrics of it, which workers cannot do",
+        "a first step on zeros before the state is saved",
+    ),
 }
 STORE_NAMES = {
-    "_h5_entry_group": "holds the name of the optimizer that wrote a weights store, and its entries"
+    "_h5_entry_group": Private(
+        "holds the name of the optimizer that wrote a weights store, and its entries",
+        "a load without the check of who wrote the file",
+    ),
 }
 RESOURCE_NAMES = {
-    "_handle_data": "tells the handle of a variable from that of a table or an iterator",
-    "_serialize_to_tensors": "by which tf.train.Checkpoint reads a variable",
-    "_restore_from_tensors": "by which tf.train.Checkpoint gives a variable its saved value",
+    "_handle_data": Private(
+        "tells the handle of a variable from that of a table or an iterator",
+        "nothing: every captured resource counts as a variable",
+    ),
+    "_serialize_to_tensors": Private(
+        "by which tf.train.Checkpoint reads a variable",
+        "`tf.train.experimental.PythonState` for variables on a mesh",
+    ),
+    "_restore_from_tensors": Private(
+        "by which tf.train.Checkpoint gives a variable its saved value",
+        "`tf.train.experimental.PythonState` for variables on a mesh",
+    ),
 }
-EXPRESSION_NAMES = {"_combine_flags": "the flags in a group of a regular expression"}
-GRAPH_NAMES = {"_watched_variables": "the names of the variables that a function uses"}
+EXPRESSION_NAMES = {
+    "_combine_flags": Private(
+        "the flags in a group of a regular expression", "no flags inside of groups"
+    ),
+}
+GRAPH_NAMES = {
+    "_watched_variables": Private(
+        "the names of the variables that a function uses", "the names of captured tensors"
+    ),
+}
 MODULE_NAMES = {
-    "keras.src.utils.tracking.no_automatic_dependency_tracking": "keeps the model's variables out "
-    "of the optimizer's own variables when it lists them",
-    "keras.src.saving.saving_lib.H5IOStore": "reads the entries of a file of weights; since Keras "
-    "3.12 `safe_get_h5_dataset` of that module does",
-    "keras.src.saving.saving_lib.load_weights_only": "what `Model.load_weights` and "
-    "`keras.saving.load_weights` call",
-    "keras.src.backend.common.stateless_scope.in_stateless_scope": "whether Keras only computes "
-    "shapes, in a graph that never runs",
-    "re._parser.parse": "the parts of a regular expression, of which one can be slow",
-    "re._compiler.compile": "a regular expression of one such part",
-    "tensorflow.python.ops.control_flow_util.GraphOrParentsInXlaContext": "there is no public name "
-    "for whether XLA will compile the function being traced",
-    "tensorflow.compiler.tf2xla.ops.gen_xla_ops": "XLA's barrier, which has no public name",
-    "tensorflow.python.eager.context.context": "holds the functions that DTensor made for each "
-    "device, which have no public name",
-    "tensorflow.dtensor.python.api._dtensor_singleton": "whether DTensor has started, after which "
-    "it reads no environment variables",
+    "keras.src.utils.tracking.no_automatic_dependency_tracking": Private(
+        "keeps the model's variables out of the optimizer's own variables when it lists them",
+        "a holder that Keras does not look into",
+    ),
+    "keras.src.saving.saving_lib.H5IOStore": Private(
+        "reads the entries of a file of weights; since Keras 3.12 the function "
+        "`safe_get_h5_dataset` of that module does",
+        "a load without the check of declared sizes",
+    ),
+    "keras.src.saving.saving_lib.load_weights_only": Private(
+        "what `Model.load_weights` and `keras.saving.load_weights` call",
+        "loads that may stop half-way",
+    ),
+    "keras.src.backend.common.stateless_scope.in_stateless_scope": Private(
+        "whether Keras only computes shapes, in a graph that never runs",
+        "`keras.StatelessScope`, entered by us",
+    ),
+    "re._parser.parse": Private(
+        "the parts of a regular expression, of which one can be slow",
+        "Python's `re` with a limit on the length of names",
+    ),
+    "re._compiler.compile": Private(
+        "a regular expression of one such part", "Python's `re` with a limit on the length of names"
+    ),
+    "tensorflow.python.ops.control_flow_util.GraphOrParentsInXlaContext": Private(
+        "there is no public name for whether XLA will compile the function being traced",
+        "an argument that says it",
+    ),
+    "tensorflow.compiler.tf2xla.ops.gen_xla_ops": Private(
+        "XLA's barrier, which has no public name", "`tf.raw_ops`, if the barrier comes there"
+    ),
+    "tensorflow.python.eager.context.context": Private(
+        "holds the functions that DTensor made for each device, which have no public name",
+        "counts of bytes computed from layouts alone",
+    ),
+    "tensorflow.dtensor.python.api._dtensor_singleton": Private(
+        "whether DTensor has started, after which it reads no environment variables",
+        "nothing: the check is left out",
+    ),
 }
