@@ -137,7 +137,7 @@ def test_some_pairs():
     assert_pairs_are_grafts({name: Run(EVERY[name](RATE)) for name in names}, (0, 1))
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_all_ordered_pairs_of_keras_built_ins():
     assert len(BUILT_IN) >= 16
     assert_all_pairs_are_grafts({name: Run(make(RATE)) for name, make in BUILT_IN.items()})
