@@ -509,7 +509,7 @@ CHANGED = {
     "exclude_from_weight_decay": ["bias$", "^norm"],
     "learning_rate_multipliers": {"bias$": 0.5},
     "magnitude_optimizer": {"name": "adadelta", "learning_rate": 0.25},
-    "direction_optimizer": {"name": "lion", "learning_rate": 0.25},
+    "direction_optimizer": {"name": "adamax", "learning_rate": 0.25},
     "use_global_norm": True,
     "diagnostic": True,
     "optimizer": {"name": "ftrl", "learning_rate": 0.25},
@@ -616,7 +616,7 @@ NAMES = {
 # Made of optimizers, which a name alone does not say: the arguments that do.
 OF_OTHERS = {
     "ada_graft": {"magnitude_optimizer": "adam", "direction_optimizer": "sgd"},
-    "wrapped": {"optimizer": "lion"},
+    "wrapped": {"optimizer": "adamax"},
     "larc": {"optimizer": "adam"},
 }
 

@@ -902,7 +902,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "multipliers": {
         "weight_decay": 0.2,
         "global_clipnorm": 0.8,
-        "learning_rate_multipliers": {"bias$": 0.25, "scale": 0},
+        "learning_rate_multipliers": {"bias$": 0.25, "": 0.5},
     },
     "together": {
         "weight_decay": 0.2,
