@@ -1,0 +1,67 @@
+"""What must hold of a compiled program, and what does not hold of which."""
+
+import math
+
+from tpu.exceptions import EXCEPTIONS
+
+BYTES = 4  # of an entry
+NEAR = 1.1  # what four times the rows may make of the bytes that a step by rows accesses
+# The tensors that a step sums over the replicas: of each dense gradient, and of the table's rows
+# both the values and their numbers.
+SUMMED = {"dense": 4, "rows": 5}
+
+
+def entries(program):
+    """How many the table has."""
+    return math.prod(program.shapes["table"])
+
+
+def failed(program, figures, larger=None):
+    """By the name of each check that does not hold, in words, what was found.
+
+    Args:
+        program: one of `programs.py`.
+        figures: what `compiling.py` says of it.
+        larger: the same for a table with more rows, of a program that goes by rows.
+    """
+    for found in (figures, larger or {}):
+        if "error" in found:
+            return {"compiles": found["error"]}
+    table = BYTES * entries(program)
+    found = {}
+    if figures["not_aliased"]:
+        count = f"{len(figures['not_aliased'])} of {figures['results']}"
+        found["aliased"] = f"{count} results are not written in place"
+    if figures["copies"]:
+        found["copies"] = f"it copies {', '.join(figures['copies'])}"
+    if figures["temporary"] >= table:
+        found["temporary"] = f"temporary memory is {figures['temporary'] / table:.1f} tables"
+    if larger and larger["accessed"] > NEAR * figures["accessed"]:
+        ratio = larger["accessed"] / figures["accessed"]
+        found["rows"] = f"with four times the rows it accesses {ratio:.1f} times the bytes"
+    right = SUMMED["dense" if program.dense else "rows"] if program.replicas > 1 else 0
+    if figures["sums"] != right:
+        found["sums"] = f"it sums {figures['sums']} tensors over the replicas; right are {right}"
+    return found
+
+
+def known(program):
+    """The checks that are known not to hold, by the exceptions that say so."""
+    return {check: e for e in EXCEPTIONS if e.is_of(program) for check in e.checks}
+
+
+def judged(program, figures, larger=None):
+    """(what is wrong, what is a known exception), each a text by check.
+
+    An exception that is no longer one is wrong.
+    """
+    found, expected = failed(program, figures, larger), known(program)
+    wrong = {check: text for check, text in found.items() if check not in expected}
+    for check, exception in expected.items():
+        if check not in found:
+            wrong[check] = f"this holds, so it is no longer an exception: {exception.reason}"
+    return wrong, {
+        check: f"{text}: {expected[check].reason}"
+        for check, text in found.items()
+        if check in expected
+    }
