@@ -53,7 +53,8 @@ TEXT = """HloModule m, input_output_alias={ {0}: (1, {}, may-alias) }, entry_com
 
 ENTRY %main {
   %copy.1 = f32[6,4]{1,0:T(8,128)} copy(%p.1)
-  %copy-start.2 = (f32[600,4]{1,0}, f32[600,4]{1,0}, u32[]) copy-start(%p.2)
+  %copy-start.2 = (f32[600,4]{1,0}, f32[600,4]{1,0:S(1)}, u32[]) copy-start(%p.2)
+  %copy-start.3 = (f32[700,4]{1,0:T(8,128)S(1)}, f32[700,4]{1,0}, u32[]) copy-start(%p.2)
   %all-reduce.3 = (f32[4,2,4]{2,1,0}, s32[4,2]{1,0}) all-reduce(%a, %b), to_apply=%add
   %all-reduce.4 = f32[] all-reduce(%c), to_apply=%add
 }
@@ -92,7 +93,7 @@ RIGHT = {
         ({"not_aliased": [2]}, "aliased"),
         ({"copies": ["f32[100000, 128]"]}, "copies"),
         ({"temporary": 100_000 * 128 * 4}, "temporary"),
-        ({"accessed": 1 << 23}, "rows"),  # the larger table's are the same as before
+        ({"accessed": 1 << 23}, "rows"),  # of the larger table they are the same as before
         ({"sums": 4}, "sums"),
     ],
 )

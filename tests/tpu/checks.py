@@ -3,9 +3,12 @@
 import math
 
 from tpu.exceptions import EXCEPTIONS
+from tpu.programs import MORE_ROWS
 
 BYTES = 4  # of an entry
-NEAR = 1.1  # what four times the rows may make of the bytes that a step by rows accesses
+# What a step by rows may access of each row that is added to the table, as a share of its bytes: it
+# keeps one number for each row of the table, to find the rows that repeat.
+OF_ADDED = 0.05
 # The tensors that a step sums over the replicas: of each dense gradient, and of the table's rows
 # both the values and their numbers.
 SUMMED = {"dense": 4, "rows": 5}
@@ -14,6 +17,12 @@ SUMMED = {"dense": 4, "rows": 5}
 def entries(program):
     """How many the table has."""
     return math.prod(program.shapes["table"])
+
+
+def of_added(program, figures, larger):
+    """What a step accesses of the rows that a larger table has more, as a share of their bytes."""
+    more = entries(program._replace(rows=MORE_ROWS)) - entries(program)
+    return (larger["accessed"] - figures["accessed"]) / (BYTES * more)
 
 
 def failed(program, figures, larger=None):
@@ -36,9 +45,8 @@ def failed(program, figures, larger=None):
         found["copies"] = f"it copies {', '.join(figures['copies'])}"
     if figures["temporary"] >= table:
         found["temporary"] = f"temporary memory is {figures['temporary'] / table:.1f} tables"
-    if larger and larger["accessed"] > NEAR * figures["accessed"]:
-        ratio = larger["accessed"] / figures["accessed"]
-        found["rows"] = f"with four times the rows it accesses {ratio:.1f} times the bytes"
+    if larger and (share := of_added(program, figures, larger)) >= OF_ADDED:
+        found["rows"] = f"of rows that are added it accesses {share:.2f} times their bytes"
     right = SUMMED["dense" if program.dense else "rows"] if program.replicas > 1 else 0
     if figures["sums"] != right:
         found["sums"] = f"it sums {figures['sums']} tensors over the replicas; right are {right}"

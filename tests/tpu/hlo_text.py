@@ -6,7 +6,8 @@ import re
 SHAPE = re.compile(r"(pred|[a-z]+\d+\w*)\[([\d,]*)\]")
 ALIAS = re.compile(r"\{(\d+)\}: \((\d+), \{\}")
 ALL_REDUCE = re.compile(r"^ *(?:ROOT )?\S+ = (.*?) all-reduce(?:-start)?\(", re.M)
-COPY = re.compile(r"^ *(?:ROOT )?\S+ = (.*?) copy(?:-start)?\(", re.M)
+COPY = re.compile(r"^ *(?:ROOT )?\S+ = \(?(\S+) .*?\bcopy(?:-start)?\(", re.M)
+FAST_MEMORY = re.compile(r"S\(\d+\)")  # of a layout: on the chip, outside its main memory
 
 
 def braced(text, name):
@@ -53,6 +54,10 @@ def all_reduces(text):
 
 
 def copies(text, entries):
-    """The arrays of at least so many entries that are copied."""
-    found = [shapes(result)[:1] for result in COPY.findall(text)]
-    return [f"{t}{list(s)}" for each in found for t, s in each if math.prod(s) >= entries]
+    """The arrays of at least so many entries that are copied within main memory, or to it.
+
+    A copy to the chip's fast memory is how the compiler reads ahead.
+    """
+    into = [array for array in COPY.findall(text) if not FAST_MEMORY.search(array)]
+    large = [(t, s) for array in into for t, s in shapes(array) if math.prod(s) >= entries]
+    return [f"{t}{list(s)}" for t, s in large]

@@ -54,8 +54,8 @@ class Program(NamedTuple):
 
     @property
     def shapes(self):
-        """Of the variables, as large as matters."""
-        return {"table": (self.rows, 128), "kernel": (512, 512), "bias": (512,), "scale": ()}
+        """Of the variables: next to the table the others do not count."""
+        return {"table": (self.rows, 128), "kernel": (128, 128), "bias": (128,), "scale": ()}
 
     @property
     def by_rows(self):
