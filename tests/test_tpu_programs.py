@@ -91,9 +91,9 @@ RIGHT = {
     [
         ({"error": "XlaRuntimeError: no"}, "compiles"),
         ({"not_aliased": [2]}, "aliased"),
-        ({"copies": ["f32[100000, 128]"]}, "copies"),
-        ({"temporary": 100_000 * 128 * 4}, "temporary"),
-        ({"accessed": 1 << 23}, "rows"),  # of the larger table they are the same as before
+        ({"copies": ["f32[400000, 128]"]}, "copies"),
+        ({"temporary": 400_000 * 128 * 4}, "temporary"),
+        ({"accessed": 1 << 26}, "rows"),  # of the smaller table they are the same as before
         ({"sums": 4}, "sums"),
     ],
 )

@@ -32,14 +32,14 @@ class Run:
         given = self.given
         rows = programs.rows_of(given.samples, given.options, given.wrapped)
         for program in programs.programs(rows, given.chips):
-            figures, larger = self.compiled(program), None
+            figures, fewer = self.compiled(program), None
             if program.by_rows and "error" not in figures:
-                larger = self.compiled(program._replace(rows=programs.MORE_ROWS))
-            wrong, known = checks.judged(program, figures, larger)
+                fewer = self.compiled(program._replace(rows=programs.FEWER_ROWS))
+            wrong, known = checks.judged(program, figures, fewer)
             self.count(program.name, "; ".join(wrong.values()))
             line = {"row": program.row, "chips": program.replicas, "dense": program.dense}
             line |= {name: figures.get(name) for name in SHOWN}
-            line |= {"accessed_more_rows": (larger or {}).get("accessed")}
+            line |= {"accessed_with_fewer_rows": (fewer or {}).get("accessed")}
             self.save("programs", program.name, line | {"known": known, "wrong": wrong})
 
     def compiled(self, program):
@@ -87,8 +87,8 @@ class Run:
         """What is broken on purpose must be found."""
         for program in programs.controls():
             figures = self.compiled(program)
-            larger = self.compiled(program._replace(rows=programs.MORE_ROWS))
-            found = checks.failed(program, figures, larger)
+            fewer = self.compiled(program._replace(rows=programs.FEWER_ROWS))
+            found = checks.failed(program, figures, fewer)
             missing = programs.CONTROLS[program.control] - set(found)
             self.count(f"{program.control}", f"not noticed by {missing}" if missing else "")
             self.save("controls", program.control, found)
