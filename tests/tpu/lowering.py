@@ -124,7 +124,8 @@ class Step:
     def variables(self):
         """Each variable by its path."""
         every = {variable.path: variable for variable in self.optimizer.variables}
-        return every | {f"model/{path}": variable for path, variable in self.model.items()}
+        every |= {f"model/{path}": variable for path, variable in self.model.items()}
+        return every if self.before is None else every | {"before": self.before}
 
     def paths(self):
         """By the number of its parameter, the path of each variable that the step knows."""
@@ -145,6 +146,16 @@ class Step:
             for number, tensor in self.captured().items()
         }
 
+    def release(self):
+        """Frees the memory of the variables.
+
+        TensorFlow keeps the graph of a step that sums over replicas, and what it reads, for ever.
+        """
+        for variable in self.variables().values():
+            for copy in copies(variable):
+                nothing = tf.zeros([0], copy.dtype)
+                tf.raw_ops.AssignVariableOp(resource=copy.handle, value=nothing)
+
 
 def copies(variable):
     """The copy of each replica of a variable."""
@@ -152,7 +163,11 @@ def copies(variable):
     return getattr(raw, "values", [raw])
 
 
-def step_of(program):
-    """The step of one of `programs.py`, with weights of one."""
+def lowered(program):
+    """One of `programs.py`, serialized; its weights are one."""
     weights = {path: np.ones(shape, "float32") for path, shape in program.shapes.items()}
-    return Step(program.make, weights, program.replicas, SLICES, program.dense, program.control)
+    step = Step(program.make, weights, program.replicas, SLICES, program.dense, program.control)
+    try:
+        return step.lowered()
+    finally:
+        step.release()

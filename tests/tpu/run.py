@@ -47,7 +47,7 @@ class Run:
         gc.collect()  # of the tables of the program before
         file = self.folder / "program.hlo"
         try:
-            file.write_bytes(lowering.step_of(program).lowered())
+            file.write_bytes(lowering.lowered(program))
         except Exception as error:  # TensorFlow has many kinds
             return {"error": f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"}
         return self.jax.ask(
