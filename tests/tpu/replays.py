@@ -9,9 +9,11 @@ from support import cells, oracles, rounds, samples
 from tpu.lowering import Step
 
 REPLICAS = 4
-AGN = "agn"
+MOMENTUM = rounds.by(oracles.sgd, cells.RATE, momentum=0.9)
+# Rows beside those of `samples.py`: AGN by what it accumulates, with what updates its center.
+AGN = {"agn": ("gradients", MOMENTUM), "agn_updates": ("updates", rounds.by(oracles.sgd, 1.0))}
 SCALED = "mixed_precision"
-WRAPPERS = (AGN, SCALED)  # rows beside those of `samples.py`
+WRAPPERS = (*AGN, SCALED)
 PERIOD = 2
 AGN_STEPS = 3  # after two the replicas are alike
 
@@ -73,8 +75,8 @@ def make_of(row, option):
 
 def replayed(row, option, jax, folder, control=None):
     """A cell, as in the matrix: its error as a share of what is allowed, or a known refusal."""
-    if row == AGN:
-        return replayed_agn(jax, folder)
+    if row in AGN:
+        return replayed_agn(row, jax, folder)
     make = make_of(row, option)
     try:
         step = Step(make, cells.weights(), REPLICAS, control=control)
@@ -91,31 +93,33 @@ def replayed(row, option, jax, folder, control=None):
     return cells.judged(sample_of(row), option, found)._replace(sample=row)
 
 
-def replayed_agn(jax, folder):
-    """AGN of SGD: each replica's copy, and the center, which all have, bit for bit."""
+def replayed_agn(row, jax, folder):
+    """AGN of momentum: the copy of each replica, and the center, which has the same bits on all."""
+    mode, center = AGN[row]
 
     def make():
-        return tf_graft.AGN(tf_graft.SGD(cells.RATE), communication_period=PERIOD)
+        local = tf_graft.SGD(cells.RATE, momentum=0.9)
+        return tf_graft.AGN(local, communication_period=PERIOD, mode=mode)
 
     step = Step(make, cells.weights(), REPLICAS)
     left = Left(step, "plain", jax, folder, AGN_STEPS)
-    centers = [path for path in left.values if path.endswith("/center")]
-    shared = {*centers, *(v.path for v in step.optimizer.center_optimizer.variables)}
-    assert len(centers) == len(cells.SHAPES)
+    shared = {path for path in left.values if path.endswith("/center")}
+    assert len(shared) == len(cells.SHAPES)
+    shared |= {variable.path for variable in step.optimizer.center_optimizer.variables}
     assert not shared & set(left.differing())
-    sgd = rounds.by(oracles.sgd, cells.RATE)
-    truth = rounds.Rounds(cells.weights(), sgd, sgd, PERIOD, REPLICAS)
+    truth = rounds.Rounds(cells.weights(), MOMENTUM, center, PERIOD, REPLICAS, mode == "updates")
     for number, parts in enumerate(cells.parts("plain")[:AGN_STEPS]):
         each = [cells.dense(part, i, cells.SHAPES) for i, part in enumerate(parts)]
         truth.steps_together(each, number)
-    error = 0.0
+    return cells.Cell(row, "plain", max(agn_errors(left.values, truth)))
+
+
+def agn_errors(values, truth):
+    """Of each variable the error of the replicas' copies, and of the center."""
     for path in cells.SHAPES:
-        rights = [worker.w[path] for worker in truth.workers]
-        mine = left.values[f"model/{path}"]
-        error = max(error, off(mine, np.stack(rights)))
-        (center,) = (left.values[c] for c in centers if f"/{path}/" in c)
-        error = max(error, off(center[0], truth.c[path]))
-    return cells.Cell(AGN, "plain", error)
+        yield off(values[f"model/{path}"], np.stack([worker.w[path] for worker in truth.workers]))
+        (center,) = (v for name, v in values.items() if name.endswith(f"/{path}/center"))
+        yield off(center, truth.c[path])
 
 
 def off(found, right, allowed=2e-6):

@@ -81,7 +81,7 @@ class Run:
             yield from ((name, option) for option in its)
         for name in replays.WRAPPERS:
             if name in chosen:
-                yield name, "plain" if name == replays.AGN else "loss_scale"
+                yield name, "loss_scale" if name == replays.SCALED else "plain"
 
     def controls(self):
         """What is broken on purpose must be found."""
