@@ -43,8 +43,7 @@ def failed(program, figures, fewer=None):
         found["aliased"] = f"{count} results are not written in place"
     if figures["copies"]:
         found["copies"] = f"it copies {', '.join(figures['copies'])}"
-    summed = program.dense and program.replicas > 1  # the gradient, which lies somewhere, too
-    if figures["temporary"] >= table * (1 + summed):
+    if figures["temporary"] >= table * (1 + program.makes_dense):
         found["temporary"] = f"temporary memory is {figures['temporary'] / table:.1f} tables"
     if fewer and (share := of_added(program, figures, fewer)) >= OF_ADDED:
         found["rows"] = f"of rows that are added it accesses {share:.2f} times their bytes"

@@ -63,6 +63,11 @@ class Program(NamedTuple):
         whole = samples.BY_NAME[self.sample].whole or cells.exact(self.option)
         return not self.dense and not whole
 
+    @property
+    def makes_dense(self):
+        """Whether the step makes a dense gradient of the table, which has to lie somewhere."""
+        return self.replicas > 1 if self.dense else not self.by_rows
+
     def make(self, **more):
         """A new optimizer."""
         sample, options = samples.BY_NAME[self.sample], cells.OPTIONS[self.option] | more

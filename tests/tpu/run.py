@@ -2,7 +2,6 @@
 
 import gc
 import json
-import re
 
 from support import cells, samples
 from tf_graft.bench import results
@@ -117,5 +116,13 @@ class Run:
             content = {}
         content["measured"] = self.measured
         content.setdefault(part, {})[name] = line
-        text = json.dumps(content, indent=1)
-        path.write_text(re.sub(r"\{[^{}]*\}", lambda d: " ".join(d[0].split()), text) + "\n")
+        path.write_text(written(content))
+
+
+def written(content):
+    """Names within names as JSON, a line for each."""
+    parts = []
+    for part, lines in content.items():
+        each = ",\n".join(f"  {json.dumps(name)}: {json.dumps(v)}" for name, v in lines.items())
+        parts.append(f" {json.dumps(part)}: {{\n{each}\n }}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
