@@ -104,10 +104,10 @@ def test_each_check_notices(wrong, check):
 
 
 def test_an_exception_is_one_as_long_as_it_is(monkeypatch):
-    known = exceptions.Known(lambda program: program.sample == "adam", {"copies"}, "a reason")
+    known = exceptions.Known("^adam; ", {"copies"}, "a reason")
     monkeypatch.setattr(checks, "EXCEPTIONS", (known,))
     wrong, excepted = checks.judged(ADAM, RIGHT | {"copies": ["f32[1]"]}, RIGHT)
-    assert (wrong, [*excepted]) == ({}, ["copies"])
+    assert (wrong, excepted) == ({}, {"a reason": ["copies as large as the table: 1"]})
     wrong, _ = checks.judged(ADAM, RIGHT, RIGHT)
     assert "no longer" in wrong["copies"]
 
@@ -117,6 +117,11 @@ def test_every_optimizer_and_wrapper_has_programs():
     assert {sample for sample, _, _ in rows} == set(samples.BY_NAME)
     assert {how for _, _, how in rows} >= {None, *programs.WRAPPED["adam"]}
     assert len({p.name for p in programs.programs(rows)}) == 4 * len(rows)
+
+
+def test_every_exception_is_of_a_program():
+    every = programs.programs(programs.rows_of())
+    assert all(any(known.is_of(program) for program in every) for known in exceptions.EXCEPTIONS)
 
 
 @pytest.mark.slow

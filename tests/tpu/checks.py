@@ -42,7 +42,7 @@ def failed(program, figures, fewer=None):
         count = f"{len(figures['not_aliased'])} of {figures['results']}"
         found["aliased"] = f"{count} results are not written in place"
     if figures["copies"]:
-        found["copies"] = f"it copies {', '.join(figures['copies'])}"
+        found["copies"] = f"copies as large as the table: {len(figures['copies'])}"
     if figures["temporary"] >= table * (1 + program.makes_dense):
         found["temporary"] = f"temporary memory is {figures['temporary'] / table:.1f} tables"
     if fewer and (share := of_added(program, figures, fewer)) >= OF_ADDED:
@@ -59,7 +59,7 @@ def known(program):
 
 
 def judged(program, figures, fewer=None):
-    """(what is wrong, what is a known exception), each a text by check.
+    """(what is wrong, by check; what was found of known exceptions, by the reason).
 
     An exception that is no longer one is wrong.
     """
@@ -68,8 +68,7 @@ def judged(program, figures, fewer=None):
     for check, exception in expected.items():
         if check not in found:
             wrong[check] = f"this holds, so it is no longer an exception: {exception.reason}"
-    return wrong, {
-        check: f"{text}: {expected[check].reason}"
-        for check, text in found.items()
-        if check in expected
-    }
+    excepted: dict[str, list[str]] = {}
+    for check in filter(expected.get, found):
+        excepted.setdefault(expected[check].reason, []).append(found[check])
+    return wrong, excepted
