@@ -14,6 +14,7 @@ from importlib import metadata
 REPLICAS = 4
 os.environ |= {
     "JAX_PLATFORMS": "cpu",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # by several processes: no chip is held
     "TPU_SKIP_MDS_QUERY": "1",  # no metadata server is there
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
