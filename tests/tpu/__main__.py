@@ -44,8 +44,10 @@ def main() -> int:
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
     if not has_jax(given.jax):
         parser.error(f"{given.jax} has no jax and libtpu: pip install 'tf_graft[tpu-compiler]'")
-    from tpu.run import Run
+    from tpu.run import Run, unknown_names
 
+    if unknown := unknown_names(given):
+        parser.error(f"no such name: {', '.join(unknown)}")
     with Jax(given.jax) as jax, tempfile.TemporaryDirectory() as folder:
         run = Run(jax, pathlib.Path(folder), given)
         for part in given.do:

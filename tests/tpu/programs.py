@@ -81,7 +81,7 @@ def rows_of(names=None, options=None, wrapped=None):
 
     Left out, there are all optimizers alone, Adam with every option, and the wrappers.
     """
-    chosen = names or list(samples.BY_NAME)
+    chosen = [name for name in samples.BY_NAME if name in (names or samples.BY_NAME)]
     every = [(name, "plain", None) for name in chosen]
     every += [("adam", option, None) for option in OF_ADAM if "adam" in chosen]
     every += [(n, "plain", how) for n in WRAPPED if n in chosen for how in WRAPPED[n]]

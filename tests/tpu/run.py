@@ -3,13 +3,28 @@
 import gc
 import json
 
-from support import cells, samples
+from support import cells, samples, tpu_traced
 from tf_graft.bench import results
 from tpu import checks, lowering, programs, replays
 
 VERSIONS = ("tensorflow", "keras", "jax", "libtpu")
 SHOWN = ("temporary", "accessed", "aliased", "sums", "all_reduces")
 OPTIONS_REPLAYED = tuple(cells.OPTIONS)
+
+
+def unknown_names(given):
+    """What the arguments name that is nowhere."""
+    known = {
+        "samples": {*samples.BY_NAME, *replays.WRAPPERS},
+        "options": cells.OPTIONS,
+        "wrapped": tpu_traced.MORE,
+    }
+    return [
+        name
+        for kind, its in known.items()
+        for name in getattr(given, kind) or ()
+        if name not in its
+    ]
 
 
 class Run:
