@@ -1,5 +1,6 @@
 """Programs for TPUs (see `tpu`): what is lowered, and what the TPU's compiler makes of it."""
 
+import argparse
 import functools
 import json
 import os
@@ -9,7 +10,7 @@ import sys
 import pytest
 
 from support import cells, column_runs, samples
-from tpu import checks, exceptions, hlo_text, programs
+from tpu import checks, exceptions, hlo_text, programs, run
 from tpu.asking import has_jax
 from tpu.lowering import Step
 
@@ -122,6 +123,18 @@ def test_every_optimizer_and_wrapper_has_programs():
 def test_every_exception_is_of_a_program():
     every = programs.programs(programs.rows_of())
     assert all(any(known.is_of(program) for program in every) for known in exceptions.EXCEPTIONS)
+
+
+def test_names_that_are_nowhere_are_told():
+    given = argparse.Namespace(samples=["adam", "nobody", "agn"], options=None, wrapped=["agn"])
+    assert run.unknown_names(given) == ["nobody"]
+
+
+def test_what_is_written_is_json_with_a_line_for_each_name():
+    content = {"measured": {"jax": "1"}, "programs": {"a": {"known": {"b": ["c"]}}, "d": {}}}
+    text = run.written(content)
+    assert json.loads(text) == content
+    assert len(text.splitlines()) == 2 + 3 + 4
 
 
 @pytest.mark.slow
