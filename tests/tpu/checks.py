@@ -47,7 +47,8 @@ def failed(program, figures, fewer=None):
         found["temporary"] = f"temporary memory is {figures['temporary'] / table:.1f} tables"
     if fewer and (share := of_added(program, figures, fewer)) >= OF_ADDED:
         found["rows"] = f"of rows that are added it accesses {share:.2f} times their bytes"
-    right = SUMMED["dense" if program.dense else "rows"] if program.replicas > 1 else 0
+    every = SUMMED["dense" if program.dense else "rows"] - program.frozen
+    right = every if program.replicas > 1 else 0
     if figures["sums"] != right:
         found["sums"] = f"it sums {figures['sums']} tensors over the replicas; right are {right}"
     return found

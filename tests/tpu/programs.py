@@ -64,6 +64,12 @@ class Program(NamedTuple):
         return not self.dense and not whole
 
     @property
+    def frozen(self):
+        """How many variables are not trained: their gradients are not summed over the chips."""
+        multipliers = cells.OPTIONS[self.option].get("learning_rate_multipliers", {})
+        return list(multipliers.values()).count(0)
+
+    @property
     def makes_dense(self):
         """Whether the step makes a dense gradient of the table, which has to lie somewhere."""
         return self.replicas > 1 if self.dense else not self.by_rows
