@@ -383,7 +383,7 @@ DECAY = GRAFT[GRAFT.index("name: exponential_decay") : GRAFT.index("run:")]
     ("old", "new", "expected"),
     [
         ("adamax", "adamx", ":9: get('adamx'): there is no such optimizer; did you mean 'adamax'?"),
-        ("0.9\n  dir", "1.5\n  dir", ":10: Adamax(beta_1=1.5): beta_1 must lie in [0, 1]."),
+        ("0.9\n  dir", "1.5\n  dir", ":10: Adamax(beta_1=1.5): beta_1 must lie in [0, 1)."),
         ("momentum: 0.9", "momentum: 2", ":13: Momentum(momentum=2): momentum must lie in [0, 1]."),
         ("decay_rate", "alpha", ":18: schedules.get: exponential_decay does not take 'alpha'; it"),
         ("rate: 0.5", "rate: -3.0", ":18: exponential_decay(decay_rate=-3.0): decay_rate must"),
