@@ -60,7 +60,7 @@ def test_an_optimizer_whose_arguments_make_no_sense_is_not_wrapped(use, make, me
 
 def test_what_keras_takes_is_taken():
     assert tg.wrap(keras.optimizers.Lion(beta_1=1.0)).optimizer.beta_1 == 1.0
-    assert tg.wrap(keras.optimizers.Muon(rms_rate=None, muon_b=-4.0)).optimizer.muon_b == -4.0
+    assert tg.wrap(keras.optimizers.Muon(muon_b=-4.0)).optimizer.muon_b == -4.0
     momentum = keras.Variable(0.9)
     assert tg.wrap(keras.optimizers.Nadam(beta_1=momentum)).optimizer.beta_1 is momentum
 
