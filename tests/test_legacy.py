@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tf_graft as tg
+from support.replicas import mirrored
 
 tf_keras = pytest.importorskip("tf_keras", reason="tf_keras is not installed")
 
@@ -69,8 +70,7 @@ def test_a_loop_and_gradients_that_are_summed_already():
 
 
 def test_replicas_equal_one_device():
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    with strategy.scope():
+    with mirrored().scope():
         several = model_of(tf_keras)
         several.compile(tg.legacy(tg.Adam(0.01)), "mse")
     several.fit(IDS, TARGETS, batch_size=8, epochs=2, verbose=0, shuffle=False)
