@@ -42,6 +42,7 @@ def test_schedule_draws_and_prints_the_rate(command, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"data", "digits_sgd_poly_schedule.png"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "change"),
     [
@@ -64,6 +65,7 @@ def test_schedule_goes_through_a_wrapper_and_counts_updates(config, change, comm
     assert 0 < float(end) < 0.001 < float(rate) < 0.03
 
 
+@pytest.mark.slow
 def test_total_begins_after_a_warmup_of_an_epoch(command):
     said = [
         command("schedule", CONFIG, f"optimizer.learning_rate.warmup_steps={steps}")

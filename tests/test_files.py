@@ -389,6 +389,7 @@ def copies(thing):
     return {"deepcopy": copy.deepcopy(thing), "pickle": pickle.loads(pickle.dumps(thing))}
 
 
+@pytest.mark.slow
 @some([n for n in OPTIMIZERS if n != "stock"], "mixed_agn")
 def test_copies_have_the_state(name):
     model = fit(compiled(OPTIMIZERS[name](), dtype="bfloat16" if name == "graft" else None))
@@ -446,6 +447,7 @@ def test_every_file_in_a_fresh_process(tmp_path):
             assert difference <= (1e-6 if name == "stock" else 0), (name, way)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(KERAS, "ScheduleFreeAdamW"), reason="Keras 3.15 wrote the files")
 @pytest.mark.parametrize("name", ["adam", "agn"])
 def test_files_of_0_1_0_load(name):

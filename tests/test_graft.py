@@ -625,6 +625,7 @@ def test_a_child_rate_set_later_is_in_the_config():
 # Saving: `test_saving.py` has the ways.
 
 
+@pytest.mark.slow
 @saving.each_way
 def test_resumes_bit_for_bit_with_rates_set_meanwhile(way, tmp_path):
     def make():

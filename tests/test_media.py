@@ -74,6 +74,7 @@ class Tags(html.parser.HTMLParser):
         self.text += data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", NAMES)
 def test_figures_show_names_as_they_are(tmp_path, kind):
     name = NAMES[kind]

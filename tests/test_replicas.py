@@ -416,6 +416,7 @@ def fitted(strategy, embedding: bool, make) -> keras.Model:
 FITS = {name: samples.OPTIONS[name] for name in ("plain", "accumulation", "together")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fit", "embedding"),
     [

@@ -379,6 +379,7 @@ def test_it_records_in_fit_every_so_many_updates(tmp_path):
     np.testing.assert_allclose(found.weight[-1], last, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_accumulation_records_updates_and_loss_scaling_is_seen_through(tmp_path):
     fit(graft(gradient_accumulation_steps=2), report.GraftRecorder(tmp_path / "a"), epochs=2)
     assert records.read(tmp_path / "a").steps.tolist() == [1, 2, 3, 4, 5]
@@ -869,6 +870,7 @@ def test_exported_rates_train(workshop, exported):
     assert workshop("train", "layerwise.yaml", "run.dir=again").exit_code == 0
 
 
+@pytest.mark.slow
 def test_changed_rates_are_another_run(workshop, exported):
     assert workshop("train", "layerwise.yaml", "run.dir=b", "run.epochs=1").exit_code == 0
     workshop("report", "run", "--export", "flat.json", "--kind", "constant")

@@ -43,6 +43,7 @@ def stepped(make, threads):
     return [table.numpy(), kernel.numpy(), *(v.numpy() for v in optimizer.variables)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MADE)
 def test_threads_take_as_many_steps_as_one(name):
     """The optimizer is built by one of them, too, whichever comes first."""

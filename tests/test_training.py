@@ -139,6 +139,7 @@ def test_the_plot_of_a_run_however_short_begins_at_0_and_shows_each_curve(
             assert len(line.get_xdata()) > 1 or line.get_marker() == "o"  # one point is no line
 
 
+@pytest.mark.slow
 def test_the_saved_model_is_the_trained_one(tiny, tmp_path):
     summary = tiny("a")
     model = keras.models.load_model(tmp_path / "a" / "model.keras")
@@ -167,6 +168,7 @@ RESUMED = {
 QUICK = ("momentum, decay, averages, accumulation",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case", [c if c in QUICK else pytest.param(c, marks=pytest.mark.slow) for c in RESUMED]
 )
@@ -217,6 +219,7 @@ def damage(path, how):
 DATA = "data-00000-of-00001"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "how"),
     [
