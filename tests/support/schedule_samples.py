@@ -7,12 +7,10 @@ from pathlib import Path
 import keras
 
 from tf_graft.schedules import (
-    Cyclic,
     ExpDecay,
     FixedLR,
     InvPolyDecay,
     Noam,
-    OneCycle,
     PiecewiseConstant,
     PolyDecay,
     TransformerSchedule,
@@ -74,23 +72,6 @@ def warmup_oracle(t, steps, factor, after):
     return factor(t / steps) * after(0) if t < steps else after(t - steps)
 
 
-def one_cycle_oracle(t, top, steps, start=0.3, shape="cos", first=25.0, last=1e4, phases=2):
-    low, up = top / first, start * steps - 1
-    ends = {2: [up, steps - 1], 3: [up, 2 * up, steps - 1]}[phases]
-    rates = {2: [low, top, low / last], 3: [low, top, low, low / last]}[phases]
-    for begin, end, a, b in zip([0, *ends], ends, rates, rates[1:], strict=False):
-        if t <= end:
-            x = (t - begin) / (end - begin)
-            return a + (b - a) * (x if shape == "linear" else (1 - math.cos(math.pi * x)) / 2)
-    return rates[-1]
-
-
-def cyclic_oracle(t, low, high, up, down, factor=lambda t, cycle: 1.0):
-    cycle, place = divmod(t, up + down)
-    height = place / up if place <= up else (up + down - place) / down
-    return low + (high - low) * height * factor(t, cycle)
-
-
 def straight(t):
     return poly_oracle(t, 2.0, 10)
 
@@ -136,20 +117,6 @@ SAMPLES = {
     "noam_all": (
         TransformerSchedule(2.0, d_model=512, warmup_steps=11, max_lr=0.002, coefficient=0.1),
         lambda t: noam_oracle(t, 2.0, 512, 11, 0.002, 0.1),
-    ),
-    "one_cycle": (OneCycle(0.5, 20), lambda t: one_cycle_oracle(t, 0.5, 20)),
-    "one_cycle_three": (
-        OneCycle(0.5, 50, 0.25, "linear", 10.0, 100.0, True),
-        lambda t: one_cycle_oracle(t, 0.5, 50, 0.25, "linear", 10.0, 100.0, 3),
-    ),
-    "cyclic": (Cyclic(0.01, 0.3, 7), lambda t: cyclic_oracle(t, 0.01, 0.3, 7, 7)),
-    "cyclic_halving": (
-        Cyclic(0.01, 0.3, 3, 5, "triangular2"),
-        lambda t: cyclic_oracle(t, 0.01, 0.3, 3, 5, lambda t, cycle: 0.5**cycle),
-    ),
-    "cyclic_exponential": (
-        Cyclic(0.01, 0.3, 3, 5, "exp_range", 0.9),
-        lambda t: cyclic_oracle(t, 0.01, 0.3, 3, 5, lambda t, cycle: 0.9**t),
     ),
     "warmup_number": (Warmup(0.3, 8), lambda t: warmup_oracle(t, 8, lambda x: x, lambda _: 0.3)),
     "warmup_quadratic": (

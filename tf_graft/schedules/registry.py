@@ -12,12 +12,10 @@ from tf_graft.core.arguments import keras_arguments, rates
 from tf_graft.core.arguments.names import Registry, refuse_missing, refuse_unknown
 from tf_graft.core.checks import shown
 from tf_graft.core.types import Config
-from tf_graft.schedules.cyclic import Cyclic
 from tf_graft.schedules.exp_decay import ExpDecay
 from tf_graft.schedules.fixed_lr import FixedLR
 from tf_graft.schedules.inv_poly_decay import InvPolyDecay
 from tf_graft.schedules.lr_policy import LrPolicy
-from tf_graft.schedules.one_cycle import OneCycle
 from tf_graft.schedules.piecewise_constant import PiecewiseConstant
 from tf_graft.schedules.poly_decay import PolyDecay
 from tf_graft.schedules.transformer import TransformerSchedule
@@ -29,8 +27,6 @@ OURS = (
     PolyDecay,
     InvPolyDecay,
     LrPolicy,
-    OneCycle,
-    Cyclic,
     PiecewiseConstant,
     TransformerSchedule,
     Warmup,
