@@ -20,8 +20,8 @@ class CosineRestarts(Schedule):
 
     Restarts are found in whole steps, so the rate at a restart is always that of x = 0. Keras'
     `CosineDecayRestarts` finds them by a logarithm in float32, which for some `t_mul` (6, for
-    example) rounds to the wrong side: the rate at a restart is then 0. It takes fractions as
-    `t_mul`; this class does not.
+    example) rounds to the wrong side in a compiled step: the rate at a restart is then 0. It takes
+    fractions as `t_mul`; this class does not.
 
     Args:
         learning_rate: The rate at step 0, at least 0.

@@ -51,8 +51,8 @@ class Sequence(composed.Composed):
         self.milestones = numbers(checks.integer, owner, "milestones", milestones)
         if len(self.schedules) != len(self.milestones) + 1:
             raise ValueError(
-                f"{owner}(milestones={self.milestones}): milestones must have one entry fewer than "
-                f"schedules, which has {len(self.schedules)}."
+                f"{owner}({len(self.schedules)} schedules, milestones={self.milestones}): "
+                "milestones must have one entry fewer than schedules."
             )
         if any(b <= a for a, b in itertools.pairwise([0, *self.milestones])):
             raise ValueError(
