@@ -74,6 +74,47 @@ def test_total_begins_after_a_warmup_of_an_epoch(command):
 
 
 @pytest.mark.parametrize(
+    ("rate", "last"),
+    [
+        # 88 steps: 44 in an epoch, and two epochs
+        ("{name: one_cycle, max_lr: 1, total_steps: total}", "4e-06"),
+        (
+            "{name: warmup_stable_decay, learning_rate: 1, warmup_steps: epoch, decay_steps: 10, "
+            "total_steps: total}",
+            "0.1",
+        ),
+        (
+            "{name: power_linear_decay, learning_rate: 1, decay_steps: total, power: 0, offset: 4}",
+            "0.125",
+        ),
+        (
+            "{name: sequence, milestones: [epoch], schedules: [{name: warmup, schedule: 1, steps: "
+            "epoch}, {name: poly_decay, learning_rate: 1, decay_steps: total}]}",
+            "0.0227",
+        ),
+    ],
+)
+def test_total_and_epoch_in_schedules_end_with_the_run(rate, last, command):
+    result = command("schedule", CONFIG, "run.epochs=2", f"optimizer.learning_rate={rate}")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-2].split() == ["87", last]
+
+
+def test_an_error_in_a_schedule_of_a_sequence_is_one_sentence(command):
+    inner = "[{name: poly_decay, learning_rate: 1, decay_steps: 0}, 0.1]"
+    for milestones, message in (
+        ("[3]", "decay_steps=0"),
+        ("[x]", "milestones"),
+        ("3", "milestones"),
+    ):
+        rate = f"{{name: sequence, schedules: {inner}, milestones: {milestones}}}"
+        result = command("schedule", CONFIG, f"optimizer.learning_rate={rate}")
+        assert result.exit_code == 2
+        assert message in result.stderr or "decay_steps=0" in result.stderr
+        assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["nowhere.yaml"], "nowhere.yaml: no such file or directory."),

@@ -309,7 +309,7 @@ BASE = {
     CosineRestarts: {"learning_rate": 0.1, "first_decay_steps": 10},
     WarmupStableDecay: {"learning_rate": 0.1, "total_steps": 20, "decay_steps": 10},
     PowerDecay: {"learning_rate": 0.1},
-    PowerLinearDecay: {"learning_rate": 0.1, "total_steps": 20},
+    PowerLinearDecay: {"learning_rate": 0.1, "decay_steps": 20},
     StepCosine: {"boundaries": [3, 5], "values": [0.5, 0.1]},
     Sequence: {"schedules": [0.1, 0.2], "milestones": [3]},
 }
@@ -368,7 +368,7 @@ BAD_VALUES = [
     *((cls, "power", NAN) for cls in (PowerDecay, PowerLinearDecay)),
     *((cls, "offset", -1) for cls in (PowerDecay, PowerLinearDecay, StepCosine)),
     (PowerDecay, "max_lr", 0.0),
-    (PowerLinearDecay, "total_steps", 0),
+    (PowerLinearDecay, "decay_steps", 0),
     (PowerLinearDecay, "linear_fraction", 1.1),
     *((StepCosine, "boundaries", value) for value in ([5, 3], [0, 3], [3], [3, 4.5])),
     *((StepCosine, "values", value) for value in ([0.5], [0.5, -0.1])),

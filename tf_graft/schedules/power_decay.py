@@ -62,16 +62,17 @@ class PowerDecay(Schedule):
 class PowerLinearDecay(Schedule):
     """A power of the step that a straight line takes down to 0 at the end.
 
-        n = t - offset;  line = linear_fraction * total_steps
-        rate(t) = learning_rate * max(n, 1)^power * clip((total_steps - n) / line, 0, 1)
+        n = t - offset;  line = linear_fraction * decay_steps
+        rate(t) = learning_rate * max(n, 1)^power * clip((decay_steps - n) / line, 0, 1)
 
-    `line` is rounded to whole steps. This class is `PowerAndLinearDecay` of the Model Garden.
+    `line` is rounded to whole steps. This class is `PowerAndLinearDecay` of the Model Garden;
+    `decay_steps` is its `total_decay_steps`.
 
     Args:
         learning_rate: The rate of n = 1, at least 0.
-        total_steps: The steps from `offset` until the rate is 0, at least 1.
+        decay_steps: The steps from `offset` until the rate is 0, at least 1.
         power: The exponent; the rate falls if it is below 0. Default: -0.5.
-        linear_fraction: The share of `total_steps` in which the line falls, in [0, 1]; 0 is no
+        linear_fraction: The share of `decay_steps` in which the line falls, in [0, 1]; 0 is no
             line. Default: 0.1.
         offset: The steps before the power begins, at least 0. Default: 0.
 
@@ -80,7 +81,7 @@ class PowerLinearDecay(Schedule):
         ValueError: If an argument lies outside its range.
 
     Example:
-        >>> schedule = PowerLinearDecay(8.0, total_steps=8, power=-1, linear_fraction=0.5)
+        >>> schedule = PowerLinearDecay(8.0, decay_steps=8, power=-1, linear_fraction=0.5)
         >>> [round(float(schedule(step)), 3) for step in (0, 1, 2, 4, 6, 8, 9)]
         [8.0, 8.0, 4.0, 2.0, 0.667, 0.0, 0.0]
 
@@ -91,14 +92,14 @@ class PowerLinearDecay(Schedule):
     def __init__(
         self,
         learning_rate: float,
-        total_steps: int,
+        decay_steps: int,
         power: float = -0.5,
         linear_fraction: float = 0.1,
         offset: int = 0,
     ):
         owner = type(self).__name__
         self.learning_rate = checks.number(owner, "learning_rate", learning_rate, low=0)
-        self.total_steps = checks.integer(owner, "total_steps", total_steps, low=1)
+        self.decay_steps = checks.integer(owner, "decay_steps", decay_steps, low=1)
         self.power = checks.number(owner, "power", power, float64=True)
         self.linear_fraction = checks.number(
             owner, "linear_fraction", linear_fraction, low=0, high=1
@@ -108,10 +109,10 @@ class PowerLinearDecay(Schedule):
     def rate(self, t: tf.Tensor) -> tf.Tensor:
         """Returns the power of the step times the line."""
         rate = powered(self.learning_rate, t, self.offset, self.power)
-        line = round(self.linear_fraction * self.total_steps)
+        line = round(self.linear_fraction * self.decay_steps)
         if not line:
             return rate
-        return rate * remaining(t, self.offset + self.total_steps - line, line)
+        return rate * remaining(t, self.offset + self.decay_steps - line, line)
 
 
 def powered(rate: float, t: tf.Tensor, offset: int, power: float) -> tf.Tensor:
