@@ -114,6 +114,43 @@ def test_an_error_in_a_schedule_of_a_sequence_is_one_sentence(command):
         assert result.stderr.count("\n") == 1
 
 
+def test_find_draws_and_suggests_and_leaves_no_run(command, tmp_path):
+    result = command("find", CONFIG, "--steps", "30", "--low", "0.001")
+    assert result.exit_code == 0, result.output
+    suggested = float(result.stdout.split()[3].strip(".;"))
+    assert 0.001 < suggested < 10
+    assert (tmp_path / "digits_sgd_poly_find.png").read_bytes().startswith(b"\x89PNG")
+    assert {path.name for path in tmp_path.iterdir()} == {"data", "digits_sgd_poly_find.png"}
+
+
+@pytest.mark.slow
+def test_find_computes_on_one_device(command):
+    config = CONFIG.replace("sgd_poly", "mirrored")
+    result = command("find", config, "--steps", "5", "--output", "here.png")
+    assert result.exit_code == 0, result.output
+    assert "Drawn in here.png." in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("rate", "line"),
+    [
+        (None, "The loss does not fall at any of these learning rates."),
+        (0.123, "Suggested learning rate: 0.12."),
+        (10.0, "Suggested learning rate: 10; it is the last one, so try --high 100."),
+    ],
+)
+def test_find_says_what_to_do(rate, line):
+    assert cli._suggested(rate, 10.0) == line
+
+
+@pytest.mark.parametrize("option", [("--low", "20"), ("--low", "0"), ("--steps", "2")])
+def test_find_refuses_a_range_that_is_none(option, command, tmp_path):
+    result = command("find", CONFIG, *option)
+    assert result.exit_code == 2
+    assert option[0] in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -124,7 +161,7 @@ def test_an_error_in_a_schedule_of_a_sequence_is_one_sentence(command):
     ],
 )
 def test_an_error_is_one_sentence_on_stderr_and_code_2(arguments, message, command, tmp_path):
-    for name in ("train", "schedule"):
+    for name in ("train", "schedule", "find"):
         result = command(name, *arguments)
         assert result.exit_code == 2
         assert result.stdout == ""

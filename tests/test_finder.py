@@ -220,7 +220,13 @@ def test_a_rate_that_only_harms_is_not_suggested():
     falling = LearningRateCurve(
         np.array([1.0, 2.0, 4.0, 8.0]), np.zeros(4), np.array([5.0, 4.0, 1.0, 0.5]), False
     )
-    assert falling.suggestion == 2.0
+    assert falling.suggestion == 4.0  # the first half is left out
+
+
+def test_noise_of_the_first_batches_is_not_taken_for_a_descent():
+    losses = np.concatenate([[9.0, 1.0] * 5, np.linspace(5.0, 4.0, 20), np.linspace(4.0, 2.0, 9)])
+    rates = np.geomspace(1e-3, 1.0, len(losses))
+    assert rates[30] <= LearningRateCurve(rates, losses, losses, False).suggestion
 
 
 @pytest.mark.parametrize("kind", ["dataset", "arrays", "weighted"])
@@ -260,6 +266,13 @@ def test_the_plot_shows_losses_and_suggestion():
     assert loss.get_ydata().tolist() == curve.losses.tolist()
     assert smoothed.get_ydata().tolist() == curve.smoothed.tolist()
     assert set(suggestion.get_xdata()) == {curve.suggestion}
+
+
+def test_the_plot_is_not_as_high_as_an_explosion():
+    losses = np.array([5.0, 4.0, 2.0, 1.0, 900.0])
+    axes = LearningRateCurve(np.geomspace(0.1, 10.0, 5), losses, losses, True).plot()
+    assert 5.0 < axes.get_ylim()[1] < 6.0
+    assert 0.0 < axes.get_ylim()[0] < 1.0
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SMOOTHING = 0.9  # the weight of the past in the mean of the losses
+FIRST = 10  # losses, in whose mean the noise of single batches is still large
 OWNER = "find_learning_rate"
 
 
@@ -42,16 +43,21 @@ class LearningRateCurve:
     def suggestion(self) -> float | None:
         """The rate at which the smoothed loss falls fastest, by the logarithm of the rate.
 
-        None if the smoothed loss never falls, or there are fewer than three losses.
+        The first ten losses are left out (of fewer than 20, the first half), because their mean is
+        that of few batches. None if the smoothed loss never falls, or there are fewer than three
+        losses.
         """
         if len(self.rates) < 3:
             return None
         slope = np.gradient(self.smoothed, np.log(self.rates))
-        steepest = int(np.argmin(slope))
+        first = min(FIRST, len(slope) // 2)
+        steepest = first + int(np.argmin(slope[first:]))
         return float(self.rates[steepest]) if slope[steepest] < 0 else None
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Draws the losses, the smoothed losses and the suggestion; needs matplotlib.
+
+        The axis of losses ends above those before the lowest smoothed one, not where it explodes.
 
         Args:
             ax: where to draw; None for a new figure.
@@ -68,6 +74,8 @@ class LearningRateCurve:
         if self.suggestion is not None:
             label = f"suggestion: {self.suggestion:.2g}"
             ax.axvline(self.suggestion, color="#3ca951", linestyle="--", label=label)
+            least, most = self.losses.min(), self.losses[: np.argmin(self.smoothed) + 1].max()
+            ax.set_ylim(least - 0.1 * (most - least), most + 0.1 * (most - least))
         ax.set(xscale="log", xlabel="learning rate", ylabel="loss")
         ax.grid(alpha=0.3)
         ax.legend(frameon=False)
@@ -91,7 +99,7 @@ def find_learning_rate(
 
     The test ends early when a loss is not finite, or when smoothed_i exceeds the lowest one so far
     by `explosion - 1` times its size (so it is `explosion` times as large, if it is positive).
-    `suggestion` is the rate at which the smoothed loss falls fastest.
+    `suggestion` is the rate at which the smoothed loss falls fastest, by its logarithm.
 
     Afterwards weights, metrics, the optimizer's variables, its iterations and its rate or schedule
     have the same bits as before, also if the test is interrupted or fails; so have the states of
