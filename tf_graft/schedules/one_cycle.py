@@ -45,7 +45,7 @@ class OneCycle(Schedule):
         [4.0, 6.0, 8.0, 5.333, 2.667, 0.0]
 
     Reference:
-        Smith and Topin, Super-Convergence, arXiv:1708.07120, section 3.
+        Smith and Topin, Super-Convergence, arXiv:1708.07120.
     """
 
     def __init__(

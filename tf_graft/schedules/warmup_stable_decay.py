@@ -46,7 +46,7 @@ class WarmupStableDecay(Schedule):
         [0.0, 2.0, 4.0, 4.0, 4.0, 3.0, 2.0, 1.0, 0.0]
 
     Reference:
-        Hu et al., MiniCPM, arXiv:2404.06395, section 4.1; the shape "sqrt": Haegele et al., Scaling
+        Hu et al., MiniCPM, arXiv:2404.06395, section 4; the shape "sqrt": Hägele et al., Scaling
         Laws and Compute-Optimal Training Beyond Fixed Training Durations, arXiv:2405.18392.
     """
 
