@@ -76,6 +76,84 @@ def test_total_begins_after_a_warmup_of_an_epoch(command):
 
 
 @pytest.mark.parametrize(
+    ("rate", "last"),
+    [
+        # 88 steps: 44 in an epoch, and two epochs
+        ("{name: one_cycle, max_lr: 1, total_steps: total}", "4e-06"),
+        (
+            "{name: warmup_stable_decay, learning_rate: 1, warmup_steps: epoch, decay_steps: 10, "
+            "total_steps: total}",
+            "0.1",
+        ),
+        (
+            "{name: power_linear_decay, learning_rate: 1, decay_steps: total, power: 0, offset: 4}",
+            "0.125",
+        ),
+        (
+            "{name: sequence, milestones: [epoch], schedules: [{name: warmup, schedule: 1, steps: "
+            "epoch}, {name: poly_decay, learning_rate: 1, decay_steps: total}]}",
+            "0.0227",
+        ),
+    ],
+)
+def test_total_and_epoch_in_schedules_end_with_the_run(rate, last, command):
+    result = command("schedule", CONFIG, "run.epochs=2", f"optimizer.learning_rate={rate}")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-2].split() == ["87", last]
+
+
+def test_an_error_in_a_schedule_of_a_sequence_is_one_sentence(command):
+    inner = "[{name: poly_decay, learning_rate: 1, decay_steps: 0}, 0.1]"
+    for milestones, message in (
+        ("[3]", "decay_steps=0"),
+        ("[x]", "milestones"),
+        ("3", "milestones"),
+    ):
+        rate = f"{{name: sequence, schedules: {inner}, milestones: {milestones}}}"
+        result = command("schedule", CONFIG, f"optimizer.learning_rate={rate}")
+        assert result.exit_code == 2
+        assert message in result.stderr or "decay_steps=0" in result.stderr
+        assert result.stderr.count("\n") == 1
+
+
+def test_find_draws_and_suggests_and_leaves_no_run(command, tmp_path):
+    result = command("find", CONFIG, "--steps", "30", "--low", "0.001")
+    assert result.exit_code == 0, result.output
+    suggested = float(result.stdout.split()[3].strip(".;"))
+    assert 0.001 < suggested < 10
+    assert (tmp_path / "digits_sgd_poly_find.png").read_bytes().startswith(b"\x89PNG")
+    assert {path.name for path in tmp_path.iterdir()} == {"data", "digits_sgd_poly_find.png"}
+
+
+@pytest.mark.slow
+def test_find_computes_on_one_device(command):
+    config = CONFIG.replace("sgd_poly", "mirrored")
+    result = command("find", config, "--steps", "5", "--output", "here.png")
+    assert result.exit_code == 0, result.output
+    assert "Drawn in here.png." in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("rate", "line"),
+    [
+        (None, "The loss does not fall at any of these learning rates."),
+        (0.123, "Suggested learning rate: 0.12."),
+        (10.0, "Suggested learning rate: 10; it is the last one, so try --high 100."),
+    ],
+)
+def test_find_says_what_to_do(rate, line):
+    assert cli._suggested(rate, 10.0) == line
+
+
+@pytest.mark.parametrize("option", [("--low", "20"), ("--low", "0"), ("--steps", "2")])
+def test_find_refuses_a_range_that_is_none(option, command, tmp_path):
+    result = command("find", CONFIG, *option)
+    assert result.exit_code == 2
+    assert option[0] in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["nowhere.yaml"], "nowhere.yaml: no such file or directory."),
@@ -85,7 +163,7 @@ def test_total_begins_after_a_warmup_of_an_epoch(command):
     ],
 )
 def test_an_error_is_one_sentence_on_stderr_and_code_2(arguments, message, command, tmp_path):
-    for name in ("train", "schedule"):
+    for name in ("train", "schedule", "find"):
         result = command(name, *arguments)
         assert result.exit_code == 2
         assert result.stdout == ""

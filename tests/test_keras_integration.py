@@ -421,6 +421,24 @@ def test_learning_rate_scheduler():
     assert_weights(model, weights_of(expected), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "callback",
+    [
+        keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2),
+        keras.callbacks.ReduceLROnPlateau(monitor="loss", patience=1, min_delta=1e9),
+    ],
+    ids=lambda callback: type(callback).__name__,
+)
+def test_callbacks_that_set_the_rate_are_refused_beside_a_schedule(callback):
+    optimizer = tf_graft.SGD(tf_graft.schedules.PolyDecay(0.1, 100))
+    with pytest.raises(TypeError) as caught:
+        fitted(optimizer, epochs=3, callbacks=[callback])
+    assert str(caught.value).endswith(
+        "it is computed by PolyDecay(...); to set it, also with ReduceLROnPlateau or "
+        "LearningRateScheduler, make the optimizer with a number."
+    )
+
+
 class Interrupt(keras.callbacks.Callback):
     def __init__(self, epoch):
         super().__init__()

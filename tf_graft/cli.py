@@ -148,6 +148,39 @@ def schedule(
 
 
 @app.command()
+def find(
+    config: Config,
+    overrides: Overrides = None,
+    low: Annotated[float, typer.Option(help="The first learning rate.")] = 1e-6,
+    high: Annotated[float, typer.Option(help="The last learning rate.")] = 10.0,
+    steps: Annotated[int, typer.Option(min=3, help="The number of batches.")] = 200,
+    output: Annotated[Path | None, typer.Option(help="The PNG; else CONFIG_find.png")] = None,
+) -> None:
+    """Suggests a learning rate for a config: trains for a while at a growing one."""
+    if not 0 < low < high:
+        raise typer.BadParameter(f"--low {low:g} must be above 0 and below --high {high:g}.")
+    with errors():
+        from tf_graft.training import config as configs
+        from tf_graft.training import start
+
+        parsed, source = configs.load(config, overrides or [])
+        start.tensorflow()
+        from tf_graft.training import rate_test
+
+        path = output or Path(f"{config.stem}_find.png")
+        curve = rate_test.draw(parsed, source, path, low, high, steps)
+    _say(_suggested(curve.suggestion, high))
+    _say(f"Drawn in {path}.")
+
+
+def _suggested(rate: float | None, high: float) -> str:
+    if rate is None:
+        return "The loss does not fall at any of these learning rates."
+    more = f"; it is the last one, so try --high {10 * high:g}" if rate > 0.99 * high else ""
+    return f"Suggested learning rate: {rate:.2g}{more}."
+
+
+@app.command()
 def report(
     run: Annotated[Path, typer.Argument(help="The folder of a run, or a file of records.")],
     export: Annotated[Path | None, typer.Option(help="Write per-layer rates to this file.")] = None,

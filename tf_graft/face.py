@@ -8,6 +8,7 @@ from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.pipeline.clipping import clip_by_global_norm
 from tf_graft.core.places.replicas import shards
 from tf_graft.core.state.slots import Slot
+from tf_graft.finder import LearningRateCurve, find_learning_rate
 from tf_graft.fine_tuning import Unfreeze, layerwise_decay, no_decay
 from tf_graft.openseq2seq.optimize_loss import get_regularization_loss, optimize_loss
 from tf_graft.optimizers import (
@@ -48,6 +49,7 @@ __all__ = [
     "CenterWeights",
     "CheckpointError",
     "LayerwiseRates",
+    "LearningRateCurve",
     "Lion",
     "MixedPrecision",
     "Momentum",
@@ -61,6 +63,7 @@ __all__ = [
     "clip_by_global_norm",
     "deserialize",
     "dtensor",
+    "find_learning_rate",
     "get",
     "get_regularization_loss",
     "layerwise_decay",

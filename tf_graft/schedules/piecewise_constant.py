@@ -1,16 +1,13 @@
 """A learning rate that changes at given steps or epochs."""
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
 
 from tf_graft.core import checks
 from tf_graft.core.types import Config
-from tf_graft.schedules.schedule import Schedule
-
-Number = TypeVar("Number", int, float)
+from tf_graft.schedules.schedule import Schedule, numbers
 
 
 @keras.saving.register_keras_serializable(package="tf_graft")
@@ -60,11 +57,11 @@ class PiecewiseConstant(Schedule):
             owner, "steps_per_epoch", steps_per_epoch, low=1, optional=True
         )
         self.boundaries: Sequence[float] = (
-            _each(checks.integer, owner, "boundaries", boundaries)
+            numbers(checks.integer, owner, "boundaries", boundaries)
             if steps_per_epoch is None
-            else _each(checks.number, owner, "boundaries", boundaries)
+            else numbers(checks.number, owner, "boundaries", boundaries)
         )
-        self.decay_rates = _each(checks.number, owner, "decay_rates", decay_rates)
+        self.decay_rates = numbers(checks.number, owner, "decay_rates", decay_rates)
         if len(self.boundaries) != len(self.decay_rates):
             raise ValueError(
                 f"{owner}(boundaries={self.boundaries}, decay_rates={self.decay_rates}): "
@@ -92,10 +89,3 @@ class PiecewiseConstant(Schedule):
         """Returns the constructor's arguments, the lists copied."""
         lists = {"boundaries": list(self.boundaries), "decay_rates": list(self.decay_rates)}
         return {**super().get_config(), **lists}
-
-
-def _each(
-    check: Callable[[str, str, object, int], Number], owner: str, name: str, values: object
-) -> list[Number]:
-    listed = checks.listed(f"{owner}({name}={{}}): {name} must be a list of numbers.", values)
-    return [check(owner, f"{name}[{i}]", value, 0) for i, value in enumerate(listed)]

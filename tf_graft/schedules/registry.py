@@ -12,14 +12,23 @@ from tf_graft.core.arguments import keras_arguments, rates
 from tf_graft.core.arguments.names import Registry, refuse_missing, refuse_unknown
 from tf_graft.core.checks import shown
 from tf_graft.core.types import Config
+from tf_graft.schedules.composed import Composed
+from tf_graft.schedules.cosine_restarts import CosineRestarts
+from tf_graft.schedules.cyclical import Cyclical
+from tf_graft.schedules.cyclical_momentum import CyclicalMomentum
 from tf_graft.schedules.exp_decay import ExpDecay
 from tf_graft.schedules.fixed_lr import FixedLR
 from tf_graft.schedules.inv_poly_decay import InvPolyDecay
 from tf_graft.schedules.lr_policy import LrPolicy
+from tf_graft.schedules.one_cycle import OneCycle
 from tf_graft.schedules.piecewise_constant import PiecewiseConstant
 from tf_graft.schedules.poly_decay import PolyDecay
+from tf_graft.schedules.power_decay import PowerDecay, PowerLinearDecay
+from tf_graft.schedules.sequence import Sequence
+from tf_graft.schedules.step_cosine import StepCosine
 from tf_graft.schedules.transformer import TransformerSchedule
 from tf_graft.schedules.warmup import Warmup
+from tf_graft.schedules.warmup_stable_decay import WarmupStableDecay
 
 OURS = (
     FixedLR,
@@ -30,6 +39,15 @@ OURS = (
     PiecewiseConstant,
     TransformerSchedule,
     Warmup,
+    WarmupStableDecay,
+    OneCycle,
+    Cyclical,
+    CyclicalMomentum,
+    CosineRestarts,
+    PowerDecay,
+    PowerLinearDecay,
+    StepCosine,
+    Sequence,
 )
 KERAS = tuple(
     schedule
@@ -54,7 +72,8 @@ def get(identifier: object) -> LearningRateSchedule:
     """Returns the schedule that `identifier` stands for.
 
     Names are those of the classes here and in `keras.optimizers.schedules`; case and underscores
-    do not matter. A dict is left unchanged. The `schedule` of a `Warmup` is an identifier too.
+    do not matter. A dict is left unchanged. The `schedule` of a `Warmup` or of a `CyclicalMomentum`
+    and each of the `schedules` of a `Sequence` is an identifier too.
 
     Args:
         identifier: A schedule (returned as it is); a number (a constant rate); a name; a flat
@@ -109,8 +128,10 @@ def _build(name: object, arguments: object) -> LearningRateSchedule:
     where, parameters = f"schedules.get: {name}", inspect.signature(schedule_class).parameters
     refuse_unknown(where, parameters, arguments)
     refuse_missing(where, parameters, arguments)
-    if schedule_class is Warmup:
-        arguments = {**arguments, "schedule": get(arguments["schedule"])}
+    if issubclass(schedule_class, Composed):
+        inner = arguments[schedule_class.inner]
+        made = [get(each) for each in inner] if isinstance(inner, list) else get(inner)
+        arguments = {**arguments, schedule_class.inner: made}
     if schedule_class in KERAS:
         keras_arguments.check(name, arguments)
     schedule = schedule_class(**arguments)

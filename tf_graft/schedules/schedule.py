@@ -1,6 +1,10 @@
 """The base class of schedules, and the arithmetic on steps that they share."""
 
 import inspect
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import keras
 import numpy as np
@@ -61,6 +65,36 @@ def progress(t: tf.Tensor, begin: int, steps: int) -> tf.Tensor:
 def remaining(t: tf.Tensor, begin: int, steps: int) -> tf.Tensor:
     """Returns `1 - progress`, computed without the rounding error of that subtraction."""
     return precise(tf.clip_by_value(begin + steps - t, 0, steps)) / steps
+
+
+Number = TypeVar("Number", int, float)
+
+# Each rises from 0 at x = 0 to 1 at x = 1, and f(x) + f(1 - x) = 1.
+CURVES: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
+    "cosine": lambda x: tf.sin(0.5 * math.pi * x) ** 2,  # (1 - cos(pi x)) / 2
+    "linear": lambda x: x,
+}
+
+
+def through(
+    t: tf.Tensor, steps: Sequence[int], values: Sequence[float], curve: str = "linear"
+) -> tf.Tensor:
+    """Takes each of `values` at its step, and between two steps follows a curve of `CURVES`."""
+    f = CURVES[curve]
+    result = values[0] * precise(tf.ones_like(t))
+    for i, (begin, end) in enumerate(itertools.pairwise(steps)):
+        done, left = progress(t, begin, end - begin), remaining(t, begin, end - begin)
+        piece = values[i] * f(left) + values[i + 1] * f(done)  # precise at both ends
+        result = tf.where(t > begin, piece, result)
+    return result
+
+
+def numbers(
+    check: Callable[[str, str, object, int], Number], owner: str, name: str, values: object
+) -> list[Number]:
+    """Returns a list whose entries a function of `checks` has checked: each is at least 0."""
+    listed = checks.listed(f"{owner}({name}={{}}): {name} must be a list of numbers.", values)
+    return [check(owner, f"{name}[{i}]", value, 0) for i, value in enumerate(listed)]
 
 
 class Schedule(keras.optimizers.schedules.LearningRateSchedule):

@@ -1,19 +1,16 @@
 """A warm-up before any schedule."""
 
 import math
-import numbers
 from collections.abc import Callable
-from typing import Self
 
 import keras
 import tensorflow as tf
 from keras.optimizers.schedules import LearningRateSchedule
 
 from tf_graft.core import checks
-from tf_graft.core.arguments import rates
-from tf_graft.core.types import Config, TensorLike
-from tf_graft.schedules.fixed_lr import FixedLR
-from tf_graft.schedules.schedule import Schedule, as_step, precise, ramp
+from tf_graft.core.types import TensorLike
+from tf_graft.schedules import composed
+from tf_graft.schedules.schedule import as_step, precise, ramp
 
 # Each maps the time x, in [0, 1], and the factor at x = 0 to the factor at x.
 SHAPES: dict[str, Callable[[tf.Tensor, float], tf.Tensor]] = {
@@ -25,7 +22,7 @@ SHAPES: dict[str, Callable[[tf.Tensor, float], tf.Tensor]] = {
 
 
 @keras.saving.register_keras_serializable(package="tf_graft")
-class Warmup(Schedule):
+class Warmup(composed.Composed):
     """Rises to the first rate of another schedule, then follows that schedule.
 
         x = min(t / steps, 1);  f = start + (1 - start) * shape(x)
@@ -66,16 +63,7 @@ class Warmup(Schedule):
         shift: bool = True,
     ):
         owner = type(self).__name__
-        if isinstance(schedule, numbers.Real):
-            schedule = FixedLR(checks.number(owner, "schedule", schedule, low=0))
-        if not isinstance(schedule, LearningRateSchedule):
-            raise TypeError(
-                f"{owner}(schedule={checks.shown(schedule)}): schedule must be a "
-                "LearningRateSchedule or a number; tf_graft.schedules.get makes one from a name or "
-                "a dict."
-            )
-        rates.refuse_schedule(f"{owner}(schedule={type(schedule).__name__}(...))", schedule)
-        self.schedule = schedule
+        self.schedule = composed.schedule(owner, "schedule", schedule)
         self.steps = checks.integer(owner, "steps", steps, low=0)
         self.shape = checks.choice(owner, "shape", shape, list(SHAPES))
         self.start = checks.number(
@@ -95,14 +83,3 @@ class Warmup(Schedule):
     def factor(self, t: tf.Tensor) -> tf.Tensor:
         """Returns the factor on the schedule's rate at step `t`: 1 from `steps` on."""
         return SHAPES[self.shape](ramp(t, self.steps), self.start)
-
-    def get_config(self) -> Config:
-        """Returns the constructor's arguments, the schedule serialized."""
-        serialized = keras.saving.serialize_keras_object(self.schedule)
-        return {**super().get_config(), "schedule": serialized}
-
-    @classmethod
-    def from_config(cls, config: Config) -> Self:
-        """Makes a `Warmup` from the result of `get_config`; the dict is left unchanged."""
-        schedule = keras.saving.deserialize_keras_object(config["schedule"])
-        return cls(**{**config, "schedule": schedule})

@@ -26,8 +26,9 @@ def build(config: RunConfig, steps_per_epoch: int, source: Source) -> keras.opti
     """Builds the optimizer that `config.optimizer` describes.
 
     In a schedule, `total` stands for the steps from the end of its warm-up, or from
-    `begin_decay_at`, to the end of the run, and `epoch` for the steps of an epoch. Both are
-    replaced by numbers in `config`, and the name of a rates file by its content.
+    `begin_decay_at`, to the end of the run (as `total_steps`, for those of the whole run; in a
+    sequence, for those from the schedule's milestone), and `epoch` for the steps of an epoch. Both
+    are replaced by numbers in `config`, and the name of a rates file by its content.
 
     Raises:
         ConfigError: the optimizer or a schedule refuses an argument; the message says where.
@@ -119,17 +120,29 @@ def _check_rates(schedule: ScheduleLike, section: Config, total: int) -> None:
 
 
 def _resolve(schedule: Config, total: int, epoch: int) -> Config:
-    delays = [schedule.get(key) for key in ("begin_decay_at", "warmup_steps", "steps")]
+    delays = [schedule.get(key) for key in ("begin_decay_at", "warmup_steps", "steps", "offset")]
     numbers = [epoch if delay == "epoch" else delay for delay in delays]
     delay = max((n for n in numbers if isinstance(n, int)), default=0)
-    words = {"total": max(total - delay, 1), "epoch": epoch}
+    left = {"total": max(total - delay, 1), "epoch": epoch}
     resolved: Config = {}
     for key, value in schedule.items():
-        if isinstance(value, dict):
-            resolved[key] = _resolve(value, words["total"], epoch)
-        else:
-            resolved[key] = words.get(value, value) if isinstance(value, str) else value
+        words = left | {"total": total} if key == "total_steps" else left
+        resolved[key] = _in_words(value, words)
+    inner, milestones = schedule.get("schedules"), resolved.get("milestones")
+    if isinstance(inner, list) and isinstance(milestones, list):
+        for i, begin in enumerate([0, *milestones][: len(inner)]):
+            rest = left["total"] - begin if isinstance(begin, int) else 1
+            resolved["schedules"][i] = _in_words(inner[i], {**left, "total": max(rest, 1)})
     return resolved
+
+
+def _in_words(value: Any, words: dict[str, int]) -> Any:
+    """Replaces words by numbers in an argument of a schedule."""
+    if isinstance(value, dict):
+        return _resolve(value, words["total"], words["epoch"])
+    if isinstance(value, list):
+        return [_in_words(each, words) for each in value]
+    return words.get(value, value) if isinstance(value, str) else value
 
 
 def located(error: Exception, config: RunConfig, source: Source) -> Exception:

@@ -59,11 +59,11 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
         Stopped: a signal ended the run, whose state is saved.
     """
     place = enter(config, source)
-    with _environment(config, source), StopRequest().listening() as stop, ExitStack() as opened:
+    with environment(config, source), StopRequest().listening() as stop, ExitStack() as opened:
         opened.enter_context(place.together())
         steps = config.run.steps_per_execution
         data = data_sets.load(config.data, steps, source, distributed=place.strategy is not None)
-        model = _compile(config, data, source, place)
+        model = compiled(config, data, source, place)
         folder = RunFolder(config.run.dir or "runs/run")
         if place.chief:
             folder.check(config, source)
@@ -106,9 +106,10 @@ def _own_folder(opened: ExitStack) -> RunFolder:
     return RunFolder(own)
 
 
-def _compile(
+def compiled(
     config: RunConfig, data: data_sets.Batches, source: Source, place: Place
 ) -> RecordedModel:
+    """Returns the model of a run, compiled and with all of its variables."""
     # Set after the data, whose preparation may draw random numbers. The seed is not 0, because
     # tf.data accepts no tensor as a seed if the global seed is 0.
     keras.utils.set_random_seed(config.run.seed + 1)
@@ -209,7 +210,7 @@ def _finish(
 
 
 @contextlib.contextmanager
-def _environment(config: RunConfig, source: Source) -> Iterator[None]:
+def environment(config: RunConfig, source: Source) -> Iterator[None]:
     """Sets the dtype policy of layers, and determinism, during a run.
 
     Raises:

@@ -40,7 +40,8 @@ class LearningRate:
         if callable(held) and not callable(value):
             raise TypeError(
                 f"{owner}.learning_rate: it is not settable to {shown(value)}, as it is computed "
-                f"by {_name_of(held)}; make the optimizer with a number."
+                f"by {_name_of(held)}; to set it, also with ReduceLROnPlateau or "
+                "LearningRateScheduler, make the optimizer with a number."
             )
         OF_KERAS.fset(optimizer, value)
 

@@ -112,16 +112,25 @@ def rate_of(optimizer: keras.optimizers.Optimizer) -> RateLike:
 
 
 @contextlib.contextmanager
-def without_schedules(optimizers: Iterable[keras.optimizers.Optimizer]) -> Iterator[None]:
-    """A context in which one plain schedule replaces every schedule and callable."""
+def rates_kept(
+    optimizers: Iterable[keras.optimizers.Optimizer],
+) -> Iterator[list[keras.optimizers.Optimizer]]:
+    """A context that yields the optimizers with a schedule or callable, and puts it back."""
     computed = {o: o._learning_rate for o in optimizers if callable(o._learning_rate)}
     try:
-        for optimizer in computed:
-            optimizer._learning_rate = keras.optimizers.schedules.PolynomialDecay(0.0, 1)
-        yield
+        yield list(computed)
     finally:
         for optimizer, given in computed.items():
             optimizer._learning_rate = given
+
+
+@contextlib.contextmanager
+def without_schedules(optimizers: Iterable[keras.optimizers.Optimizer]) -> Iterator[None]:
+    """A context in which one plain schedule replaces every schedule and callable."""
+    with rates_kept(optimizers) as computed:
+        for optimizer in computed:
+            optimizer._learning_rate = keras.optimizers.schedules.PolynomialDecay(0.0, 1)
+        yield
 
 
 def share_schedule(

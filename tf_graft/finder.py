@@ -1,0 +1,261 @@
+"""The learning rate finder: a range test that leaves everything as it was."""
+
+import contextlib
+import math
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_graft.core import checks, keras_contract
+from tf_graft.core.nesting import nested
+from tf_graft.core.state import write
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SMOOTHING = 0.9  # the weight of the past in the mean of the losses
+FIRST = 10  # losses, in whose mean the noise of single batches is still large
+OWNER = "find_learning_rate"
+
+
+@dataclass(frozen=True)
+class LearningRateCurve:
+    """What `find_learning_rate` measured: the loss of each batch as the learning rate grew.
+
+    Attributes:
+        rates: the learning rate of each update, growing by the same factor at every step.
+        losses: the loss of the batch that the update was made from, before the update.
+        smoothed: the exponential moving average of the losses, without bias to its start.
+        exploded: whether the test ended early, because the loss exploded or was not finite.
+    """
+
+    rates: np.ndarray
+    losses: np.ndarray
+    smoothed: np.ndarray
+    exploded: bool
+
+    @property
+    def suggestion(self) -> float | None:
+        """The rate at which the smoothed loss falls fastest, by the logarithm of the rate.
+
+        The first ten losses are left out (of fewer than 20, the first half), because their mean is
+        that of few batches. None if the smoothed loss never falls, or there are fewer than three
+        losses.
+        """
+        if len(self.rates) < 3:
+            return None
+        slope = np.gradient(self.smoothed, np.log(self.rates))
+        first = min(FIRST, len(slope) // 2)
+        steepest = first + int(np.argmin(slope[first:]))
+        return float(self.rates[steepest]) if slope[steepest] < 0 else None
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Draws the losses, the smoothed losses and the suggestion; needs matplotlib.
+
+        The axis of losses ends above those before the lowest smoothed one, not where it explodes.
+
+        Args:
+            ax: where to draw; None for a new figure.
+
+        Returns:
+            The axes, with a logarithmic axis of learning rates.
+        """
+        if ax is None:
+            from matplotlib.figure import Figure
+
+            ax = Figure(figsize=(7, 3.8), layout="constrained").subplots()
+        ax.plot(self.rates, self.losses, color="#4269d0", alpha=0.35, linewidth=0.8, label="loss")
+        ax.plot(self.rates, self.smoothed, color="#4269d0", label="smoothed")
+        if self.suggestion is not None:
+            label = f"suggestion: {self.suggestion:.2g}"
+            ax.axvline(self.suggestion, color="#3ca951", linestyle="--", label=label)
+            least, most = self.losses.min(), self.losses[: np.argmin(self.smoothed) + 1].max()
+            ax.set_ylim(least - 0.1 * (most - least), most + 0.1 * (most - least))
+        ax.set(xscale="log", xlabel="learning rate", ylabel="loss")
+        ax.grid(alpha=0.3)
+        ax.legend(frameon=False)
+        return ax
+
+
+def find_learning_rate(
+    model: keras.Model,
+    data: Any,
+    *,
+    low: float = 1e-6,
+    high: float = 10.0,
+    steps: int = 200,
+    explosion: float = 4.0,
+    batch_size: int | None = None,
+) -> LearningRateCurve:
+    """Trains for a while at a growing learning rate, and puts everything back.
+
+        rate_i = low * (high / low)^(i / (steps - 1))
+        m_i = 0.9 * m_(i-1) + 0.1 * loss_i;  smoothed_i = m_i / (1 - 0.9^(i+1))
+
+    The test ends early when a loss is not finite, or when smoothed_i exceeds the lowest one so far
+    by `explosion - 1` times its size (so it is `explosion` times as large, if it is positive).
+    `suggestion` is the rate at which the smoothed loss falls fastest, by its logarithm.
+
+    Afterwards weights, metrics, the optimizer's variables, its iterations and its rate or schedule
+    have the same bits as before, also if the test is interrupted or fails; so have the states of
+    the model's seed generators and of the generators of `random` and NumPy. The optimizer is built
+    if it was not. TensorFlow's own generator goes on.
+
+    Args:
+        model: A compiled model, with any loss and any optimizer that has one learning rate. If the
+            rate is a schedule, a constant takes its place during the test.
+        data: What `model.fit` takes: a `tf.data.Dataset`, a `PyDataset`, or a tuple of arrays
+            `(x, y)` or `(x, y, sample_weight)`. Data that ends earlier than the test begins anew.
+        low: The first rate, above 0. Default: 1e-6.
+        high: The last rate, above `low`. Default: 10.
+        steps: The number of batches, at least 3 (of executions, if the model was compiled with
+            `steps_per_execution`). Default: 200.
+        explosion: See above, above 1. Default: 4.
+        batch_size: The examples in a batch, if `data` are arrays. Default: None, 32 as in `fit`.
+
+    Returns:
+        A `LearningRateCurve`.
+
+    Raises:
+        TypeError: If an argument is not of its type, or the optimizer has no single learning rate.
+        ValueError: If an argument lies outside its range; if the model is not compiled or built.
+
+    Example:
+        >>> import tf_graft as tg
+        >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        >>> model.compile(tg.SGD(0.1), loss="mse")
+        >>> curve = find_learning_rate(model, (np.ones((8, 1)), np.ones((8, 1))), steps=5)
+        >>> [float(f"{rate:.3g}") for rate in curve.rates]
+        [1e-06, 5.62e-05, 0.00316, 0.178, 10.0]
+        >>> float(model.optimizer.learning_rate), int(model.optimizer.iterations)
+        (0.10000000149011612, 0)
+
+    Reference:
+        Smith, Cyclical Learning Rates for Training Neural Networks, arXiv:1506.01186, section 3.3.
+    """
+    low = checks.number(OWNER, "low", low, low=0, open_low=True)
+    high = checks.number(OWNER, "high", high, low=low, open_low=True)
+    steps = checks.integer(OWNER, "steps", steps, low=3)
+    explosion = checks.number(OWNER, "explosion", explosion, low=1, open_low=True)
+    _refuse(model)
+    x, *others = data if isinstance(data, tuple) else (data,)
+    targets = dict(zip(("y", "sample_weight"), others, strict=False))
+    whole = isinstance(x, tf.data.Dataset | tf.distribute.DistributedDataset)
+    test = _RangeTest(np.geomspace(low, high, steps), explosion)
+    fit = {"batch_size": batch_size, "shuffle": not whole, "verbose": 0, "callbacks": [test]}
+    with _kept(model), test.put_back:
+        model.fit(x, **targets, **fit, epochs=steps)  # as many as are needed if data are short
+    return test.curve()
+
+
+def _refuse(model: keras.Model) -> None:
+    if not isinstance(model, keras.Model) or getattr(model, "optimizer", None) is None:
+        raise ValueError(f"{OWNER}({checks.shown(model)}): give a model that is compiled.")
+    if not model.built:
+        raise ValueError(
+            f"{OWNER}: the model '{model.name}' has no weights yet; call it on a batch, or give it "
+            "a keras.Input."
+        )
+    try:
+        float(keras.ops.convert_to_numpy(model.optimizer.learning_rate))
+    except (AttributeError, NotImplementedError, ValueError) as error:
+        raise TypeError(
+            f"{OWNER}: {type(model.optimizer).__name__} has no single learning rate to find; give "
+            "a model with one of its optimizers."
+        ) from error
+
+
+@contextlib.contextmanager
+def _kept(model: keras.Model) -> Iterator[None]:
+    """Puts back what a model and the process hold outside of variables."""
+    attributes = {name: getattr(model, name, None) for name in ("history", "stop_training")}
+    python, of_numpy = random.getstate(), np.random.get_state()
+    try:
+        with keras_contract.rates_kept(nested(model.optimizer)) as computed:
+            if computed:  # a compiled step contains the schedule
+                model.train_function = None
+            try:
+                yield
+            finally:
+                if computed:
+                    model.train_function = None
+    finally:
+        random.setstate(python)
+        np.random.set_state(of_numpy)
+        for name, value in attributes.items():
+            setattr(model, name, value)
+
+
+class _RangeTest(keras.callbacks.Callback):
+    """Sets the rate before each batch, and notes the loss after it."""
+
+    def __init__(self, rates: np.ndarray, explosion: float):
+        super().__init__()
+        self.rates, self.explosion = rates, explosion
+        self.losses: list[float] = []
+        self.smoothed: list[float] = []
+        self.exploded = False
+        self.put_back = contextlib.ExitStack()
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Remembers all variables: by now Keras has made the model's and the metrics'."""
+        model = self.model
+        if not model.optimizer.built:
+            with model.distribute_strategy.scope():
+                model.optimizer.build(model.trainable_variables)
+        lists = [model.variables, model.metrics_variables]
+        lists += [optimizer.variables for optimizer in nested(model.optimizer)]
+        variables = {id(variable): variable for each in lists for variable in each}
+        self.put_back.callback(write.snapshot(list(variables.values())))
+        self._set = _setter(model.optimizer)
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Sets the rate; resets the metrics, whose loss is otherwise the mean since the start."""
+        self._set(float(self.rates[len(self.losses)]))
+        self.model.reset_metrics()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Notes the loss; ends the test at its last rate, or if the loss explodes."""
+        loss = float((logs or {})["loss"])
+        if math.isfinite(loss):
+            self._note(loss)
+            least = min(self.smoothed)
+            self.exploded = self.smoothed[-1] - least > (self.explosion - 1) * abs(least)
+        else:
+            self.exploded = True
+        self.model.stop_training = self.exploded or len(self.losses) == len(self.rates)
+
+    def _note(self, loss: float) -> None:
+        """Adds a loss, and the mean of all with weights that fade."""
+        n = len(self.losses)
+        before = self.smoothed[-1] * (1 - SMOOTHING**n) if n else 0.0
+        mean = SMOOTHING * before + (1 - SMOOTHING) * loss
+        self.losses.append(loss)
+        self.smoothed.append(mean / (1 - SMOOTHING ** (n + 1)))
+
+    def curve(self) -> LearningRateCurve:
+        """Returns what was measured."""
+        rates = self.rates[: len(self.losses)]
+        return LearningRateCurve(
+            rates, np.array(self.losses), np.array(self.smoothed), self.exploded
+        )
+
+
+def _setter(optimizer: keras.optimizers.Optimizer) -> Callable[[float], None]:
+    """Returns a function that sets the learning rate, also in place of a schedule."""
+    try:
+        optimizer.learning_rate = float(keras.ops.convert_to_numpy(optimizer.learning_rate))
+    except TypeError:  # a schedule or a callable
+        variable = tf.Variable(0.0, trainable=False)
+        optimizer.learning_rate = variable.read_value
+        return lambda rate: write.put_everywhere(variable, rate)
+
+    def assign(rate: float) -> None:
+        optimizer.learning_rate = rate
+
+    return assign

@@ -1,0 +1,88 @@
+"""Cosine decay with warm restarts."""
+
+import itertools
+import math
+
+import keras
+import tensorflow as tf
+
+from tf_graft.core import checks
+from tf_graft.schedules.schedule import CURVES, Schedule, precise
+
+
+@keras.saving.register_keras_serializable(package="tf_graft")
+class CosineRestarts(Schedule):
+    """Falls along half a cosine, then starts again: SGDR.
+
+        length_i = first_decay_steps * t_mul^i;  start_i = length_0 + ... + length_(i-1)
+        x = (t - start_i) / length_i             (i: the number of restarts up to step t)
+        rate(t) = min_lr + (learning_rate - min_lr) * m_mul^i * (1 + cos(pi x)) / 2
+
+    Restarts are found in whole steps, so the rate at a restart is always that of x = 0. Keras'
+    `CosineDecayRestarts` finds them by a logarithm in float32, which for some `t_mul` (6, for
+    example) rounds to the wrong side in a compiled step: the rate at a restart is then 0. It takes
+    fractions as `t_mul`; this class does not.
+
+    Args:
+        learning_rate: The rate at step 0, at least 0.
+        first_decay_steps: The steps up to the first restart, at least 1.
+        t_mul: Each period is this many times as long as the one before: a whole number, at least
+            1. Default: 1.
+        m_mul: Each period begins with this share of the height of the one before, in (0, 1].
+            Default: 1.
+        min_lr: The rate that each period falls to, in [0, learning_rate]. Default: 0.
+
+    Raises:
+        TypeError: If an argument is not of its type.
+        ValueError: If an argument lies outside its range.
+
+    Example:
+        >>> schedule = CosineRestarts(8.0, first_decay_steps=2, t_mul=2, m_mul=0.5)
+        >>> [round(float(schedule(step)), 3) for step in range(7)]
+        [8.0, 4.0, 4.0, 3.414, 2.0, 0.586, 2.0]
+
+    Reference:
+        Loshchilov and Hutter, SGDR, arXiv:1608.03983, equation 5.
+    """
+
+    def __init__(
+        self,
+        learning_rate: float,
+        first_decay_steps: int,
+        t_mul: int = 1,
+        m_mul: float = 1.0,
+        min_lr: float = 0.0,
+    ):
+        owner = type(self).__name__
+        rate = checks.number(owner, "learning_rate", learning_rate, low=0)
+        self.learning_rate = rate
+        self.first_decay_steps = checks.integer(
+            owner, "first_decay_steps", first_decay_steps, low=1
+        )
+        self.t_mul = checks.integer(owner, "t_mul", t_mul, low=1)
+        self.m_mul = checks.number(
+            owner, "m_mul", m_mul, low=0, high=1, open_low=True, float64=True
+        )
+        self.min_lr = checks.number(owner, "min_lr", min_lr, low=0, high=rate, float64=True)
+
+    def rate(self, t: tf.Tensor) -> tf.Tensor:
+        """Returns the rate in the period that contains `t`."""
+        restarts, start, length = self._period(t)
+        left = precise(start + length - t) / precise(length)
+        height = tf.exp(precise(restarts) * math.log(self.m_mul)) * CURVES["cosine"](left)
+        return self.min_lr + (self.learning_rate - self.min_lr) * height
+
+    def _period(self, t: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Returns the number of restarts up to `t`, the first step of the period, its length."""
+        first = self.first_decay_steps
+        if self.t_mul == 1:
+            restarts = t // first
+            return restarts, restarts * first, tf.ones_like(t) * first
+        powers = (self.t_mul**i for i in itertools.count())
+        longest = itertools.takewhile(lambda power: first * power <= checks.MOST_WHOLE, powers)
+        lengths = [first * power for power in longest]
+        starts = [0, *itertools.accumulate(lengths)][: len(lengths)]
+        passed = t[..., tf.newaxis] >= tf.constant(starts[1:], t.dtype)
+        restarts = tf.reduce_sum(tf.cast(passed, tf.int32), axis=-1)
+        start, length = (tf.gather(tf.constant(x, t.dtype), restarts) for x in (starts, lengths))
+        return restarts, start, length

@@ -1,0 +1,58 @@
+"""The momentum that goes with a cyclical learning rate."""
+
+import keras
+import tensorflow as tf
+
+from tf_graft.core import checks
+from tf_graft.schedules.composed import Composed
+from tf_graft.schedules.cyclical import Cyclical
+from tf_graft.schedules.one_cycle import OneCycle
+
+
+@keras.saving.register_keras_serializable(package="tf_graft")
+class CyclicalMomentum(Composed):
+    """A momentum that falls while the learning rate rises, and rises while it falls.
+
+        momentum(t) = max_momentum - (max_momentum - base_momentum) * height(t)
+
+    `height` is 1 where the rate has its peak and 0 at the other ends of its phases. In `Cyclical`
+    it is the height in the triangle times the scale; in `OneCycle` with `three_phase` it stays 0 in
+    the last phase, so the momentum stays at `max_momentum` there.
+
+    Args:
+        schedule: A `OneCycle` or a `Cyclical`, that of the learning rate.
+        base_momentum: The momentum at the peak of the rate, in [0, max_momentum]. Default: 0.85.
+        max_momentum: The highest momentum, in [0, 1]. Default: 0.95.
+
+    Raises:
+        TypeError: If an argument is not of its type.
+        ValueError: If an argument lies outside its range.
+
+    Example:
+        >>> rate = Cyclical(1.0, 3.0, step_size_up=2)
+        >>> momentum = CyclicalMomentum(rate, base_momentum=0.5, max_momentum=0.75)
+        >>> [float(momentum(step)) for step in range(5)]
+        [0.75, 0.625, 0.5, 0.625, 0.75]
+
+    Reference:
+        Smith, A Disciplined Approach to Neural Network Hyper-Parameters, arXiv:1803.09820,
+        section 4.3.
+    """
+
+    def __init__(
+        self,
+        schedule: OneCycle | Cyclical,
+        base_momentum: float = 0.85,
+        max_momentum: float = 0.95,
+    ):
+        owner = type(self).__name__
+        self.schedule = checks.instance(owner, "schedule", schedule, OneCycle, Cyclical)
+        self.max_momentum = checks.number(owner, "max_momentum", max_momentum, low=0, high=1)
+        self.base_momentum = checks.number(
+            owner, "base_momentum", base_momentum, low=0, high=self.max_momentum
+        )
+
+    def rate(self, t: tf.Tensor) -> tf.Tensor:
+        """Returns the momentum at step `t`."""
+        fall = (self.max_momentum - self.base_momentum) * self.schedule.height(t)
+        return self.max_momentum - fall

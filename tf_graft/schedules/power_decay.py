@@ -1,0 +1,120 @@
+"""A power of the step, and the same with a straight line down to zero at the end."""
+
+import keras
+import tensorflow as tf
+
+from tf_graft.core import checks
+from tf_graft.schedules.schedule import Schedule, precise, remaining
+
+
+@keras.saving.register_keras_serializable(package="tf_graft")
+class PowerDecay(Schedule):
+    """A power of the step: with `power=-0.5` the inverse square root.
+
+        n = max(t - offset, 1)
+        rate(t) = min(learning_rate * n^power, max_lr)         (max_lr while t <= offset)
+
+    Without `max_lr` the rate is `learning_rate` up to step `offset + 1`. This class is both
+    `DirectPowerDecay` and `PowerDecayWithOffset` of the Model Garden; `max_lr` is its
+    `pre_offset_learning_rate`, whose default of 1e6 gave a rate of a million at step 0.
+
+    Args:
+        learning_rate: The rate of n = 1, at least 0.
+        power: The exponent; the rate falls if it is below 0. Default: -0.5.
+        offset: The steps before the power begins, at least 0. Default: 0.
+        max_lr: The rate up to `offset`, and an upper limit after it, above 0. Default: None.
+
+    Raises:
+        TypeError: If an argument is not of its type.
+        ValueError: If an argument lies outside its range.
+
+    Example:
+        >>> schedule = PowerDecay(8.0, power=-1, offset=2, max_lr=4.0)
+        >>> [float(schedule(step)) for step in (0, 2, 3, 4, 6, 10)]
+        [4.0, 4.0, 4.0, 4.0, 2.0, 1.0]
+
+    Reference:
+        TensorFlow Model Garden, `official/modeling/optimization/lr_schedule.py`.
+    """
+
+    def __init__(
+        self,
+        learning_rate: float,
+        power: float = -0.5,
+        offset: int = 0,
+        max_lr: float | None = None,
+    ):
+        owner = type(self).__name__
+        self.learning_rate = checks.number(owner, "learning_rate", learning_rate, low=0)
+        self.power = checks.number(owner, "power", power, float64=True)
+        self.offset = checks.integer(owner, "offset", offset, low=0)
+        self.max_lr = checks.number(owner, "max_lr", max_lr, low=0, open_low=True, optional=True)
+
+    def rate(self, t: tf.Tensor) -> tf.Tensor:
+        """Returns the power of the step, limited to `max_lr`."""
+        rate = powered(self.learning_rate, t, self.offset, self.power)
+        if self.max_lr is None:
+            return rate
+        return tf.where(t > self.offset, tf.minimum(rate, self.max_lr), precise(self.max_lr))
+
+
+@keras.saving.register_keras_serializable(package="tf_graft")
+class PowerLinearDecay(Schedule):
+    """A power of the step that a straight line takes down to 0 at the end.
+
+        n = t - offset;  line = linear_fraction * decay_steps
+        rate(t) = learning_rate * max(n, 1)^power * clip((decay_steps - n) / line, 0, 1)
+
+    `line` is rounded to whole steps. This class is `PowerAndLinearDecay` of the Model Garden;
+    `decay_steps` is its `total_decay_steps`.
+
+    Args:
+        learning_rate: The rate of n = 1, at least 0.
+        decay_steps: The steps from `offset` until the rate is 0, at least 1.
+        power: The exponent; the rate falls if it is below 0. Default: -0.5.
+        linear_fraction: The share of `decay_steps` in which the line falls, in [0, 1]; 0 is no
+            line. Default: 0.1.
+        offset: The steps before the power begins, at least 0. Default: 0.
+
+    Raises:
+        TypeError: If an argument is not of its type.
+        ValueError: If an argument lies outside its range.
+
+    Example:
+        >>> schedule = PowerLinearDecay(8.0, decay_steps=8, power=-1, linear_fraction=0.5)
+        >>> [round(float(schedule(step)), 3) for step in (0, 1, 2, 4, 6, 8, 9)]
+        [8.0, 8.0, 4.0, 2.0, 0.667, 0.0, 0.0]
+
+    Reference:
+        TensorFlow Model Garden, `official/modeling/optimization/lr_schedule.py`.
+    """
+
+    def __init__(
+        self,
+        learning_rate: float,
+        decay_steps: int,
+        power: float = -0.5,
+        linear_fraction: float = 0.1,
+        offset: int = 0,
+    ):
+        owner = type(self).__name__
+        self.learning_rate = checks.number(owner, "learning_rate", learning_rate, low=0)
+        self.decay_steps = checks.integer(owner, "decay_steps", decay_steps, low=1)
+        self.power = checks.number(owner, "power", power, float64=True)
+        self.linear_fraction = checks.number(
+            owner, "linear_fraction", linear_fraction, low=0, high=1
+        )
+        self.offset = checks.integer(owner, "offset", offset, low=0)
+
+    def rate(self, t: tf.Tensor) -> tf.Tensor:
+        """Returns the power of the step times the line."""
+        rate = powered(self.learning_rate, t, self.offset, self.power)
+        line = round(self.linear_fraction * self.decay_steps)
+        if not line:
+            return rate
+        return rate * remaining(t, self.offset + self.decay_steps - line, line)
+
+
+def powered(rate: float, t: tf.Tensor, offset: int, power: float) -> tf.Tensor:
+    """Returns `rate * max(t - offset, 1)^power`."""
+    return rate * precise(tf.maximum(t - offset, 1)) ** power

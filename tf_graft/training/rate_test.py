@@ -1,0 +1,39 @@
+"""A range test of the learning rate on a config's model and data."""
+
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from tf_graft.core.files.whole_files import whole
+from tf_graft.core.media import for_figure
+from tf_graft.finder import LearningRateCurve, find_learning_rate
+from tf_graft.training import data as data_sets
+from tf_graft.training import run
+from tf_graft.training.errors import Source
+from tf_graft.training.place import enter
+from tf_graft.training.schema import RunConfig
+
+
+def draw(
+    config: RunConfig, source: Source, path: Path, low: float, high: float, steps: int
+) -> LearningRateCurve:
+    """Runs the test and draws it; it writes nothing into the run's folder.
+
+    It computes on one device, whatever the config's strategy or mesh, with the run's batches: the
+    losses are the same everywhere. The arguments are those of `find_learning_rate`.
+
+    Raises:
+        ConfigError: the config cannot be run.
+    """
+    config.strategy = config.mesh = None
+    with run.environment(config, source):
+        data = data_sets.load(config.data, config.run.steps_per_execution, source)
+        model = run.compiled(config, data, source, enter(config, source))
+        batches = data.stream(config.run.seed, 0)
+        curve = find_learning_rate(model, batches, low=low, high=high, steps=steps)
+    figure = Figure(figsize=(7, 3.8), layout="constrained")
+    curve.plot(figure.subplots())
+    figure.suptitle(for_figure(f"{source.file}: {config.optimizer.name}"))
+    with whole(path) as part:
+        figure.savefig(part, dpi=120)
+    return curve
