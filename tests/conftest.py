@@ -10,7 +10,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 # What holds no test; a case file there is collected where it is named.
-collect_ignore = ["matrix.py", "programs", "support", "trust", "tutorials"]
+collect_ignore = ["matrix.py", "programs", "support", "tpu", "trust", "tutorials"]
 
 YOUNG = 300_000  # objects of tests that ended, some 200 MB: collected in half a second
 # Tests that start many processes, which run first: one after the other, while the second process of

@@ -325,7 +325,7 @@ def small_process(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "executable", str(program))
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_replicas_are_measured_in_a_process_that_may_die(small_process):
     choice = Choice(only=("Embeddings, Adam",))
     (result,) = run.run(["replicas"], choice, turns.ONCE, print)

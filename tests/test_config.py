@@ -1,7 +1,9 @@
 """Configs: what is accepted, and one sentence with its place for everything else (G35, G36)."""
 
+import inspect
 import re
 
+import keras
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -363,7 +365,7 @@ GRAFT = edited(
     """\
   name: ada_graft
   magnitude_optimizer:
-    name: lion
+    name: adamax
     beta_1: 0.9
   direction_optimizer:
     name: momentum
@@ -382,8 +384,8 @@ DECAY = GRAFT[GRAFT.index("name: exponential_decay") : GRAFT.index("run:")]
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("lion", "lyon", ":9: get('lyon'): there is no such optimizer; did you mean 'lion'?"),
-        ("0.9\n  dir", "1.5\n  dir", ":10: Lion(beta_1=1.5): beta_1 must lie in [0, 1]."),
+        ("adamax", "adamx", ":9: get('adamx'): there is no such optimizer; did you mean 'adamax'?"),
+        ("0.9\n  dir", "1.5\n  dir", ":10: Adamax(beta_1=1.5): beta_1 must lie in [0, 1)."),
         ("momentum: 0.9", "momentum: 2", ":13: Momentum(momentum=2): momentum must lie in [0, 1]."),
         ("decay_rate", "alpha", ":18: schedules.get: exponential_decay does not take 'alpha'; it"),
         ("rate: 0.5", "rate: -3.0", ":18: exponential_decay(decay_rate=-3.0): decay_rate must"),
@@ -405,13 +407,19 @@ def test_what_a_child_objects_to_is_found_where_it_stands(old, new, expected):
 
 def test_what_an_override_says_of_a_child_is_quoted():
     config, source = parse(GRAFT, overrides=["optimizer.magnitude_optimizer.beta_2=7"])
-    with pytest.raises(ConfigError, match=r"^override '.*beta_2=7': Lion\(beta_2=7\): beta_2 must"):
+    with pytest.raises(
+        ConfigError, match=r"^override '.*beta_2=7': Adamax\(beta_2=7\): beta_2 must"
+    ):
         optimizer.build(config, 5, source)
 
 
 TEXTS = st.text(max_size=40) | st.text("a\x85\u2028 \n'\":#", max_size=200)
 
 
+@pytest.mark.skipif(
+    "rms_rate" not in inspect.signature(keras.optimizers.Muon).parameters,
+    reason="Muon of Keras 3.10 has no rms_rate",
+)
 def test_nothing_is_a_value_where_an_optimizer_takes_it():
     config, source = parse(GOOD, overrides=["optimizer={name: muon, rms_rate: null}"])
     again, _ = parse(configs.dump(config))

@@ -446,6 +446,7 @@ def test_every_file_in_a_fresh_process(tmp_path):
             assert difference <= (1e-6 if name == "stock" else 0), (name, way)
 
 
+@pytest.mark.skipif(not hasattr(KERAS, "ScheduleFreeAdamW"), reason="Keras 3.15 wrote the files")
 @pytest.mark.parametrize("name", ["adam", "agn"])
 def test_files_of_0_1_0_load(name):
     expected = np.load(WRITTEN_BY_0_1_0 / f"{name}.npy")

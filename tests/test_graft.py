@@ -137,7 +137,7 @@ def test_some_pairs():
     assert_pairs_are_grafts({name: Run(EVERY[name](RATE)) for name in names}, (0, 1))
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_all_ordered_pairs_of_keras_built_ins():
     assert len(BUILT_IN) >= 16
     assert_all_pairs_are_grafts({name: Run(make(RATE)) for name, make in BUILT_IN.items()})
@@ -499,9 +499,14 @@ def test_a_child_that_has_been_built_is_refused():
 
 
 def test_children_by_name_config_and_object():
-    for child in ("lion", {"name": "lion"}, keras.optimizers.Lion(), wrap(keras.optimizers.Lion())):
+    for child in (
+        "adamax",
+        {"name": "adamax"},
+        keras.optimizers.Adamax(),
+        wrap(keras.optimizers.Adamax()),
+    ):
         graft = tf_graft.AdaGraft(child, "sgd")
-        assert type(graft.magnitude_optimizer.optimizer) is keras.optimizers.Lion
+        assert type(graft.magnitude_optimizer.optimizer) is keras.optimizers.Adamax
         assert type(graft.direction_optimizer) is tf_graft.SGD
 
 
@@ -707,7 +712,7 @@ def test_fit_reduces_the_grafts_rate_on_a_plateau():
 
 
 def test_fit_under_a_learning_rate_scheduler_and_swapped_averages():
-    graft = tf_graft.AdaGraft(adam(0.01), "lion", 1.0, use_ema=True, ema_momentum=0.5)
+    graft = tf_graft.AdaGraft(adam(0.01), "adamax", 1.0, use_ema=True, ema_momentum=0.5)
     rates = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / (1 + epoch))
     model, history = fitted(graft, [rates, keras.callbacks.SwapEMAWeights()])
     np.testing.assert_allclose(history["learning_rate"], [1.0, 0.5])

@@ -13,7 +13,7 @@ def test_mesh():
     assert passed("programs/mesh_cases.py", marked="not slow") >= 25
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_mesh_in_every_case():
     """With `MixedPrecision`: row-sparse gradients, and an infinity on each device in turn."""
     assert passed("programs/mesh_cases.py", "programs/mesh_precision_cases.py", marked="slow") >= 25

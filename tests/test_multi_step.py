@@ -82,6 +82,7 @@ def scaled():
     return tg.MixedPrecision(tg.SGD(0.1), loss_scale="backoff")
 
 
+RARE = pytest.mark.rare
 CASES = {
     "no multiple of an execution": (4, adam, {}),
     "shorter than an execution, eager": (50, scaled, {"run_eagerly": True}),
@@ -93,9 +94,11 @@ CASES = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")  # Keras says so of each such epoch
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=RARE if "eager" in case else pytest.mark.slow) for case in CASES],
+)
 def test_several_steps_are_single_ones(case):
     count, make, options = CASES[case]
     several, by_execution = trained(count, make, **options)

@@ -484,6 +484,12 @@ CHANGED = {
     "amsgrad": True,
     "initial_velocity": 0.5,
     "use_nesterov": True,
+    "threshold": 6.0,
+    "epsilon_root": 0.25,
+    "beta_3": 0.75,
+    "alpha": 3.0,
+    "beta_3_warmup": 7,
+    "alpha_warmup": 8,
     "beta1": 0.5,
     "beta2": 0.6,
     "grad_averaging": True,
@@ -503,7 +509,7 @@ CHANGED = {
     "exclude_from_weight_decay": ["bias$", "^norm"],
     "learning_rate_multipliers": {"bias$": 0.5},
     "magnitude_optimizer": {"name": "adadelta", "learning_rate": 0.25},
-    "direction_optimizer": {"name": "lion", "learning_rate": 0.25},
+    "direction_optimizer": {"name": "adamax", "learning_rate": 0.25},
     "use_global_norm": True,
     "diagnostic": True,
     "optimizer": {"name": "ftrl", "learning_rate": 0.25},
@@ -610,7 +616,7 @@ NAMES = {
 # Made of optimizers, which a name alone does not say: the arguments that do.
 OF_OTHERS = {
     "ada_graft": {"magnitude_optimizer": "adam", "direction_optimizer": "sgd"},
-    "wrapped": {"optimizer": "lion"},
+    "wrapped": {"optimizer": "adamax"},
     "larc": {"optimizer": "adam"},
 }
 

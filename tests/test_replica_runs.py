@@ -39,10 +39,12 @@ def assert_alike(folder):
         assert parts == whole, log
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("optimizer", "devices", "batch", "stops"),
-    [(ADAM, 3, 48, [3, 5, 15]), (AGN, 2, 24, [3])],
+    [
+        pytest.param(ADAM, 3, 48, [3, 5, 15], marks=pytest.mark.rare),
+        pytest.param(AGN, 2, 24, [3], marks=pytest.mark.slow),
+    ],
 )
 def test_replicas_go_on_in_mid_epoch_as_undisturbed(optimizer, devices, batch, stops, config):
     config.write_text(CONFIG.replace(ADAM, optimizer))

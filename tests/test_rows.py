@@ -87,7 +87,7 @@ def compare(ours, reference, steps, shapes=SHAPES, dtype="float32", form=lambda 
 
 @each(IDLE)
 # lazily, only touched rows decay
-@each_option("weight_decay", "weight_decay_excluded", "together")
+@each_option("weight_decay", "weight_decay_excluded", "multipliers", "together")
 def test_idle_optimizers_equal_dense(sample, option):
     options = OPTIONS[option]
     compare(sample.make(**options), sample.make(**options), sparse_steps(SOME_ROWS))

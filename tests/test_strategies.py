@@ -47,6 +47,7 @@ in_models = functools.partial(in_turn, through="model")
 
 
 # What each start of processes computes. One device: `test_equations.py`, `test_model_matrix.py`.
+RARE = ("4_replicas", "2_workers")
 STARTS = {
     "2_replicas": [in_models("2_replicas", [*MORE[1::2], *WRAPPERS[::2]], 8)],
     "4_replicas": [
@@ -75,8 +76,13 @@ STARTS = {
 }
 
 
-@SLOW
-@pytest.mark.parametrize("parts", STARTS.values(), ids=STARTS)
+@pytest.mark.parametrize(
+    "parts",
+    [
+        pytest.param(parts, id=name, marks=pytest.mark.rare if name in RARE else SLOW)
+        for name, parts in STARTS.items()
+    ],
+)
 def test_columns_equal_the_oracle(parts):
     for part, lines in zip(parts, column_runs.run(*parts, seconds=600), strict=True):
         assert_right(lines, part)

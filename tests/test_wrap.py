@@ -443,7 +443,7 @@ def test_ours_are_returned_as_they_are():
     ours = tf_graft.Adam(0.5)
     assert wrap(ours) is ours
     assert type(wrap("adam")) is tf_graft.Adam
-    assert type(wrap("lion")) is Wrapped
+    assert type(wrap("adamax")) is Wrapped
     message = r"^wrap\(Adam, clipnorm, sparse=\.\.\.\): it is an optimizer of tf_graft; give the"
     with pytest.raises(ValueError, match=message):
         wrap(tf_graft.Adam(0.5), clipnorm=1.0, sparse="exact")

@@ -86,8 +86,13 @@ FITTED = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FITTED)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.rare if name == "agn_mixed" else pytest.mark.slow)
+        for name in FITTED
+    ],
+)
 def test_fit(name):
     make, dynamic = FITTED[name]
     compiled, right = (fitted(make(), jit, dynamic) for jit in (True, False))

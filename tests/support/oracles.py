@@ -152,6 +152,57 @@ def novograd(g, w, s, lr, t, beta1=0.95, beta2=0.98, epsilon=1e-8, grad_averagin
     return -lr * s["m"]
 
 
+def lion(g, w, s, lr, t, beta_1=0.9, beta_2=0.99):
+    m = s.get("m", 0.0)
+    s["m"] = beta_2 * m + (1 - beta_2) * g
+    return -lr * np.sign(beta_1 * m + (1 - beta_1) * g)
+
+
+def radam(g, w, s, lr, t, beta_1=0.9, beta_2=0.999, epsilon=1e-7, threshold=5.0):
+    s["m"] = beta_1 * s.get("m", 0.0) + (1 - beta_1) * g
+    s["v"] = beta_2 * s.get("v", 0.0) + (1 - beta_2) * g**2
+    most = 2 / (1 - beta_2) - 1
+    length = most - 2 * t * beta_2**t / (1 - beta_2**t)
+    u = s["m"] / (1 - beta_1**t)
+    if length > threshold:
+        ratio = (length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length)
+        u = u * np.sqrt(ratio * (1 - beta_2**t)) / (np.sqrt(s["v"]) + epsilon)
+    return -lr * u
+
+
+def adabelief(g, w, s, lr, t, beta_1=0.9, beta_2=0.999, epsilon=1e-8, epsilon_root=1e-16):
+    s["m"] = beta_1 * s.get("m", 0.0) + (1 - beta_1) * g
+    s["v"] = beta_2 * s.get("v", 0.0) + (1 - beta_2) * (g - s["m"]) ** 2 + epsilon_root
+    root = np.sqrt(s["v"] / (1 - beta_2**t)) + epsilon
+    return -lr * s["m"] / (1 - beta_1**t) / root
+
+
+def ademamix(
+    g,
+    w,
+    s,
+    lr,
+    t,
+    beta_1=0.9,
+    beta_2=0.999,
+    beta_3=0.9999,
+    alpha=5.0,
+    beta_3_warmup=None,
+    alpha_warmup=None,
+    epsilon=1e-8,
+):
+    def share(steps):
+        return 1.0 if steps is None else min(1.0, t / steps)
+
+    part = share(beta_3_warmup)
+    slow = np.exp(1 / ((1 - part) / np.log(beta_1) + part / np.log(beta_3)))
+    s["m"] = beta_1 * s.get("m", 0.0) + (1 - beta_1) * g
+    s["l"] = slow * s.get("l", 0.0) + (1 - slow) * g
+    s["v"] = beta_2 * s.get("v", 0.0) + (1 - beta_2) * g**2
+    both = s["m"] / (1 - beta_1**t) + alpha * share(alpha_warmup) * s["l"]
+    return -lr * both / (np.sqrt(s["v"] / (1 - beta_2**t)) + epsilon)
+
+
 LAYERWISE = (lars, lamb)
 
 

@@ -239,10 +239,24 @@ _RMSPROP = (
 
 def _adam(owner: str) -> tuple[Refusal, ...]:
     return (
-        *_number(owner, "beta_1", -0.1, 1, 1.5, must=_BETA),
-        *_number(owner, "beta_2", -0.1, 1, 1.5, must=_BETA),
+        *_betas(owner),
         *_number(owner, "epsilon", 0, -1.0, must=_POSITIVE),
         *_boolean(owner, "amsgrad"),
+    )
+
+
+def _betas(owner: str) -> tuple[Refusal, ...]:
+    return (
+        *_number(owner, "beta_1", -0.1, 1, 1.5, must=_BETA),
+        *_number(owner, "beta_2", -0.1, 1, 1.5, must=_BETA),
+    )
+
+
+def _count(owner: str, name: str) -> tuple[Refusal, ...]:
+    return (
+        Refusal({name: 0}, ValueError, f"{owner}({name}=0): {name} must be at least 1."),
+        Refusal({name: 1.5}, ValueError, f"{owner}({name}=1.5): {name} must be a whole number."),
+        Refusal({name: "2"}, TypeError, f"{owner}({name}='2'): {name} must be a number."),
     )
 
 
@@ -545,6 +559,62 @@ SAMPLES = (
         ),
     ),
     Sample(
+        name="lion",
+        cls=tf_graft.Lion,
+        kwargs={},
+        idle=False,
+        stock=keras.optimizers.Lion,
+        oracle=oracles.lion,
+        slots=("momentum",),
+        refuses=_betas("Lion"),
+    ),
+    Sample(
+        name="radam",
+        cls=tf_graft.RAdam,
+        kwargs={"beta_2": 0.9},
+        idle=False,
+        stock=None,
+        oracle=oracles.radam,
+        slots=("momentum", "velocity"),
+        refuses=(
+            *_betas("RAdam"),
+            *_number("RAdam", "epsilon", 0, -1.0, must=_POSITIVE),
+            *_number("RAdam", "threshold", 3.9, 0, must="be finite and at least 4"),
+        ),
+    ),
+    Sample(
+        name="adabelief",
+        cls=tf_graft.AdaBelief,
+        kwargs={"epsilon": 1e-3},
+        idle=False,
+        stock=None,
+        oracle=oracles.adabelief,
+        slots=("momentum", "velocity"),
+        refuses=(
+            *_betas("AdaBelief"),
+            *_number("AdaBelief", "epsilon", 0, -1.0, must=_POSITIVE),
+            *_number("AdaBelief", "epsilon_root", -1.0, must=_NOT_NEGATIVE),
+        ),
+    ),
+    Sample(
+        name="ademamix",
+        cls=tf_graft.AdEMAMix,
+        kwargs={"beta_3_warmup": 6, "alpha_warmup": 3},
+        idle=False,
+        stock=None,
+        oracle=oracles.ademamix,
+        slots=("momentum", "slow_momentum", "velocity"),
+        refuses=(
+            *_number("AdEMAMix", "beta_1", 0, -0.1, 1, must="lie in (0, 1)"),
+            *_number("AdEMAMix", "beta_2", -0.1, 1, 1.5, must=_BETA),
+            *_number("AdEMAMix", "beta_3", 0, 1, must="lie in (0, 1)"),
+            *_number("AdEMAMix", "alpha", -0.1, must=_NOT_NEGATIVE),
+            *_number("AdEMAMix", "epsilon", 0, -1.0, must=_POSITIVE),
+            *_count("AdEMAMix", "beta_3_warmup"),
+            *_count("AdEMAMix", "alpha_warmup"),
+        ),
+    ),
+    Sample(
         name="novograd_averaging_decay",
         cls=tf_graft.NovoGrad,
         kwargs={"beta1": 0.95, "beta2": 0.5, "weight_decay": 0.1, "grad_averaging": True},
@@ -832,7 +902,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "multipliers": {
         "weight_decay": 0.2,
         "global_clipnorm": 0.8,
-        "learning_rate_multipliers": {"bias$": 0.25, "scale": 0},
+        "learning_rate_multipliers": {"bias$": 0.25, "": 0.5},
     },
     "together": {
         "weight_decay": 0.2,

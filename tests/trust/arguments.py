@@ -32,7 +32,13 @@ ERRORS = (TypeError, ValueError, tf.errors.InvalidArgumentError)
 LONGEST = 700  # characters of a sentence
 
 # Attributes that Python itself keeps from being set, or that are not what the argument was.
-UNSET = ("exclude_from_weight_decay", "loss_scale", "rates", *("optimizer", "center_optimizer"))
+UNSET = (
+    "exclude_from_weight_decay",
+    "learning_rate_multipliers",
+    "loss_scale",
+    "rates",
+    *("optimizer", "center_optimizer"),
+)
 CHILDREN = ("magnitude_optimizer", "direction_optimizer")
 
 

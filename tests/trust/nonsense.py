@@ -64,6 +64,7 @@ NOTHING: Values = {"None": None}
 POSITIVE = NO_NUMBERS | NO_FINITE | TINY | {"0": 0, "-0.0": -0.0, "-1": -1, "-1e-9": -1e-9}
 NOT_NEGATIVE = NO_NUMBERS | NO_FINITE | TINY | {"-1": -1, "-1e-9": -1e-9, "-1e-300": -1e-300}
 UNIT = NOT_NEGATIVE | {"1.1": 1.1, "2": 2, "1.0000001": 1.0000001}
+INSIDE = UNIT | {"0": 0, "-0.0": -0.0, "1": 1}
 BETA = UNIT | {"1": 1, "1 in float32": 0.9999999999, "above 1 - 2^-25": 1 - 2.0**-26}
 ABOVE_ONE = POSITIVE | {"1": 1, "0.5": 0.5, "1 in float32": 1 + 1e-10}
 COUNT = (
@@ -101,6 +102,13 @@ PATTERNS: Values = {
     **{"an array": np.array(["a"]), "nested": [["bias"]], "a star": ["*"]},
     **{"deep": ["(" * 60 + "a" + ")" * 60], "a back reference": [r"(a+)+\1"], "long": [LONG + "("]},
     **{"deeper": ["(" * 5_000 + "a" + ")" * 5_000], "atomic": ["(?>a+)+"]},
+}
+MULTIPLIERS: Values = {
+    **{"text": "bias", "3": 3, "a list": [("bias", 1.0)], "NaN": NAN, "True": True},
+    **{f"a pattern, {key}": {key: 1.0} for key in ("(", "*", "a{99999999999999}", r"(a+)+\1")},
+    **{f"a key, {key!r}": {key: 1.0} for key in (3, None, b"bias")},
+    **{f"a multiplier, {name}": {"bias": value} for name, value in NOT_NEGATIVE.items()},
+    "a callable": {"bias": lambda: 1.0},
 }
 NAME: Values = {
     **{"empty": "", "a slash": "a/b", "a space": "two words", "3": 3, "bytes": b"adam"},

@@ -13,7 +13,9 @@ from trust.nonsense import (
     COUNT,
     FROM_ONE,
     FROM_TWO,
+    INSIDE,
     MESH,
+    MULTIPLIERS,
     NAME,
     NO_FINITE,
     NO_NUMBERS,
@@ -49,6 +51,7 @@ COMMON: dict[str, Values] = {
     "sparse": CHOICE,
     "nonfinite": CHOICE,
     "exclude_from_weight_decay": PATTERNS,
+    "learning_rate_multipliers": MULTIPLIERS,
 }
 ADAM = {"beta_1": BETA, "beta_2": BETA, "epsilon": POSITIVE, "amsgrad": BOOLEAN}
 LAYERWISE = {"weight_decay_rate": NOT_NEGATIVE, "exclude_from_layer_adaptation": PATTERNS}
@@ -70,6 +73,25 @@ OPTIMIZERS: dict[type, tuple[dict[str, Any], dict[str, Values]]] = {
     ),
     tf_graft.Adam: ({}, OWN_RATE | ADAM),
     tf_graft.AdamW: ({}, OWN_RATE | ADAM | {"weight_decay": NOT_NEGATIVE | NOTHING}),
+    tf_graft.Lion: ({}, OWN_RATE | {k: ADAM[k] for k in ("beta_1", "beta_2")}),
+    tf_graft.RAdam: (
+        {},
+        OWN_RATE
+        | {k: ADAM[k] for k in ("beta_1", "beta_2", "epsilon")}
+        | {"threshold": POSITIVE | {"3.9": 3.9}},
+    ),
+    tf_graft.AdaBelief: (
+        {},
+        OWN_RATE
+        | {k: ADAM[k] for k in ("beta_1", "beta_2", "epsilon")}
+        | {"epsilon_root": NOT_NEGATIVE},
+    ),
+    tf_graft.AdEMAMix: (
+        {},
+        OWN_RATE
+        | {"beta_1": INSIDE, "beta_2": BETA, "beta_3": INSIDE, "epsilon": POSITIVE}
+        | {"alpha": NOT_NEGATIVE, "beta_3_warmup": FROM_ONE, "alpha_warmup": FROM_ONE},
+    ),
     tf_graft.NovoGrad: (
         {},
         OWN_RATE

@@ -35,12 +35,12 @@ class OwnVariable(keras.Variable):
         return super().__float__() if self.ndim else float(self.numpy())
 
     def __repr__(self) -> str:
-        """Returns Keras' text, which lacks the value in the scope of a strategy."""
-        shown = super().__repr__()
+        """Returns Keras' text; Keras fails or lacks the value in the scope of a strategy."""
         has_copies = isinstance(self._value, tf.distribute.DistributedValues)
-        if has_copies and "value=" not in shown and tf.executing_eagerly():
-            return f"{shown[:-1]}, value={self.numpy()}>"
-        return shown
+        if not has_copies or not tf.executing_eagerly():
+            return super().__repr__()
+        what = f"path={self.path}, shape={tuple(self.shape)}, dtype={self.dtype}"
+        return f"<Variable {what}, value={self.numpy()}>"
 
 
 class StoredVariable(OwnVariable):

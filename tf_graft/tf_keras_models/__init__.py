@@ -1,5 +1,6 @@
 """Optimizers for models of `tf_keras`, which is Keras 2 under its own name."""
 
+import importlib
 from typing import Any
 
 import tensorflow as tf
@@ -32,16 +33,17 @@ def legacy(optimizer: OptimizerLike | str | Config) -> Any:
         model.compile(tg.legacy(tg.LAMB(1e-3)), "mse")
         ```
     """
+    given = _unbuilt(optimizer)
     try:
-        import tf_keras as _  # noqa: F401
+        module = importlib.import_module("tf_graft.tf_keras_models.optimizer")
     except ModuleNotFoundError as error:
+        if error.name != "tf_keras":
+            raise
         version = ".".join(tf.__version__.split(".")[:2])
         raise ImportError(
             f"legacy: tf_keras is not installed; run `pip install 'tf_keras=={version}.*'`."
-        ) from error
-    from tf_graft.tf_keras_optimizer import Legacy
-
-    return Legacy(_unbuilt(optimizer))
+        ) from None
+    return module.Legacy(given)
 
 
 def _unbuilt(identifier: OptimizerLike | str | Config) -> Any:

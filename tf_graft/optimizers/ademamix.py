@@ -1,0 +1,129 @@
+"""AdEMAMix: Adam with a second, much slower momentum."""
+
+import math
+from typing import Unpack
+
+import tensorflow as tf
+
+from tf_graft.algorithm import (
+    NOT_NEGATIVE,
+    Checked,
+    Common,
+    Optimizer,
+    RateLike,
+    Slot,
+    Slots,
+    Step,
+    integer,
+    memoized,
+    number,
+    one_minus_power,
+    register,
+)
+
+
+@register
+class AdEMAMix(Optimizer):
+    """AdEMAMix: the step of Adam plus that of a momentum over ten thousand steps.
+
+    ```
+    m <- m + (1 - beta_1) * (g - m)
+    l <- l + (1 - b) * (g - l)
+    v <- v + (1 - beta_2) * (g^2 - v)
+    w <- w - learning_rate * (m / (1 - beta_1^t) + a * l) / (sqrt(v / (1 - beta_2^t)) + epsilon)
+    ```
+
+    `a` rises from 0 to `alpha` over `alpha_warmup` updates, and `b` from `beta_1` to `beta_3` over
+    `beta_3_warmup` updates, so that its half-life rises in a line.
+
+    Args:
+        learning_rate: number, at least 0, or schedule. Default 0.001.
+        beta_1: decay of the fast mean, in (0, 1). Default 0.9.
+        beta_2: decay of the mean square, in [0, 1). Default 0.999.
+        beta_3: decay of the slow mean, in (0, 1). Default 0.9999.
+        alpha: the weight of the slow mean, at least 0. Default 5.
+        beta_3_warmup: the updates until `b` is `beta_3`, at least 1; the paper takes all updates of
+            the training. None: it is `beta_3` from the first, which can diverge.
+        alpha_warmup: likewise for `a`.
+        epsilon: above 0. Default 1e-8.
+        **common: see `tf_graft.algorithm.Common`.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
+
+    Row-sparse gradients: with `sparse="lazy"` the averages of untouched rows stay as they are, and
+    the bias correction and the warm-up count the optimizer's steps.
+
+    Example:
+        >>> w = tf.Variable([1.0, 1.0])
+        >>> AdEMAMix(0.25).apply([tf.constant([4.0, -0.1])], [w])  # the first step is nearly Adam's
+        >>> [round(x, 3) for x in w.numpy().tolist()]
+        [0.75, 1.25]
+
+    Reference:
+        Pagliardini et al., 2024, "The AdEMAMix optimizer: better, faster, older" (arXiv
+        2409.03137), algorithm 1.
+    """
+
+    beta_1 = Checked(number, 0, 1, open_low=True, open_high=True)
+    beta_2 = Checked(number, 0, 1, open_high=True)
+    beta_3 = Checked(number, 0, 1, open_low=True, open_high=True)
+    alpha = Checked(number, 0)
+    beta_3_warmup = Checked(integer, 1, optional=True)
+    alpha_warmup = Checked(integer, 1, optional=True)
+    epsilon = Checked(number, 0, open_low=True)
+
+    def __init__(
+        self,
+        learning_rate: RateLike = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        beta_3: float = 0.9999,
+        alpha: float = 5.0,
+        beta_3_warmup: int | None = None,
+        alpha_warmup: int | None = None,
+        epsilon: float = 1e-8,
+        **common: Unpack[Common],
+    ):
+        super().__init__(learning_rate, **common)
+        self.beta_1 = beta_1
+        self.beta_2 = beta_2
+        self.beta_3 = beta_3
+        self.alpha = alpha
+        self.beta_3_warmup = beta_3_warmup
+        self.alpha_warmup = alpha_warmup
+        self.epsilon = epsilon
+
+    def slots(self) -> dict[str, Slot]:
+        square = {"velocity": Slot(within=NOT_NEGATIVE)}
+        return {"momentum": Slot(), "slow_momentum": Slot(), **square}
+
+    def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
+        beta_1, beta_2 = tf.constant(self.beta_1, g.dtype), tf.constant(self.beta_2, g.dtype)
+        alpha = _weight(self.alpha, self.alpha_warmup, t)
+        new = _new_share(self.beta_1, self.beta_3, self.beta_3_warmup, t)
+        m = s["momentum"] + (1 - beta_1) * (g - s["momentum"])
+        slow = s["slow_momentum"] + new * (g - s["slow_momentum"])
+        v = s["velocity"] + (1 - beta_2) * (g * g - s["velocity"])
+        both = m / one_minus_power(self.beta_1, t) + alpha * slow
+        root = tf.sqrt(v / one_minus_power(self.beta_2, t)) + self.epsilon
+        return -lr * both / root, {"momentum": m, "slow_momentum": slow, "velocity": v}
+
+
+@memoized
+def _weight(alpha: float, warmup: int | None, t: tf.Tensor) -> tf.Tensor:
+    """Returns the weight of the slow mean at a step."""
+    return alpha * _share(warmup, t)
+
+
+@memoized
+def _new_share(beta_1: float, beta_3: float, warmup: int | None, t: tf.Tensor) -> tf.Tensor:
+    """Returns the share of the gradient in the slow mean, 1 minus its decay, at a step."""
+    fast, slow = math.log(beta_1), math.log(beta_3)
+    share = _share(warmup, t)
+    return -tf.math.expm1(fast * slow / ((1 - share) * slow + share * fast))
+
+
+def _share(warmup: int | None, t: tf.Tensor) -> tf.Tensor:
+    """Returns how much of a warm-up is over, in [0, 1]."""
+    return tf.ones_like(t) if warmup is None else tf.minimum(t / warmup, 1.0)

@@ -1,0 +1,78 @@
+"""Lion: the sign of an interpolation between momentum and gradient."""
+
+from typing import Unpack
+
+import tensorflow as tf
+
+from tf_graft.algorithm import (
+    Checked,
+    Common,
+    Optimizer,
+    RateLike,
+    Slot,
+    Slots,
+    Step,
+    number,
+    register,
+)
+
+
+@register
+class Lion(Optimizer):
+    """Lion: steps of one length in every entry, by the sign of a running mean.
+
+    ```
+    c = m + (1 - beta_1) * (g - m)
+    w <- w - learning_rate * sign(c)
+    m <- m + (1 - beta_2) * (g - m)
+    ```
+
+    Every entry moves by the learning rate, so take a third to a tenth of Adam's, and a weight decay
+    that is as much larger. It keeps one number for each weight, where Adam keeps two.
+
+    Args:
+        learning_rate: number, at least 0, or schedule. Default 0.001, as in Keras; the paper's
+            program has 0.0001.
+        beta_1: the share of the momentum in the step, in [0, 1). Default 0.9.
+        beta_2: decay of the momentum, in [0, 1). Default 0.99.
+        **common: see `tf_graft.algorithm.Common`.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
+
+    Row-sparse gradients: with `sparse="lazy"` untouched rows keep their momentum and do not move.
+
+    Example:
+        >>> w = tf.Variable([1.0, 1.0, 1.0])
+        >>> Lion(0.25).apply([tf.constant([4.0, -0.1, 0.0])], [w])
+        >>> w.numpy().tolist()
+        [0.75, 1.25, 1.0]
+
+    Reference:
+        Chen et al., 2023, "Symbolic discovery of optimization algorithms" (arXiv 2302.06675),
+        algorithm 2.
+    """
+
+    keras_slots = (("momentum",),)
+
+    beta_1 = Checked(number, 0, 1, open_high=True)
+    beta_2 = Checked(number, 0, 1, open_high=True)
+
+    def __init__(
+        self,
+        learning_rate: RateLike = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.99,
+        **common: Unpack[Common],
+    ):
+        super().__init__(learning_rate, **common)
+        self.beta_1 = beta_1
+        self.beta_2 = beta_2
+
+    def slots(self) -> dict[str, Slot]:
+        return {"momentum": Slot()}
+
+    def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
+        beta_1, beta_2 = tf.constant(self.beta_1, g.dtype), tf.constant(self.beta_2, g.dtype)
+        c = s["momentum"] + (1 - beta_1) * (g - s["momentum"])
+        return -lr * tf.sign(c), {"momentum": s["momentum"] + (1 - beta_2) * (g - s["momentum"])}

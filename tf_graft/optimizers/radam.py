@@ -1,0 +1,130 @@
+"""RAdam: Adam whose first steps are momentum, until the mean square can be trusted."""
+
+import math
+from typing import Unpack
+
+import tensorflow as tf
+
+from tf_graft.algorithm import (
+    NOT_NEGATIVE,
+    Checked,
+    Common,
+    Optimizer,
+    RateLike,
+    Slot,
+    Slots,
+    Step,
+    memoized,
+    number,
+    one_minus_power,
+    register,
+)
+
+
+@register
+class RAdam(Optimizer):
+    """RAdam: Adam with a rectified step, which needs no warm-up.
+
+    ```
+    m <- m + (1 - beta_1) * (g - m)
+    v <- v + (1 - beta_2) * (g^2 - v)
+    n = 2 / (1 - beta_2) - 1,  r = n - 2 * t * beta_2^t / (1 - beta_2^t)
+    u = m / (1 - beta_1^t)
+    if r > threshold:
+        u = u * sqrt((r - 4) * (r - 2) * n / ((n - 4) * (n - 2) * r))
+              * sqrt(1 - beta_2^t) / (sqrt(v) + epsilon)
+    w <- w - learning_rate * u
+    ```
+
+    `r` is how many gradients the mean square averages. With the default of `beta_2` the first five
+    steps are momentum, whose length is that of the gradient.
+
+    Args:
+        learning_rate: number, at least 0, or schedule. Default 0.001.
+        beta_1: decay of the mean, in [0, 1). Default 0.9.
+        beta_2: decay of the mean square, in [0, 1). Default 0.999.
+        epsilon: above 0, added as in `Adam`. Default 1e-7.
+        threshold: at least 4, as in the paper. Default 5, as in other programs.
+        **common: see `tf_graft.algorithm.Common`.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
+
+    Row-sparse gradients: with `sparse="lazy"` the averages of untouched rows stay as they are, and
+    `t` counts the optimizer's steps. (In TensorFlow Addons they decay while the rows stay.)
+
+    Example:
+        >>> w = tf.Variable([1.0, 1.0])
+        >>> RAdam(0.25).apply([tf.constant([4.0, -0.1])], [w])  # the first step is the gradient's
+        >>> [round(x, 3) for x in w.numpy().tolist()]
+        [0.0, 1.025]
+
+    Reference:
+        Liu et al., 2020, "On the variance of the adaptive learning rate and beyond" (arXiv
+        1908.03265), algorithm 2; `epsilon` and the threshold of 5 are those of PyTorch.
+    """
+
+    beta_1 = Checked(number, 0, 1, open_high=True)
+    beta_2 = Checked(number, 0, 1, open_high=True)
+    epsilon = Checked(number, 0, open_low=True)
+    threshold = Checked(number, 4)
+
+    def __init__(
+        self,
+        learning_rate: RateLike = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-7,
+        threshold: float = 5.0,
+        **common: Unpack[Common],
+    ):
+        super().__init__(learning_rate, **common)
+        self.beta_1 = beta_1
+        self.beta_2 = beta_2
+        self.epsilon = epsilon
+        self.threshold = threshold
+
+    def slots(self) -> dict[str, Slot]:
+        return {"momentum": Slot(), "velocity": Slot(within=NOT_NEGATIVE)}
+
+    def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
+        beta_1, beta_2 = tf.constant(self.beta_1, g.dtype), tf.constant(self.beta_2, g.dtype)
+        m = s["momentum"] + (1 - beta_1) * (g - s["momentum"])
+        v = s["velocity"] + (1 - beta_2) * (g * g - s["velocity"])
+        alpha = _alpha(lr, self.beta_1, t)
+        rectified, factor = _rectification(self.beta_2, self.threshold, t)
+        adaptive = alpha * factor * m / (tf.sqrt(v) + self.epsilon)
+        return -tf.where(rectified, adaptive, alpha * m), {"momentum": m, "velocity": v}
+
+
+@memoized
+def _alpha(lr: tf.Tensor, beta_1: float, t: tf.Tensor) -> tf.Tensor:
+    return lr / one_minus_power(beta_1, t)
+
+
+@memoized
+def _rectification(beta_2: float, threshold: float, t: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns whether steps are rectified, and the factor of the step if they are."""
+    n = 2 / (1 - beta_2) - 1
+    if n <= threshold:
+        return tf.constant(False), tf.zeros_like(t)
+    r = _length(beta_2, t)
+    rectified = r > threshold
+    r = tf.where(rectified, r, tf.constant(n, t.dtype))  # so that the other branch is finite
+    ratio = (r - 4) * (r - 2) / r * (n / ((n - 4) * (n - 2)))
+    return rectified, tf.sqrt(ratio * one_minus_power(beta_2, t))
+
+
+def _length(beta_2: float, t: tf.Tensor) -> tf.Tensor:
+    """Returns `n - 2 t beta_2^t / (1 - beta_2^t)`, of which float32 would lose most digits.
+
+    With `k = -log(beta_2)` and `x = k t` the fraction is `2 t / (exp(x) - 1)`, which is
+    `2 / k - t + 2 / k * (x / 2 / tanh(x / 2) - 1)`: `2 / k` is taken from n exactly.
+    """
+    k = -math.log(beta_2)
+    x = k * t
+    half = x / 2
+    y = tf.minimum(x, 1.0) ** 2
+    series = y * (1 / 12 - y * (1 / 720 - y * (1 / 30240 - y * (1 / 1209600 - y / 47900160))))
+    rest = tf.where(x < 1, series, half / tf.tanh(half) - 1)
+    return (2 / (1 - beta_2) - 1 - 2 / k) + t - 2 / k * rest
