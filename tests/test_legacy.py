@@ -170,6 +170,15 @@ def test_callbacks_read_and_set_the_learning_rate():
     assert float(model.optimizer.learning_rate) == 2.0
 
 
+def test_a_loss_scale_of_tf_keras_changes_nothing():
+    scaled = tf_keras.mixed_precision.LossScaleOptimizer(
+        tg.legacy(tg.SGD(0.01)), dynamic=False, initial_scale=1024
+    )
+    right = fitted(tf_keras, tg.legacy(tg.SGD(0.01))).get_weights()
+    for value, expected in zip(fitted(tf_keras, scaled).get_weights(), right, strict=True):
+        np.testing.assert_allclose(value, expected, rtol=1e-6)
+
+
 def test_averages_are_written_when_fit_ends():
     model = fitted(tf_keras, tg.legacy(tg.SGD(0.01, use_ema=True)))
     averages = model.optimizer.optimizer.synchronized_averages()

@@ -37,7 +37,7 @@ class Legacy(tf_keras.optimizers.Optimizer):
         super().__init__(name or optimizer.name, jit_compile=False, **shared)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Sets an attribute; the optimizer checks it if it is one of its arguments, too."""
+        """Sets an attribute, and the argument of that name that the optimizer shares."""
         if name in SHARED and value != getattr(self.optimizer, name):
             setattr(self.optimizer, name, value)
         super().__setattr__(name, value)
