@@ -39,6 +39,7 @@ ALLOWED = {
         *("compose", "core", "optimizers", "schedules", "scaling", "wrappers", "openseq2seq"),
     },
     "processes": {"core", "processes"},
+    "tf_keras_models": {"compose", "core", "tf_keras_models"},
     "fine_tuning": {"core", "fine_tuning"},
     "testing": {"core", "scaling", "wrappers", "dtensor", "testing"},
     "training": {
@@ -192,7 +193,7 @@ def private_names(place, text):
         return
     tree = classes.parsed(text)
     for module in imports(tree):
-        if re.match(r"keras\.src|tensorflow\.python|keras\._|tensorflow\._", module):
+        if re.match(classes.PRIVATE_MODULES, module):
             yield f"{place} imports {module}"
     own = set(own_attributes(place, tree))
     for node in ast.walk(tree):
@@ -212,22 +213,9 @@ def foreign_private_names(place, text):
     for module in imports(tree):
         if any(classes.is_private(part) for part in module.split(".")):
             yield f"{place} imports {module}"
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute):
-            thing, name = node.value, node.attr
-        elif is_lookup(node):
-            thing, name = node.args[0], node.args[1].value
-        else:
-            continue
+    for node, thing, name in classes.touched(tree):
         if classes.is_private(name) and name not in PUBLIC and not classes.is_own(thing):
             yield f"{place}:{node.lineno} touches {name} of {ast.unparse(thing)}"
-
-
-def is_lookup(node):
-    """`getattr(thing, "name")` and the like."""
-    lookups = ("getattr", "setattr", "hasattr", "delattr")
-    called = isinstance(node, ast.Call) and ast.unparse(node.func) in lookups
-    return called and isinstance(node.args[1], ast.Constant)
 
 
 def inherited_private_names(place, text):
@@ -316,6 +304,7 @@ RULES = {
         ("core/a.py", "from keras.src.optimizers import base_optimizer"),
         ("core/a.py", "import tensorflow as tf\nx = tf.python.ops"),
         ("core/a.py", "from tensorflow.python.ops import control_flow_util"),
+        ("core/a.py", "from tensorflow.core.framework import node_def_pb2"),
         ("core/a.py", "import keras\nkeras.src.backend"),
         ("core/a.py", "import tensorflow as tf\nx = tf.__internal__.FuncGraph"),
         ("optimizers/a.py", "def f(v):\n    return v._value"),

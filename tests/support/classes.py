@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "tf_graft"
+# Modules of Keras, TensorFlow and Python that any version may change.
+PRIVATE_MODULES = r"keras\.(src|_)|tensorflow\.(python|compiler|core|dtensor|_)|re\._"
 
 
 parsed = functools.cache(ast.parse)
@@ -100,3 +102,28 @@ def private_definitions(cls):
     for node, name in private_uses(cls):
         if not isinstance(node, ast.Attribute) or isinstance(node.ctx, ast.Store):
             yield name
+
+
+def touched(tree):
+    """Each use of an attribute, `thing.name` or `getattr(thing, "name")`: node, thing and name."""
+    lookups = ("getattr", "setattr", "hasattr", "delattr")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            yield node, node.value, node.attr
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in lookups:
+            thing, name = node.args[:2]
+            if isinstance(name, ast.Constant):
+                yield node, thing, name.value
+
+
+def module_names(tree):
+    """The names of private modules that a file imports or reads, each as far down as it reads."""
+    held = {n: full for n, full in imported(tree).items() if re.match(PRIVATE_MODULES, full)}
+    found = set(held.values())
+    for _, thing, name in touched(tree):
+        path = f"{ast.unparse(thing)}.{name}"
+        if ast.unparse(thing) in held:
+            found.add(f"{held[ast.unparse(thing)]}.{name}")
+        elif path.startswith("tf.__internal__."):
+            found.add(path.replace("tf", "tensorflow", 1))
+    return {n for n in found if not any(other.startswith(f"{n}.") for other in found)}

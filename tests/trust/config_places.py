@@ -75,6 +75,14 @@ SCHEDULES = [
     {"name": "inverse_time_decay", **KERAS_RATE, "decay_steps": 5, "decay_rate": 0.5},
     {"name": "piecewise_constant_decay", "boundaries": [1, 2], "values": [1.0, 0.5, 0.2]},
     {"name": "polynomial_decay", **KERAS_RATE, "decay_steps": 5, "power": 2.0, "cycle": True},
+    {"name": "one_cycle", "max_lr": 0.1, "total_steps": "total", "anneal": "linear"},
+    {"name": "cyclical", "base_lr": 0.1, "max_lr": 0.2, "step_size_up": 2, "gamma": 0.9},
+    {"name": "cosine_restarts", **RATE, "first_decay_steps": 3, "t_mul": 3, "m_mul": 0.5},
+    {"name": "warmup_stable_decay", **RATE, "total_steps": 9, "decay_steps": 4, "shape": "cosine"},
+    {"name": "power_decay", **RATE, "power": -0.5, "offset": 2, "max_lr": 0.3},
+    {"name": "power_linear_decay", **RATE, "decay_steps": 7, "linear_fraction": 0.2},
+    {"name": "step_cosine", "boundaries": [2, 4], "values": [0.3, 0.1], "offset": 3},
+    {"name": "sequence", "schedules": [0.1, {"name": "fixed_lr", **RATE}], "milestones": [3]},
 ]
 SCALERS = [
     {"name": "fixed", "loss_scale": 8.0},
@@ -119,6 +127,7 @@ MEANT = {
     *((name, "-1") for name in ("muon_a", "muon_b", "muon_c", "learning_rate_power")),
     *((name, "-1") for name in ("beta_2_decay", "log_max")),
     ("adam_lr_ratio", "0.5"),
+    ("first_decay_steps", "0.5"),  # Keras' schedules count in fractions of steps, too
     *((name, "3") for name in ("loss_scale", "learning_rate", "schedule", "decay_steps")),
     *(("exclude_from_weight_decay.0", text) for text in PATTERNS),
     *(("exclude_layers.0", text) for text in PATTERNS),

@@ -44,7 +44,7 @@ def _decayed(pattern, variables):
 
 
 def _wrapped(pattern, variables):
-    optimizer = tf_graft.wrap("lion")
+    optimizer = tf_graft.wrap("nadam")
     optimizer.exclude_from_weight_decay(var_names=[pattern])
     optimizer.weight_decay = 0.1
     optimizer.build(variables)

@@ -28,7 +28,7 @@ from trust.altered_state import IDENTITY
 
 Load = Callable[[tg.Optimizer], None]
 GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-WRAPPED = type(tg.wrap("lion"))
+WRAPPED = type(tg.wrap("nadam"))
 KEPT = {"use_ema": True, "gradient_accumulation_steps": 2}  # state of the engine
 
 

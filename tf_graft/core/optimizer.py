@@ -112,10 +112,19 @@ class Optimizer(KerasOptimizer, Algorithm):
         with self.alone():
             self._apply(grads, trainable_variables)
 
+    @tf.autograph.experimental.do_not_convert
+    def apply_summed(
+        self, gradients: Iterable[Gradient | None], variables: Iterable[VariableLike]
+    ) -> None:
+        """Like `apply`, for gradients that are already summed over the replicas."""
+        with self.alone():
+            self._apply(gradients, variables, summed=True)
+
     def _apply(
         self,
         grads: Iterable[Gradient | None],
         trainable_variables: Iterable[VariableLike] | None,
+        summed: bool = False,
     ) -> None:
         owner = f"{type(self).__name__}.apply"
         given = checks.listed(f"{owner}: the gradients are {{}}; they must be in a list.", grads)
@@ -128,7 +137,7 @@ class Optimizer(KerasOptimizer, Algorithm):
         if not parameters:
             return
         # Plain tensors given from outside the replicas are already sums over the replicas.
-        summed = replicas.outside(self.strategy) and not any(
+        summed |= replicas.outside(self.strategy) and not any(
             isinstance(g, tf.distribute.DistributedValues) for g in gradients
         )
         with tf.name_scope(self.name.lstrip("_")):  # a scope must not begin with "_"
@@ -146,9 +155,9 @@ class Optimizer(KerasOptimizer, Algorithm):
         self.engine.receive(gradients, parameters, summed)
 
     @tf.autograph.experimental.do_not_convert
-    def apply_summed(self, gradients: list[Gradient], variables: Iterable[VariableLike]) -> None:
-        """Applies gradients that are the same on every replica, in a replica's context."""
-        parameters = self.parameters_for("apply_summed", list(variables))
+    def apply_coalesced(self, gradients: list[Gradient], variables: Iterable[VariableLike]) -> None:
+        """Applies gradients as the pipeline has them, summed and each row once, in a replica."""
+        parameters = self.parameters_for("apply_coalesced", list(variables))
         self._receive(*self._unfrozen(gradients, parameters), True)
 
     @tf.autograph.experimental.do_not_convert

@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 import keras
 import tensorflow as tf
-from tensorflow.core.framework.function_pb2 import FunctionDef
-from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.experimental import dtensor
 
 from tf_graft.core import keras_contract
@@ -150,7 +148,7 @@ def _held(variable: keras.Variable) -> int:
     return math.prod(shard.shape) * shard.dtype.size
 
 
-def _collectives(program: FunctionDef) -> Iterator[Collective]:
+def _collectives(program: keras_contract.FunctionDef) -> Iterator[Collective]:
     nodes = {node.name: node for node in program.node_def}
     for node in nodes.values():
         if node.op in KINDS:
@@ -167,7 +165,9 @@ def _collectives(program: FunctionDef) -> Iterator[Collective]:
             yield from found
 
 
-def _collective(node: NodeDef, nodes: dict[str, NodeDef]) -> Collective:
+def _collective(
+    node: keras_contract.NodeDef, nodes: dict[str, keras_contract.NodeDef]
+) -> Collective:
     kind, rounds = KINDS[node.op]
     group_size = nodes[node.input[1].partition(":")[0]].attr["value"].tensor
     devices = int(tf.make_ndarray(group_size))

@@ -3,7 +3,9 @@
 import importlib
 from typing import Any
 
-from tf_graft.compose.of_keras import get
+import tensorflow as tf
+
+from tf_graft.compose.of_keras import wrap
 from tf_graft.core.types import Config, OptimizerLike
 
 
@@ -12,16 +14,18 @@ def legacy(optimizer: OptimizerLike | str | Config) -> Any:
 
     Models of `tf_keras` accept only optimizers of `tf_keras`. Many packages still use such models,
     among them the Model Garden, TF-Agents and TensorFlow Recommenders. The result works in
-    `model.compile` and `fit`, in loops with `tf.GradientTape`, under replicas, and in
-    `tf.train.Checkpoint`. Everything that it does is done by `optimizer`, which is its attribute
-    of that name.
+    `model.compile` and `fit`, in loops with `tf.GradientTape`, under replicas, in `.keras` and
+    `.h5` files, and in `tf.train.Checkpoint`. Everything that it does is done by the given
+    optimizer, which is its attribute `optimizer`.
 
     Args:
-        optimizer: an optimizer of tf_graft or Keras that is not built, a name or a config.
+        optimizer: an optimizer of tf_graft or Keras that is not built, a name or a config. A
+            schedule in it is one of `keras.optimizers.schedules` or `tf_graft.schedules`.
 
     Raises:
         ImportError: `tf_keras` is not installed.
-        TypeError, ValueError: there is no such optimizer.
+        TypeError: the argument is not an optimizer, or cannot be wrapped.
+        ValueError: the name is unknown, or the optimizer has been built.
 
     Example:
         ```python
@@ -29,13 +33,22 @@ def legacy(optimizer: OptimizerLike | str | Config) -> Any:
         model.compile(tg.legacy(tg.LAMB(1e-3)), "mse")
         ```
     """
-    given = get(optimizer)
+    given = _unbuilt(optimizer)
     try:
         module = importlib.import_module("tf_graft.tf_keras_models.optimizer")
     except ModuleNotFoundError as error:
         if error.name != "tf_keras":
             raise
+        version = ".".join(tf.__version__.split(".")[:2])
         raise ImportError(
-            "legacy: tf_keras is not installed; pip install tf_keras, of TensorFlow's version."
+            f"legacy: tf_keras is not installed; run `pip install 'tf_keras=={version}.*'`."
         ) from None
     return module.Legacy(given)
+
+
+def _unbuilt(identifier: OptimizerLike | str | Config) -> Any:
+    optimizer = wrap(identifier)
+    if optimizer.built:
+        name = type(optimizer).__name__
+        raise ValueError(f"legacy({name}): it has been built; give one without state.")
+    return optimizer

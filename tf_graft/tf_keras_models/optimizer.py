@@ -1,4 +1,8 @@
-"""An optimizer of `tf_keras` that hands everything on to one of this package."""
+"""The class behind `tf_graft.legacy`, in a module of its own because it needs `tf_keras`.
+
+`tf_keras` imports this module when it loads a `.keras` file. Import it yourself before you load an
+`.h5` file or a SavedModel in a new process: Keras only finds classes there that are registered.
+"""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,24 +12,35 @@ import tf_keras
 
 from tf_graft.core import keras_contract
 from tf_graft.core.arguments.registry import deserialize, serialize
+from tf_graft.core.pipeline import matching
 from tf_graft.core.types import Config, Gradient, TensorLike, VariableLike
+
+# The arguments that optimizers of tf_keras and of Keras 3 have as attributes.
+SHARED = (
+    *("weight_decay", "clipnorm", "clipvalue", "global_clipnorm"),
+    *("use_ema", "ema_momentum", "ema_overwrite_frequency"),
+)
 
 
 @tf_keras.utils.register_keras_serializable("tf_graft")
 class Legacy(tf_keras.optimizers.Optimizer):
-    """An optimizer of `tf_keras` that hands everything on to one of Keras 3.
+    """An optimizer of `tf_keras` that hands everything on to one of this package.
 
     Args:
-        optimizer: the optimizer that makes the steps.
+        optimizer: the optimizer that makes the steps, not built.
         name: its name; None for that of `optimizer`.
     """
 
     def __init__(self, optimizer: Any, name: str | None = None):
-        super().__init__(name or optimizer.name, jit_compile=False)
         self.optimizer = optimizer
+        shared = {argument: getattr(optimizer, argument) for argument in SHARED}
+        super().__init__(name or optimizer.name, jit_compile=False, **shared)
 
-    def _create_iteration_variable(self) -> None:
-        """Creates nothing: the optimizer counts."""
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Sets an attribute, and the argument of that name that the optimizer shares."""
+        if name in SHARED and value != getattr(self.optimizer, name):
+            setattr(self.optimizer, name, value)
+        super().__setattr__(name, value)
 
     @property
     def iterations(self) -> tf.Variable:
@@ -45,8 +60,9 @@ class Legacy(tf_keras.optimizers.Optimizer):
 
     @property
     def variables(self) -> list[tf.Variable]:
-        """The optimizer's variables."""
-        return [keras_contract.storage(v) for v in self.optimizer.variables]
+        """The optimizer's variables; as in `tf_keras`, the list can also be called."""
+        callable_list = type(super().variables)
+        return callable_list(keras_contract.storage(v) for v in self.optimizer.variables)
 
     def build(self, var_list: Iterable[VariableLike]) -> None:
         """Creates the state for the variables."""
@@ -71,13 +87,22 @@ class Legacy(tf_keras.optimizers.Optimizer):
             skip_gradients_aggregation: whether the gradients are already summed over replicas.
             experimental_aggregate_gradients: the opposite, under its older name.
         """
-        both = list(grads_and_vars)
-        if skip_gradients_aggregation or not experimental_aggregate_gradients:
-            present = [(gradient, v) for gradient, v in both if gradient is not None]
-            self.optimizer.apply_summed([g for g, _ in present], [v for _, v in present])
-        elif both:
-            self.optimizer.apply_gradients(both)
+        summed = skip_gradients_aggregation or not experimental_aggregate_gradients
+        apply = self.optimizer.apply_summed if summed else self.optimizer.apply
+        apply(*matching.gradients_and_variables("Legacy.apply_gradients", grads_and_vars))
         return self.iterations
+
+    def update_step(self, gradient: Gradient, variable: VariableLike) -> None:
+        """Updates one variable without aggregation, checks, clipping, averaging and counting."""
+        self.optimizer.update_step(gradient, variable, self.learning_rate)
+
+    def exclude_from_weight_decay(
+        self,
+        var_list: Iterable[VariableLike] | None = None,
+        var_names: Iterable[str] | None = None,
+    ) -> None:
+        """Excludes variables, or patterns for their paths, from weight decay."""
+        self.optimizer.exclude_from_weight_decay(var_list, var_names)
 
     def finalize_variable_values(self, var_list: Iterable[VariableLike]) -> None:
         """Assigns the averages to the variables, with `use_ema`."""

@@ -8,11 +8,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
-from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
 from tf_graft.core.errors import CheckpointError
 from tf_graft.core.files.checked_state import misfit, renamed, saved_names
 from tf_graft.core.files.whole_files import kind
+from tf_graft.core.keras_contract import TrackableObjectGraph
 from tf_graft.core.state.parameters import paths
 from tf_graft.training import replica_values
 from tf_graft.training.replica_values import OF_REPLICAS

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import keras
 import tensorflow as tf
-from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 from tensorflow.experimental import dtensor
 
 from tf_graft.core.files.whole_files import part_of, whole
+from tf_graft.core.keras_contract import TrackableObjectGraph
 from tf_graft.training.saved_state import GRAPH, ORIGIN, VALUE
 
 

@@ -88,7 +88,7 @@ class PeriodicPush(Exchange):
         both = zip(update.gradients, parameters, strict=True)
         means = [numerics.divided(accumulation.take(g, _sums(p)), count) for g, p in both]
         means = collectives.summed(means, [p.rows for p in parameters], self._agn.local_step)
-        self._agn.center_optimizer.apply_summed(means, [center_of(p) for p in parameters])
+        self._agn.center_optimizer.apply_coalesced(means, [center_of(p) for p in parameters])
         for mean, p in zip(means, parameters, strict=True):
             part = write.part_of(mean, p.rows)
             p.replace(part.read(replicas.local(center_of(p))), part)

@@ -180,7 +180,7 @@ class Round(Exchange):
                 mean = numerics.divided(p.slots["gradient_sum"].tensor, taken)
                 touched = p.slots["touched_rows"].tensor
                 means.append(rows.of_marked(mean, touched) if self._row_sparse[p.path] else mean)
-            center.apply_summed(means, [real[p.path] for p in pushed])
+            center.apply_coalesced(means, [real[p.path] for p in pushed])
 
         tf.cond(taken > 0, to_center, lambda: None)
         for variable, cell in zip(self._others, self._held, strict=True):

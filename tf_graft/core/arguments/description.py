@@ -9,7 +9,7 @@ from tensorflow.experimental import dtensor
 # Names that only the engine's parts use: `dir`, and with it tab completion, leaves them out.
 INTERNAL = {
     *("accumulated_steps", "acts_dense", "adapts", "add_scalar", "adopt", "alone"),
-    *("apply_summed",),
+    *("apply_coalesced", "apply_summed"),
     *("arguments", "builder", "called", "centers", "children", "column", "common"),
     *("compiled_proposals", "complete", "counted_by", "decay_exclusions", "decays"),
     *("delegate", "early_variables", "engine", "everywhere", "exact_on_rows", "examine"),

@@ -128,7 +128,10 @@ def _refuse_uncallable(owner: str, given: Any) -> None:
     try:
         signature.bind()
     except TypeError as error:
-        raise TypeError(f"{where}: a callable is called without arguments: {error}.") from None
+        raise TypeError(
+            f"{where}: a callable is called without arguments: {error}; a schedule must be one of "
+            "keras.optimizers.schedules or tf_graft.schedules."
+        ) from None
 
 
 def deserialized(where: str, config: dict[str, Any]) -> Any:

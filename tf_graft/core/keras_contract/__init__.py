@@ -1,7 +1,8 @@
 """All uses of private names of Keras and TensorFlow in this package.
 
-No other module of the package uses a private name. `names` lists each of them with its reason, and
-`tests/test_keras_contract.py` fails with the name when a release drops one.
+No other module of the package uses a private name. `names` lists each of them with its reason and
+with what would replace it, and `tests/test_keras_contract.py` fails with the name when a release
+drops one.
 """
 
 from tf_graft.core import environment as environment  # first: it prepares the process
@@ -22,6 +23,7 @@ from tf_graft.core.keras_contract.graphs import (
     opaque,
     program_on_mesh,
 )
+from tf_graft.core.keras_contract.messages import FunctionDef, NodeDef, TrackableObjectGraph
 from tf_graft.core.keras_contract.models import (
     layers_of,
     make_metrics,
@@ -61,7 +63,9 @@ from tf_graft.core.keras_contract.variables import (
 )
 
 __all__ = [
+    "FunctionDef",
     "Item",
+    "NodeDef",
     "OnStandIns",
     "OwnVariable",
     "Probe",
@@ -69,6 +73,7 @@ __all__ = [
     "ScalesLoss",
     "ShardedVariable",
     "StoredVariable",
+    "TrackableObjectGraph",
     "author_of",
     "bound",
     "check_captured",

@@ -8,12 +8,12 @@ from typing import Any
 import tensorflow as tf
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
-from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.dtensor.python.api import _dtensor_singleton as dtensor_started
 from tensorflow.python.eager.context import context
 from tensorflow.python.ops import control_flow_util
 
 from tf_graft.core import environment
+from tf_graft.core.keras_contract.messages import FunctionDef
 
 
 def in_xla() -> bool:

@@ -9,10 +9,15 @@ class Private(NamedTuple):
     Attributes:
         reason: what the package uses it for.
         instead: what would replace it, and what would be lost.
+        since: the version of Keras that brought it, if the package supports older ones.
     """
 
     reason: str
     instead: str
+    since: str = ""
+
+
+MESSAGE = "a module of our own that `protoc` makes of TensorFlow's `.proto` file"
 
 
 OPTIMIZER_NAMES = {
@@ -87,6 +92,14 @@ PROVIDED_NAMES = {
     ),
 }
 VARIABLE_NAMES = {
+    "_dtype": Private(
+        "the dtype that the constructor was given, when `_initialize_with_initializer` is called",
+        "a dtype that our class keeps from its own constructor",
+    ),
+    "_shape": Private(
+        "the shape that the constructor was given, when `_initialize_with_initializer` is called",
+        "a shape that our class keeps from its own constructor",
+    ),
     "_initialize": Private(
         "gives a variable an ordinary tf.Variable, with its aggregation",
         "a `keras.Variable` created within the scope of the strategy or mesh",
@@ -137,11 +150,6 @@ RESOURCE_NAMES = {
         "`tf.train.experimental.PythonState` for variables on a mesh",
     ),
 }
-EXPRESSION_NAMES = {
-    "_combine_flags": Private(
-        "the flags in a group of a regular expression", "no flags inside of groups"
-    ),
-}
 GRAPH_NAMES = {
     "_watched_variables": Private(
         "the names of the variables that a function uses", "the names of captured tensors"
@@ -153,9 +161,13 @@ MODULE_NAMES = {
         "a holder that Keras does not look into",
     ),
     "keras.src.saving.saving_lib.H5IOStore": Private(
-        "reads the entries of a file of weights; since Keras 3.12 the function "
-        "`safe_get_h5_dataset` of that module does",
+        "reads the entries of a file of weights before Keras 3.12",
         "a load without the check of declared sizes",
+    ),
+    "keras.src.saving.saving_lib.safe_get_h5_dataset": Private(
+        "reads the entries of a file of weights",
+        "a load without the check of declared sizes",
+        since="3.12",
     ),
     "keras.src.saving.saving_lib.load_weights_only": Private(
         "what `Model.load_weights` and `keras.saving.load_weights` call",
@@ -165,18 +177,49 @@ MODULE_NAMES = {
         "whether Keras only computes shapes, in a graph that never runs",
         "`keras.StatelessScope`, entered by us",
     ),
+    "re._compiler._combine_flags": Private(
+        "the flags in a group of a regular expression", "no flags inside of groups"
+    ),
+    "re._compiler.compile": Private(
+        "a regular expression of a part that is not slow",
+        "Python's `re` with a limit on the length of names",
+    ),
     "re._parser.parse": Private(
         "the parts of a regular expression, of which one can be slow",
         "Python's `re` with a limit on the length of names",
     ),
-    "re._compiler.compile": Private(
-        "a regular expression of one such part", "Python's `re` with a limit on the length of names"
+    **dict.fromkeys(
+        ("re._parser.State", "re._parser.SubPattern"),
+        Private(
+            "what `re._compiler.compile` takes", "Python's `re` with a limit on the length of names"
+        ),
+    ),
+    **dict.fromkeys(
+        ("re._parser.BRANCH", "re._parser.GROUPREF", "re._parser.SUBPATTERN"),
+        Private("kinds of parts", "Python's `re` with a limit on the length of names"),
+    ),
+    "tensorflow.__internal__.FuncGraph": Private(
+        "tells the graph of a function from that of TensorFlow 1",
+        "`hasattr` of what such a graph has",
+    ),
+    "tensorflow.__internal__.distribute.ShardedVariable": Private(
+        "tells a variable that is divided among parameter servers",
+        "`hasattr` of `variables`, which such a variable has",
+    ),
+    "tensorflow.core.framework.function_pb2.FunctionDef": Private(
+        "the message that describes a function: what a mesh's devices run", MESSAGE
+    ),
+    "tensorflow.core.framework.node_def_pb2.NodeDef": Private(
+        "the message that describes an operation: what a mesh's devices send", MESSAGE
+    ),
+    "tensorflow.core.protobuf.trackable_object_graph_pb2.TrackableObjectGraph": Private(
+        "the message that describes the objects in a checkpoint", MESSAGE
     ),
     "tensorflow.python.ops.control_flow_util.GraphOrParentsInXlaContext": Private(
         "there is no public name for whether XLA will compile the function being traced",
         "an argument that says it",
     ),
-    "tensorflow.compiler.tf2xla.ops.gen_xla_ops": Private(
+    "tensorflow.compiler.tf2xla.ops.gen_xla_ops.xla_optimization_barrier": Private(
         "XLA's barrier, which has no public name", "`tf.raw_ops`, if the barrier comes there"
     ),
     "tensorflow.python.eager.context.context": Private(
