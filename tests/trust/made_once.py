@@ -16,7 +16,7 @@ def models():
 
     Drawing takes longer than small runs and is left out.
     """
-    made, compiled = {}, run._compile
+    made, compiled = {}, run.compiled
 
     def again(config, data, source, place):
         key = config.model_dump_json(include={"model", "optimizer"})
@@ -31,7 +31,7 @@ def models():
         return model
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "_compile", again)
+        patch.setattr(run, "compiled", again)
         patch.setattr(plots.Figure, "savefig", lambda _, to, **__: to.write_bytes(PICTURE))
         try:
             yield made
