@@ -112,6 +112,8 @@ class CellState(OptimizerState):
 
         self.hold(tf.cond(condition, from_before(then), from_before(other)))
 
+    periodically = branch
+
     def rates(self, algorithm: Algorithm) -> Mapping[str, Scalar]:
         """Returns the learning rates for the count of updates that its cell holds."""
         step = self.counters["iteration"].tensor

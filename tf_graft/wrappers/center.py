@@ -103,9 +103,11 @@ class Centered(Around):
 
         def start() -> None:
             for p in self.parameters:
-                write.put(center_of(p), p.read(Whole()))
+                value = p.read(Whole())
+                write.put(center_of(p), value)
+                p.replace(value)  # as a result of the branch, or XLA copies the weights each step
 
-        tf.cond(tf.add_n(counts) > 0, lambda: None, start)
+        write.either(tf.equal(tf.add_n(counts), 0), start)
 
     def workers(self) -> list[Self]:
         """Returns `num_worker` optimizers, this one first, that share a center in one process.

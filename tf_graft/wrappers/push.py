@@ -16,7 +16,7 @@ from tf_graft.core.places import replicas
 from tf_graft.core.state import write
 from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.state.slots import refill
-from tf_graft.core.tensors import numerics
+from tf_graft.core.tensors import numerics, rows
 from tf_graft.core.types import Gradient
 from tf_graft.wrappers import collectives
 from tf_graft.wrappers.center import center_of
@@ -78,16 +78,34 @@ class PeriodicPush(Exchange):
         write.put(self._agn.local_step, step)
         write.put(self._agn.accumulated_steps, _read(self._agn.accumulated_steps) + taken)
         due = (step % self._agn.communication_period == 0) & (counted > 0)
-        tf.cond(due, lambda: self._communicate(update), lambda: None)
+        write.either(due, lambda: self._communicate(update))
+
+    def agreed(self, condition: tf.Tensor) -> tf.Tensor:
+        """Returns whether a condition on a replica's own gradients holds on all replicas."""
+        votes = [tf.cast(condition, tf.float32)]
+        (total,) = collectives.summed(votes, [0], self._agn.local_step)
+        return numerics.values(total) >= replicas.count()
 
     def _communicate(self, update: Update) -> None:
         """Pushes the mean of the accumulated gradients, and pulls the center."""
-        parameters = update.parameters
+        sums = [_sums(p) for p in update.parameters]
+        accumulation.with_marked(
+            update.gradients,
+            sums,
+            self._agn.communication_period,
+            lambda marked: self._exchange(marked, update.parameters),
+            lambda complete, *both: write.either(self.agreed(complete), *both),
+        )
+
+    def _exchange(self, marked: Sequence[Gradient], parameters: Sequence[Parameter]) -> None:
         count = tf.cast(_read(self._agn.accumulated_steps), tf.float32) * replicas.count()
         count = tf.where(count > 0, count, math.nan)  # the center's optimizer refuses the NaN
-        both = zip(update.gradients, parameters, strict=True)
+        both = zip(marked, parameters, strict=True)
         means = [numerics.divided(accumulation.take(g, _sums(p)), count) for g, p in both]
         means = collectives.summed(means, [p.rows for p in parameters], self._agn.local_step)
+        means = [
+            rows.coalesced(m, p.rows, masked=False) for m, p in zip(means, parameters, strict=True)
+        ]
         self._agn.center_optimizer.apply_coalesced(means, [center_of(p) for p in parameters])
         for mean, p in zip(means, parameters, strict=True):
             part = write.part_of(mean, p.rows)

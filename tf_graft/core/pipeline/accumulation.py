@@ -4,6 +4,8 @@ A row-sparse gradient is added to its rows of the accumulator, and the rows are 
 then uses the marked rows only.
 """
 
+from collections.abc import Callable, Sequence
+
 import tensorflow as tf
 
 from tf_graft.core.places import replicas
@@ -27,11 +29,43 @@ def add(gradient: Gradient, parameter: Parameter) -> None:
     part.write(marks, tf.ones_like(part.read(marks)))
 
 
+def with_marked(
+    gradients: Sequence[Gradient],
+    parameters: Sequence[Parameter],
+    times: int,
+    run: Callable[[list[Gradient]], None],
+    either: Callable[[tf.Tensor, Callable[[], None], Callable[[], None]], None],
+) -> None:
+    """Calls `run` with the gradients, their rows being those to `take` from the accumulators.
+
+    XLA has room for a fixed number of rows. If more are marked, as after larger micro-steps, all
+    rows of the variables are updated under a mask.
+
+    Args:
+        gradients: the gradients of the last micro-step.
+        parameters: the variables of the gradients.
+        times: the number of micro-steps.
+        run: called with the gradients.
+        either: runs one of two functions, on all replicas the same.
+    """
+    marks = [replicas.local(p.state["accumulated_rows"]) for p in parameters]
+    both = list(zip(gradients, marks, strict=True))
+    found, complete = zip(*(rows.marked(g, m, times) for g, m in both), strict=True)
+    checks = [each for each in complete if each is not None]
+    if not checks:
+        run(list(found))
+        return
+    either(
+        tf.reduce_all(checks),
+        lambda: run(list(found)),
+        lambda: run([rows.masked(g, m) for g, m in both]),
+    )
+
+
 def take(gradient: Gradient, parameter: Parameter) -> Gradient:
     """Returns the sum over the micro-steps, in the form of `gradient`; empties the accumulator."""
     accumulator = replicas.local(parameter.state["gradient_accumulator"])
     marks = replicas.local(parameter.state["accumulated_rows"])
-    gradient = rows.marked(gradient, marks)
     part = write.part_of(gradient, parameter.rows)
     total = part.read(accumulator)
     write.clear(accumulator, part)

@@ -28,12 +28,20 @@ def catch_up(
     parameters: Sequence[Parameter], parts: Sequence[Part], step: tf.Tensor, momentum: float
 ) -> None:
     """Adds the idle steps: the touched averages become those of step number `step`."""
-    whole = []
+    whole, some = [], []
     for parameter, part in zip(parameters, parts, strict=True):
         if isinstance(part, Rows):
-            _catch_up(parameter, part, step, momentum)
+            some.append((parameter, part))
         else:
             whole.append(parameter)
+
+    def catch_up_rows() -> None:
+        for parameter, part in some:
+            _catch_up(parameter, part, step, momentum)
+
+    if some:
+        read = [(v, part) for parameter, part in some for v in parameter.copies()]
+        write.before(read, catch_up_rows, always=step >= 0)
     if whole:  # these are idle only after row-sparse steps, or steps without a gradient
         oldest = [tf.reduce_min(replicas.local(p.state["average_step"])) for p in whole]
 
@@ -43,7 +51,7 @@ def catch_up(
 
         # before the first update there are no idle steps, but no average either
         behind = tf.reduce_min(tf.stack(oldest)) < tf.maximum(step, 1)
-        tf.cond(behind, catch_up_all, lambda: None)
+        write.either(behind, catch_up_all)
 
 
 def update(
@@ -90,4 +98,6 @@ def _catch_up(parameter: Parameter, part: Part, step: tf.Tensor, momentum: float
 
 def _stamp(parameter: Parameter, part: Part, step: tf.Tensor) -> None:
     stamp = replicas.local(parameter.state["average_step"])
-    part.write(stamp, tf.zeros_like(part.read(stamp)) + step)
+    before = part.read(stamp)
+    # No step is negative. XLA does not know this: it writes after it has read, without a copy.
+    part.write(stamp, tf.where(before < 0, before, step))

@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -118,14 +118,27 @@ class Engine:
 
         self.state.either(update.finite, add, lambda: self._count("spoiled_micro_steps"))
 
-        def decide() -> None:
+        def decide(marked: list[Gradient]) -> None:
+            both = zip(marked, update.parameters, strict=True)
             sums = [accumulation.take(g, p) for g, p in both]
             finite = None if update.finite is None else self._unspoiled()
             self._decide(update._replace(gradients=sums, scale=steps, finite=finite, square=None))
 
         self._count("micro_steps")
         last = tf.equal(self.state.count("micro_steps") % steps, 0)
-        self.state.either(last, decide, nothing)
+        self.state.periodically(
+            last,
+            lambda: accumulation.with_marked(
+                update.gradients, update.parameters, steps, decide, self._either
+            ),
+            nothing,
+        )
+
+    def _either(
+        self, condition: tf.Tensor, then: Callable[[], None], other: Callable[[], None]
+    ) -> None:
+        """Runs the same one of two functions on all replicas."""
+        self.state.periodically(self.exchange.agreed(condition), then, other)
 
     def _unspoiled(self) -> tf.Tensor:
         """Returns whether every micro-step since the last update was added; resets the count."""

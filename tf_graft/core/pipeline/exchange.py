@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import tensorflow as tf
+
 from tf_graft.core.pipeline.update import Update
 from tf_graft.core.places import replicas
 from tf_graft.core.state.parameters import Parameter
@@ -22,6 +24,10 @@ class Exchange:
     ) -> list[Gradient]:
         """Returns the gradients to use, from those that this replica was given."""
         return replicas.summed(gradients, [p.rows for p in parameters])
+
+    def agreed(self, condition: tf.Tensor) -> tf.Tensor:
+        """Returns whether a condition on the gradients holds on all replicas."""
+        return condition  # the gradients are the same
 
     def received(self, update: Update) -> None:
         """Called with each update once it is judged, before accumulation and clipping."""

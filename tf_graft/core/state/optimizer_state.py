@@ -9,6 +9,7 @@ from tensorflow.experimental import dtensor
 
 from tf_graft.core import keras_contract
 from tf_graft.core.places import replicas
+from tf_graft.core.state import write
 from tf_graft.core.state.algorithm import Algorithm
 from tf_graft.core.state.parameters import Parameter, Parameters
 from tf_graft.core.tensors import rows
@@ -66,6 +67,12 @@ class OptimizerState:
     ) -> None:
         """Runs one of two functions that write variables."""
         tf.cond(condition, then, other)
+
+    def periodically(
+        self, condition: tf.Tensor, then: Callable[[], None], other: Callable[[], None]
+    ) -> None:
+        """Runs one of two functions that write variables, in XLA without copies of variables."""
+        write.either(condition, then, other)
 
     def release(self, parameter: Parameter) -> None:
         """Makes later reads of a variable share its memory again, after rows were written."""

@@ -76,6 +76,10 @@ class Parameter:
         """The variable of the calling replica that takes the steps, which may be the master."""
         return replicas.local(self.state.get("master", self.variable))
 
+    def copies(self) -> list[tf.Variable]:
+        """Returns the variables of the calling replica that hold the weights."""
+        return [self.precise, *([replicas.local(self.variable)] if self.has_master else [])]
+
     def moved(self) -> Any:
         """Returns an operation that follows all updates of the variable so far; None eagerly."""
         return None if tf.executing_eagerly() else tf.convert_to_tensor(self.precise).op

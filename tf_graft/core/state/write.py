@@ -49,6 +49,8 @@ def clear(variable: tf.Variable, part: "Part") -> None:
     value = part.read(variable)
     if isinstance(variable, dtensor.DVariable):
         part.write(variable, tf.zeros_like(value))
+    elif isinstance(part, Rows) and keras_contract.in_xla():  # written after it was read: no copy
+        part.write(variable, numerics.where_rows(part.touched, tf.zeros_like(value), value))
     else:
         part.write(variable, tf.fill(tf.shape(value), numerics.zero(value.dtype)))
 
@@ -56,6 +58,54 @@ def clear(variable: tf.Variable, part: "Part") -> None:
 def add_product(variable: tf.Variable, factor: tf.Tensor, x: tf.Tensor) -> None:
     """Adds `factor * x` in one pass by a kernel, which runs neither on meshes nor in XLA."""
     tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=-factor, delta=x)
+
+
+def either(
+    condition: tf.Tensor, then: Callable[[], None], other: Callable[[], None] = lambda: None
+) -> None:
+    """Runs one of two functions that write variables.
+
+    XLA copies variables that a branch of a conditional writes. Variables that a loop writes stay
+    where they are, so each function becomes a loop that runs at most once.
+    """
+    if not keras_contract.in_xla():
+        tf.cond(condition, then, other)
+        return
+    for chosen, run in ((condition, then), (tf.logical_not(condition), other)):
+        _once_if(chosen, run)
+
+
+def before(
+    read: "Sequence[tuple[tf.Variable, Part]]", run: Callable[[], None], always: tf.Tensor
+) -> None:
+    """Runs a function that reads parts of variables before they are written.
+
+    XLA would read the rows again after they are written, from a copy of the whole variable. It
+    keeps the order if the function runs in a loop that also writes the rows, as they are.
+
+    Args:
+        read: the variables that are written later, with the parts that the function reads.
+        run: the function; it writes variables.
+        always: a condition that always holds, though XLA does not know it.
+    """
+
+    def run_and_keep() -> None:
+        run()
+        for variable, part in read:
+            part.write(variable, part.read(variable))
+
+    if keras_contract.in_xla():
+        _once_if(always, run_and_keep)
+    else:
+        run()
+
+
+def _once_if(condition: tf.Tensor, run: Callable[[], None]) -> None:
+    def body(_: tf.Tensor) -> tuple[tf.Tensor]:
+        run()
+        return (tf.constant(False),)
+
+    tf.while_loop(lambda due: due, body, [condition])
 
 
 class Whole:

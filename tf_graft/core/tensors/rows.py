@@ -9,6 +9,8 @@ from tf_graft.core import keras_contract
 from tf_graft.core.tensors import numerics
 from tf_graft.core.types import Gradient, MaskedGradient, TensorLike, UniqueRows
 
+CHILDREN = 16  # of a node of the tree that finds marked rows
+
 
 def coalesced(gradient: Gradient, rows: int, masked: bool) -> Gradient:
     """Sums the repeated rows of a `tf.IndexedSlices`; returns any other gradient as it is.
@@ -47,16 +49,56 @@ def _once_in_xla(values: tf.Tensor, indices: tf.Tensor, rows: int) -> UniqueRows
     return UniqueRows(summed, tf.where(first == place, indices, rows))
 
 
-def marked(gradient: Gradient, marks: tf.Variable) -> Gradient:
-    """Returns the values of the gradient; if it is row-sparse, those of the marked rows.
+def marked(gradient: Gradient, marks: tf.Variable, times: int) -> tuple[Gradient, tf.Tensor | None]:
+    """Returns the gradient, with the marked rows in place of its own if it is row-sparse.
 
-    If XLA compiles it, where the number of marked rows is unknown, it returns a `MaskedGradient`.
+    The values stay those of the gradient. XLA, where sizes are static, gets `times` as many rows as
+    the gradient has; the second result says whether all marked rows are among them. It is None if
+    they always are.
     """
+    if not isinstance(gradient, UniqueRows):
+        return masked(gradient, marks), None
+    if not keras_contract.in_xla():
+        return UniqueRows(gradient.values, _true(marks)), None
+    if (gradient.indices.shape[0] or 0) * times >= marks.shape[0]:
+        return masked(gradient, marks), None
+    length = tf.shape(gradient.indices)[0] * times
+    indices, count = _first_true(tf.convert_to_tensor(marks), length)
+    return UniqueRows(gradient.values, indices), count <= length
+
+
+def masked(gradient: Gradient, marks: tf.Variable) -> Gradient:
+    """Returns the gradient; if it is row-sparse, as a `MaskedGradient` of the marked rows."""
     if not numerics.row_sparse(gradient):
         return gradient
-    if isinstance(gradient, MaskedGradient) or keras_contract.in_xla():
-        return MaskedGradient(gradient.values, tf.convert_to_tensor(marks))
-    return UniqueRows(gradient.values, _true(marks))
+    return MaskedGradient(gradient.values, tf.convert_to_tensor(marks))
+
+
+def _first_true(marks: tf.Tensor, length: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the indices of the first `length` marked rows, in order, and how many are marked.
+
+    Rows outside the variable pad the indices. The nodes of a tree count the marked rows below them,
+    and all rows are found at once, from the root down. The cost of the descent grows with `length`,
+    and with the logarithm of the rows.
+    """
+    tree = [_in_nodes(marks)]
+    while tree[-1].shape[0] > 1:
+        tree.append(_in_nodes(tf.reduce_sum(tf.cast(tree[-1], tf.int32), 1)))
+    node, skipped = tf.zeros([length], tf.int32), tf.range(length)
+    for counts in reversed(tree):
+        below = tf.cast(tf.gather(counts, node), tf.int32)
+        before = tf.cumsum(below, 1) <= skipped[:, tf.newaxis]
+        skipped -= tf.reduce_sum(tf.where(before, below, 0), 1)
+        node = CHILDREN * node + tf.reduce_sum(tf.cast(before, tf.int32), 1)
+    count = tf.reduce_sum(tf.cast(tree[-1], tf.int32))
+    found = tf.where(tf.range(length) < count, node, marks.shape[0])
+    return tf.cast(found, tf.int64), count
+
+
+def _in_nodes(counts: tf.Tensor) -> tf.Tensor:
+    """Returns counts, or marks, in rows of `CHILDREN`, padded with zeros."""
+    padded = tf.pad(counts, [[0, -counts.shape[0] % CHILDREN]])
+    return tf.reshape(padded, [-1, CHILDREN])
 
 
 def of_marked(gradient: tf.Tensor, marks: tf.Tensor) -> UniqueRows:
