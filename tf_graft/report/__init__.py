@@ -2,9 +2,18 @@
 
 from tf_graft.report.errors import ReportError
 from tf_graft.report.graft_report import GraftReport
+from tf_graft.report.monitor import Monitor
 from tf_graft.report.rates import MeasuredRates
 from tf_graft.report.rates import __getattr__ as __getattr__
 from tf_graft.report.recorder import GraftRecorder
 from tf_graft.report.records import Records, read
 
-__all__ = ["GraftRecorder", "GraftReport", "MeasuredRates", "Records", "ReportError", "read"]
+__all__ = [
+    "GraftRecorder",
+    "GraftReport",
+    "MeasuredRates",
+    "Monitor",
+    "Records",
+    "ReportError",
+    "read",
+]
