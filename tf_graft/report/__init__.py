@@ -2,7 +2,6 @@
 
 from tf_graft.report.errors import ReportError
 from tf_graft.report.graft_report import GraftReport
-from tf_graft.report.monitor import Monitor
 from tf_graft.report.rates import MeasuredRates
 from tf_graft.report.rates import __getattr__ as __getattr__
 from tf_graft.report.recorder import GraftRecorder

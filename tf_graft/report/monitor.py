@@ -188,7 +188,7 @@ class Monitor(keras.callbacks.Callback):
     def table(self) -> str:
         """Returns the last record as text, with a line for each variable."""
         header = ("variable", "learning rate", "weights", "gradient", "step", "step / weights")
-        lines = [header]
+        lines: list[tuple[str, ...]] = [header]
         for path, norms in self.records[-1].variables.items() if self.records else ():
             lines.append((path, *(f"{value:.3g}" for value in (*norms, norms.ratio))))
         return aligned(lines)

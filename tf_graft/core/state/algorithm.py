@@ -197,7 +197,8 @@ class Watchers:
     """
 
     def __init__(self, earlier: "Watchers | None", name: str, watcher: Watcher):
-        self.by_name = {**(earlier.by_name if earlier else {}), name: watcher}
+        others: dict[str, Watcher] = earlier.by_name if earlier else {}
+        self.by_name = {**others, name: watcher}
 
     def __call__(self, gradients: list[Gradient], parameters: list[Parameter]) -> None:
         """Calls each watcher."""
