@@ -11,7 +11,6 @@ __all__ = [
     "GraftRecorder",
     "GraftReport",
     "MeasuredRates",
-    "Monitor",
     "Records",
     "ReportError",
     "read",

@@ -197,8 +197,7 @@ class Watchers:
     """
 
     def __init__(self, earlier: "Watchers | None", name: str, watcher: Watcher):
-        others: dict[str, Watcher] = earlier.by_name if earlier else {}
-        self.by_name = {**others, name: watcher}
+        self.by_name: dict[str, Watcher] = {**(earlier.by_name if earlier else {}), name: watcher}
 
     def __call__(self, gradients: list[Gradient], parameters: list[Parameter]) -> None:
         """Calls each watcher."""
