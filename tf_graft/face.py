@@ -29,6 +29,7 @@ from tf_graft.optimizers import (
 )
 from tf_graft.processes.multi_step import multi_step
 from tf_graft.processes.multi_worker import multi_worker
+from tf_graft.report.monitor import Monitor
 from tf_graft.scaling import MixedPrecision
 from tf_graft.tf_keras_models import legacy
 from tf_graft.wrappers import AGN, LARC, AdaGraft, CenterWeights, LayerwiseRates
@@ -53,6 +54,7 @@ __all__ = [
     "Lion",
     "MixedPrecision",
     "Momentum",
+    "Monitor",
     "NovoGrad",
     "Optimizer",
     "RAdam",

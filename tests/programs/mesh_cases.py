@@ -508,3 +508,20 @@ def test_check_on_mesh():
     assert result.result == "kept"
     with pytest.raises(AssertionError, match="breaks 1 of 1 guarantees:\n  mesh: one device: '"):
         tf_graft.testing.check_on_mesh(TwiceOnAMesh)
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_a_monitor_measures_what_one_device_measures(graph):
+    (values,) = samples.gradients(1, SHAPES)
+    given = [laid_out(values[path], SPECS[path]) for path in SHAPES]
+    alone = [tf.Variable(value, name=path) for path, value in samples.weights(SHAPES).items()]
+    found = []
+    for variables, gradients in (([*on_mesh().values()], given), (alone, [*values.values()])):
+        optimizer = tf_graft.Adam(0.1)
+        optimizer.build(variables)
+        monitor = tf_graft.Monitor(1, optimizer)
+        apply = tf.function(optimizer.apply) if graph else optimizer.apply
+        with monitor.step():
+            apply(gradients, variables)
+        found.append([tuple(norms) for norms in monitor.records[0].variables.values()])
+    np.testing.assert_allclose(*found, rtol=1e-5)

@@ -16,7 +16,7 @@ from tf_graft.core.pipeline.exchange import Exchange
 from tf_graft.core.pipeline.scale import Scaling
 from tf_graft.core.places import replicas
 from tf_graft.core.state import slots
-from tf_graft.core.state.algorithm import Algorithm, Watcher
+from tf_graft.core.state.algorithm import Algorithm, Watcher, Watchers
 from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.types import Gradient, Key, Scalar, VariableLike
 
@@ -51,7 +51,7 @@ class Optimizer(KerasOptimizer, Algorithm):
 
     keras_slots: Sequence[Sequence[str]] | None = None
     extends = True
-    _watcher: Watcher | None = None
+    _watcher: Watchers | None = None
 
     def __init_subclass__(cls, **options: Any):
         super().__init_subclass__(**options)
@@ -333,13 +333,14 @@ class Optimizer(KerasOptimizer, Algorithm):
         """Returns a slot's value, converted from the namesake's."""
         return value
 
-    def watch(self, watcher: Watcher) -> None:
+    def watch(self, watcher: Watcher, name: str = "watcher") -> None:
         """Registers a callback that receives each update's gradients, before they are clipped.
 
         The callback is called in each replica's context with the gradients (summed over replicas,
         unscaled, each row once, the means of accumulation) and their parameters, even if the update
-        is then skipped. Register it before the first step is traced.
+        is then skipped. It replaces an earlier callback of the same name. Register it before the
+        first step is traced.
         """
         if not callable(watcher):
             raise TypeError(f"{type(self).__name__}.watch: {checks.shown(watcher)} is no function.")
-        self._watcher = watcher
+        self._watcher = Watchers(self._watcher, name, watcher)

@@ -1,6 +1,6 @@
 """A table of what an optimizer does to each variable."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tf_graft.core.arguments import multipliers
@@ -11,17 +11,26 @@ HEADER = ("variable", "shape", "learning rate", "decays", "state")
 def table(optimizer: Any) -> str:
     """Returns a line for each variable of a built optimizer, with a header, as text."""
     rates = optimizer.rates()
-    lines = [HEADER, *(_line(optimizer, rates, p) for p in optimizer.parameters)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(HEADER))]
+    return aligned([HEADER, *(_line(optimizer, rates, p) for p in optimizer.parameters)])
+
+
+def aligned(lines: Sequence[tuple[str, ...]]) -> str:
+    """Returns lines of equally many cells as text, in columns."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     padded = (zip(line, widths, strict=True) for line in lines)
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in line).rstrip() for line in padded
     )
 
 
+def rate_of(optimizer: Any, rates: dict[str, Any], path: str) -> float:
+    """Returns the learning rate of the variable of a path, of an optimizer's rates by role."""
+    role = optimizer.multiplier_role(path)
+    return float(rates["learning_rate"]) * (1.0 if role is None else float(rates[role]))
+
+
 def _line(optimizer: Any, rates: dict[str, Any], parameter: Any) -> tuple[str, ...]:
-    path, role = parameter.path, optimizer.multiplier_role(parameter.path)
-    rate = float(rates["learning_rate"]) * (1.0 if role is None else float(rates[role]))
+    path, rate = parameter.path, rate_of(optimizer, rates, parameter.path)
     frozen = multipliers.freezes(optimizer.learning_rate_multipliers, path)
     decays = not frozen and any(each.decays(path) for each in _tree(optimizer))
     state = ", ".join([*parameter.slots, *parameter.state])

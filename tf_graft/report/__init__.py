@@ -7,4 +7,11 @@ from tf_graft.report.rates import __getattr__ as __getattr__
 from tf_graft.report.recorder import GraftRecorder
 from tf_graft.report.records import Records, read
 
-__all__ = ["GraftRecorder", "GraftReport", "MeasuredRates", "Records", "ReportError", "read"]
+__all__ = [
+    "GraftRecorder",
+    "GraftReport",
+    "MeasuredRates",
+    "Records",
+    "ReportError",
+    "read",
+]

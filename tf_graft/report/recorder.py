@@ -16,6 +16,7 @@ from tf_graft.core.nesting import nested
 from tf_graft.core.state.slots import Slot
 from tf_graft.core.tensors import numerics
 from tf_graft.core.types import Logs, OptimizerLike, Scalar, VariableLike
+from tf_graft.report import summaries
 from tf_graft.report.records import COLUMNS, Header, RecordFile
 
 SUMMARIES_EVERY = 20
@@ -146,8 +147,8 @@ class GraftRecorder(keras.callbacks.Callback):
         norms = row[1:].reshape(-1, len(COLUMNS))
         file.append(step, row[0], norms)
         if self._writer is not None and step % (self.every * SUMMARIES_EVERY) == 0:
-            with self._writer.as_default():
-                _summarize(step, _tagged(list(self._graft.norms()), row[0], norms))
+            tagged = _tagged(list(self._graft.norms()), row[0], norms)
+            summaries.write(self._writer, step, tagged)
 
     def sync(self) -> int:
         """Waits until all records are on disk and returns their checksum."""
@@ -159,14 +160,6 @@ class GraftRecorder(keras.callbacks.Callback):
         self._file = RecordFile(self.path, _header(graft), step, self.every)
         self._measure = tf.function(lambda: _measured(graft)).get_concrete_function()
         return self._file
-
-
-def _summarize(step: int, tagged: Mapping[str, float]) -> None:
-    """Writes one event for all tags; one for each would take longer than a small model's step."""
-    summary = tf.compat.v1.Summary()
-    for tag, value in tagged.items():
-        summary.value.add(tag=tag, simple_value=value)
-    tf.summary.experimental.write_raw_pb(summary.SerializeToString(), step=step)
 
 
 def _tagged(paths: list[str], rate: float, norms: np.ndarray) -> dict[str, float]:

@@ -185,3 +185,21 @@ class Algorithm:
 
 
 Watcher = Callable[[list[Gradient], list[Parameter]], None]
+
+
+class Watchers:
+    """Several watchers in one, each with a name.
+
+    Args:
+        earlier: watchers to keep, but for one of the same name; None for none.
+        name: the name of a further watcher.
+        watcher: the further watcher.
+    """
+
+    def __init__(self, earlier: "Watchers | None", name: str, watcher: Watcher):
+        self.by_name: dict[str, Watcher] = {**(earlier.by_name if earlier else {}), name: watcher}
+
+    def __call__(self, gradients: list[Gradient], parameters: list[Parameter]) -> None:
+        """Calls each watcher."""
+        for watcher in self.by_name.values():
+            watcher(gradients, parameters)

@@ -1,0 +1,239 @@
+"""Monitor: what it measures, in fit and in loops, is what happened to the weights."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_graft as tg
+from support.replicas import mirrored
+from tf_graft.report import ReportError
+
+X = np.random.default_rng(0).normal(size=(32, 3)).astype("float32")
+Y = X.sum(1, keepdims=True)
+
+
+def net():
+    keras.utils.set_random_seed(1)
+    layers = [keras.Input([3]), keras.layers.Dense(4, name="a"), keras.layers.Dense(1, name="b")]
+    return keras.Sequential(layers)
+
+
+class Weights(keras.callbacks.Callback):
+    """The weights before the first batch and after each."""
+
+    def on_train_begin(self, logs=None):
+        self.seen = [self.model.get_weights()]
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.seen.append(self.model.get_weights())
+
+
+def fitted(optimizer, monitor, epochs=2, **compiled):
+    model, weights = net(), Weights()
+    model.compile(optimizer, "mse", **compiled)
+    fit = {"epochs": epochs, "batch_size": 8, "shuffle": False, "verbose": 0}
+    history = model.fit(X, Y, callbacks=[monitor, weights], **fit)
+    return model, weights.seen, history.history
+
+
+def norms(record, name):
+    return np.array([getattr(each, name) for each in record.variables.values()])
+
+
+def lengths(arrays):
+    return [np.linalg.norm(array.astype(np.float64)) for array in arrays]
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*no gradient for idle")
+
+
+@pytest.mark.parametrize(
+    "compiled", [{}, {"jit_compile": True}, {"run_eagerly": True}], ids=["graph", "xla", "eager"]
+)
+def test_fit_records_the_change_of_each_weight(compiled):
+    monitor = tg.Monitor(every=3)
+    model, seen, history = fitted(tg.SGD(0.1), monitor, **compiled)
+    assert [record.step for record in monitor.records] == [3, 6]
+    assert list(monitor.records[0].variables) == [v.path for v in model.trainable_variables]
+    for record in monitor.records:
+        before, after = seen[record.step - 1 : record.step + 1]
+        steps = lengths([b - a for a, b in zip(before, after, strict=True)])
+        np.testing.assert_allclose(norms(record, "step_norm"), steps, rtol=1e-5)
+        np.testing.assert_allclose(norms(record, "weight_norm"), lengths(after), rtol=1e-6)
+        np.testing.assert_allclose(norms(record, "gradient_norm"), np.divide(steps, 0.1), rtol=1e-5)
+        total = np.linalg.norm(norms(record, "gradient_norm"))
+        np.testing.assert_allclose(record.gradient_norm, total, rtol=1e-6)
+        assert set(norms(record, "learning_rate")) == {np.float32(0.1)}
+    assert history["gradient_norm"] == [record.gradient_norm for record in monitor.records]
+    ratios = [max(n.ratio for n in record.variables.values()) for record in monitor.records]
+    assert history["step_ratio"] == ratios
+    assert history["clipped"] == [0, 0]
+
+
+def test_a_model_that_was_trained_before_is_traced_again_once():
+    monitor = tg.Monitor(every=4)
+    model, _, _ = fitted(tg.Adam(0.1), keras.callbacks.Callback())
+    model.fit(X, Y, batch_size=8, verbose=0, callbacks=[monitor])
+    first = model.train_function
+    model.fit(X, Y, batch_size=8, verbose=0, callbacks=[monitor, tg.Monitor(2)])
+    assert [record.step for record in monitor.records] == [12, 16]
+    assert model.train_function is first
+
+
+def test_two_replicas_measure_what_one_device_measures():
+    found = []
+    for strategy in (tf.distribute.get_strategy(), mirrored()):
+        monitor = tg.Monitor(every=2)
+        with strategy.scope():
+            fitted(tg.Adam(0.1, global_clipnorm=0.5), monitor)
+        found.append(monitor.records)
+    for one, two in zip(*found, strict=True):
+        assert (one.step, one.clipped) == (two.step, two.clipped) == (one.step, True)
+        for name in ("learning_rate", "weight_norm", "gradient_norm", "step_norm"):
+            np.testing.assert_allclose(norms(one, name), norms(two, name), rtol=1e-4, atol=1e-7)
+
+
+def loop(optimizer, gradients, every=1):
+    """Steps of a table, a vector that never has a gradient, and a scalar."""
+    weights = [
+        tf.Variable(tf.ones([5, 2]), name="table"),
+        tf.Variable([3.0, 4.0], name="idle"),  # that it has no gradient warns
+        tf.Variable(1.0, name="scale"),
+    ]
+    optimizer.build(weights)
+    monitor = tg.Monitor(every=every, optimizer=optimizer)
+    apply = tf.function(lambda table, scale: optimizer.apply([table, None, scale], weights))
+    for table, scale in gradients:
+        with monitor.step():
+            apply(table, tf.constant(scale))
+    return monitor
+
+
+ROWS = tf.IndexedSlices(tf.ones([3, 2]), tf.constant([1, 4, 1]))
+
+
+def test_a_loop_with_repeated_rows_and_a_variable_without_a_gradient():
+    monitor = loop(tg.SGD(0.5, learning_rate_multipliers={"scale": 0.1}), [(ROWS, 2.0)])
+    (record,) = monitor.records
+    table, idle, scale = record.variables.values()
+    np.testing.assert_allclose(table, [0.5, np.sqrt(6.5), np.sqrt(10), 0.5 * np.sqrt(10)], 1e-6)
+    np.testing.assert_allclose(idle, [0.5, 5.0, np.nan, 0.0], 1e-6)
+    np.testing.assert_allclose(scale, [0.05, 0.9, 2.0, 0.1], 1e-6)
+    np.testing.assert_allclose(record.gradient_norm, np.sqrt(14), 1e-6)
+    assert monitor.table().splitlines()[1].split() == [
+        "table",
+        "0.5",
+        "2.55",
+        "3.16",
+        "1.58",
+        "0.62",
+    ]
+
+
+def test_a_skipped_update_is_counted_and_has_no_step():
+    monitor = loop(tg.SGD(0.5), [(ROWS, 2.0), (ROWS, np.nan), (ROWS, 2.0)])
+    assert [record.skipped_steps for record in monitor.records] == [0, 1, 1]
+    assert np.isnan(monitor.records[1].gradient_norm)
+    assert not norms(monitor.records[1], "step_norm").any()
+
+
+def test_a_record_waits_for_the_end_of_an_accumulation():
+    optimizer = tg.SGD(0.5, gradient_accumulation_steps=3)
+    monitor = loop(optimizer, [(ROWS, float(scale)) for scale in range(6)], every=2)
+    assert [record.step for record in monitor.records] == [1, 2]
+    np.testing.assert_allclose(norms(monitor.records[0], "step_norm")[2], 0.5)
+    np.testing.assert_allclose(norms(monitor.records[1], "gradient_norm")[2], 4.0)
+
+
+@pytest.mark.parametrize("outer", [tg.MixedPrecision, tg.LARC, tg.AGN])
+def test_wrappers(outer):
+    monitor = loop(outer(tg.SGD(0.5)), [(ROWS, 2.0)])
+    np.testing.assert_allclose(monitor.records[0].gradient_norm, np.sqrt(14), 1e-5)
+
+
+def test_keras_loss_scale_around_it():
+    monitor = tg.Monitor(every=4)
+    fitted(keras.optimizers.LossScaleOptimizer(tg.SGD(0.1), initial_scale=8.0), monitor)
+    plain = tg.Monitor(every=4)
+    fitted(tg.SGD(0.1), plain)
+    for found, right in zip(monitor.records, plain.records, strict=True):
+        np.testing.assert_allclose(norms(found, "step_norm"), norms(right, "step_norm"), rtol=1e-5)
+
+
+def test_beside_another_watcher():
+    """`optimize_loss` watches the gradients, too."""
+    optimizer, seen, w = tg.SGD(0.5), [], tf.Variable([1.0])
+    optimizer.build([w])
+    optimizer.watch(lambda gradients, _: seen.append(gradients))
+    monitor = tg.Monitor(1, optimizer)
+    with monitor.step():
+        optimizer.apply([tf.constant([2.0])], [w])
+    assert len(seen) == len(monitor.records) == 1
+
+
+def test_the_file_has_all_records_and_drops_later_ones_on_resume(tmp_path):
+    path = tmp_path / "monitor.csv"
+    model, _, _ = fitted(tg.SGD(0.1), tg.Monitor(2, path=path), epochs=1)
+    whole = path.read_text().splitlines()
+    assert whole[0] == "step,variable,learning_rate,weight_norm,gradient_norm,step_norm"
+    assert [line.split(",")[0] for line in whole[1:]] == ["2"] * 4 + ["4"] * 4
+    model.optimizer.iterations.assign(2)
+    again = tg.Monitor(2, path=path)
+    model.fit(X, Y, batch_size=8, verbose=0, callbacks=[again])
+    lines = path.read_text().splitlines()
+    assert lines[:5] == whole[:5]
+    assert [line.split(",")[0] for line in lines[5:]] == ["4"] * 4 + ["6"] * 4
+
+
+def test_a_file_of_others_is_refused_and_kept(tmp_path):
+    path = tmp_path / "notes.csv"
+    path.write_text("my,notes\n")
+    with pytest.raises(ReportError, match="not a file that Monitor wrote"):
+        fitted(tg.SGD(0.1), tg.Monitor(2, path=path))
+    assert path.read_text() == "my,notes\n"
+
+
+def test_tensorboard(tmp_path):
+    pytest.importorskip("tensorboard")
+    writer = tf.summary.create_file_writer(str(tmp_path))
+    monitor = tg.Monitor(4, writer=writer)
+    model, _, _ = fitted(tg.SGD(0.1), monitor)
+    writer.close()
+    (file,) = tmp_path.iterdir()
+    found = {
+        (value.tag, event.step): value.simple_value
+        for event in tf.compat.v1.train.summary_iterator(str(file))
+        for value in event.summary.value
+    }
+    path = model.trainable_variables[0].path
+    for record in monitor.records:
+        assert found["gradient_norm", record.step] == pytest.approx(record.gradient_norm)
+        ratio = record.variables[path].ratio
+        assert found[f"step_ratio/{path}", record.step] == pytest.approx(ratio)
+
+
+def test_what_is_refused():
+    with pytest.raises(ValueError, match=r"Monitor\(every=0\)"):
+        tg.Monitor(0)
+    with pytest.raises(TypeError, match="Adam is no optimizer of tf_graft"):
+        tg.Monitor(optimizer=keras.optimizers.Adam())
+    with pytest.raises(TypeError, match=r"Monitor\(path=3\)"):
+        tg.Monitor(path=3)
+    for monitor, message in (
+        (tg.Monitor(), "has no optimizer"),
+        (tg.Monitor(optimizer=tg.SGD(0.1)), "has no variables"),
+    ):
+        with pytest.raises(ValueError, match=message), monitor.step():
+            pass
+    assert tg.Monitor().table().split() == [
+        "variable",
+        "learning",
+        "rate",
+        "weights",
+        "gradient",
+        "step",
+        "step",
+        "/",
+        "weights",
+    ]

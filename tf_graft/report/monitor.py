@@ -1,0 +1,326 @@
+"""A callback that measures weights, gradients and steps of any optimizer during training."""
+
+import contextlib
+import csv
+import io
+import math
+import os
+from collections.abc import Iterator, Mapping, MutableMapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_graft.core import checks
+from tf_graft.core.files import whole_files
+from tf_graft.core.nesting import nested
+from tf_graft.core.optimizer import Optimizer
+from tf_graft.core.tensors import numerics
+from tf_graft.core.types import OptimizerLike
+from tf_graft.core.variable_table import aligned, rate_of
+from tf_graft.report import gradient_norms, summaries
+from tf_graft.report.errors import ReportError
+from tf_graft.report.gradient_norms import ABSENT, GradientNorms
+
+COLUMNS = ("step", "variable", "learning_rate", "weight_norm", "gradient_norm", "step_norm")
+
+
+class Norms(NamedTuple):
+    """The measurements of one variable at one update.
+
+    Attributes:
+        learning_rate: the learning rate of the update, multipliers included.
+        weight_norm: the L2 norm of the weights after the update.
+        gradient_norm: the L2 norm of the gradient, before it is clipped. NaN if the update had no
+            gradient for the variable.
+        step_norm: the L2 norm of the change of the weights.
+    """
+
+    learning_rate: float
+    weight_norm: float
+    gradient_norm: float
+    step_norm: float
+
+    @property
+    def ratio(self) -> float:
+        """The norm of the step divided by that of the weights; NaN for weights of 0."""
+        return self.step_norm / self.weight_norm if self.weight_norm else math.nan
+
+
+class Record(NamedTuple):
+    """The measurements of one update.
+
+    Attributes:
+        step: the number of updates so far, this one included.
+        variables: the norms of each variable by path.
+        gradient_norm: the L2 norm of all gradients together, before they are clipped.
+        clipped: whether `clipnorm` or `global_clipnorm` made a gradient shorter.
+        skipped_steps: the number of updates so far that were skipped because of a gradient that was
+            not finite.
+    """
+
+    step: int
+    variables: Mapping[str, Norms]
+    gradient_norm: float
+    clipped: bool
+    skipped_steps: int
+
+
+class Monitor(keras.callbacks.Callback):
+    """Measures the weights, gradients and steps of an optimizer at regular intervals.
+
+    For each variable it records the learning rate and the norms of the weights, of the gradient and
+    of the step, which is the actual change of the weights. The ratio of step to weights shows
+    whether a learning rate is too large or too small for a layer; values near 1e-3 are common.
+
+    Use it as a callback of `fit`. In a training loop of your own, run each training step within
+    `with monitor.step():`. Between two measurements a step costs nothing more; a measurement copies
+    the weights and reads them twice.
+
+    Each epoch's logs get `gradient_norm`, `step_ratio` (the largest ratio of a variable), both as
+    means of the epoch's records, `clipped` (the share of records) and `skipped_steps`.
+
+    With gradient accumulation a record waits for the end of the update. With `steps_per_execution`
+    above 1 a record has the change of weights over one execution, and the gradient of its last
+    step. On replicas with an `AGN`, it shows the first replica.
+
+    Args:
+        every: the number of batches from one record to the next (of executions with
+            `steps_per_execution`). Default: 100.
+        optimizer: an optimizer of this package, or one that contains it, such as Keras'
+            `LossScaleOptimizer`. None: the model's, in `fit`.
+        path: a CSV file to write all records to, with a line for each variable. If training resumes
+            from an earlier step, lines of later steps are dropped. Default: None.
+        writer: a `tf.summary` writer, for TensorBoard. Default: None.
+
+    Attributes:
+        records: all records so far, as a list of `Record`.
+
+    Raises:
+        TypeError: an argument is not of its type; there is no optimizer of this package.
+        ValueError: `every` is below 1; the optimizer is on parameter servers.
+        ReportError: the file at `path` has other content.
+
+    Example:
+        >>> import tf_graft as tg
+        >>> w = tf.Variable([3.0, 4.0], name="w")
+        >>> optimizer = tg.SGD(0.1, clipnorm=1.0)
+        >>> optimizer.build([w])
+        >>> monitor = tg.Monitor(every=1, optimizer=optimizer)
+        >>> with monitor.step():
+        ...     optimizer.apply([tf.constant([0.0, 2.0])], [w])
+        >>> print(monitor.table())
+        variable  learning rate  weights  gradient  step  step / weights
+        w         0.1            4.92     2         0.1   0.0203
+        >>> monitor.records[-1].clipped
+        True
+    """
+
+    def __init__(
+        self,
+        every: int = 100,
+        optimizer: OptimizerLike | None = None,
+        path: str | Path | None = None,
+        writer: tf.summary.SummaryWriter | None = None,
+    ) -> None:
+        super().__init__()
+        self.every = checks.integer("Monitor", "every", every, 1)
+        if path is not None:
+            path = Path(checks.instance("Monitor", "path", path, str, os.PathLike))
+        self.path, self.records = path, list[Record]()
+        self._writer, self._given = writer, optimizer
+        self._optimizer = None if optimizer is None else _measurable(optimizer)
+        self._gradients: GradientNorms | None = None
+        self._measuring: _Measurement | None = None
+        self._batches = self._epoch = 0
+
+    def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Prepares the model's optimizer."""
+        if self._given is None:
+            self._optimizer = _measurable(self.model.optimizer)
+        assert self._optimizer is not None
+        if not self._optimizer.built:
+            with self.model.distribute_strategy.scope():
+                self._optimizer.build(self.model.trainable_variables)
+        if self._prepare():
+            self.model.make_train_function(force=True)  # the present one may be traced
+
+    def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Notes which records belong to the epoch."""
+        self._epoch = len(self.records)
+
+    def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Begins a measurement if it is due."""
+        self._begin()
+
+    def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Ends a measurement."""
+        self._end()
+
+    def on_epoch_end(self, epoch: int, logs: MutableMapping[str, Any] | None = None) -> None:
+        """Adds the means of the epoch's records to the logs, and writes the file."""
+        records = self.records[self._epoch :]
+        if records and logs is not None:
+            ratios = [max(n.ratio for n in r.variables.values()) for r in records]
+            logs["gradient_norm"] = sum(r.gradient_norm for r in records) / len(records)
+            logs["step_ratio"] = sum(ratios) / len(records)
+            logs["clipped"] = sum(r.clipped for r in records) / len(records)
+            logs["skipped_steps"] = records[-1].skipped_steps
+        self.write()
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        """A context for one training step in a loop of your own; every so many are measured.
+
+        Enter it outside of a `tf.function`, before the first step is traced.
+        """
+        if self._optimizer is None:
+            raise ValueError("Monitor.step: it has no optimizer; give it one: Monitor(optimizer=).")
+        if not self._optimizer.built:
+            raise ValueError("Monitor.step: the optimizer has no variables; call its build first.")
+        self._prepare()
+        self._begin()
+        yield
+        self._end()
+
+    def table(self) -> str:
+        """Returns the last record as text, with a line for each variable."""
+        header = ("variable", "learning rate", "weights", "gradient", "step", "step / weights")
+        lines: list[tuple[str, ...]] = [header]
+        for path, norms in self.records[-1].variables.items() if self.records else ():
+            lines.append((path, *(f"{value:.3g}" for value in (*norms, norms.ratio))))
+        return aligned(lines)
+
+    def write(self) -> None:
+        """Writes all records to the file, if there is a path; `fit` does so after each epoch."""
+        if self.path is None:
+            return
+        first = self.records[0].step if self.records else None
+        text = io.StringIO()
+        lines = csv.writer(text, lineterminator="\n")
+        lines.writerow(COLUMNS)
+        lines.writerows(_earlier(self.path, first))
+        for record in self.records:
+            lines.writerows((record.step, path, *n) for path, n in record.variables.items())
+        whole_files.write(self.path, text.getvalue())
+
+    def _prepare(self) -> bool:
+        """Has the optimizer measure its gradients; returns whether it did not before."""
+        assert self._optimizer is not None
+        self._gradients, new = gradient_norms.of(self._optimizer)
+        return new
+
+    def _begin(self) -> None:
+        self._batches += 1
+        if self._measuring is None and self._batches % self.every == 0:
+            assert self._optimizer is not None
+            assert self._gradients is not None
+            self._measuring = _Measurement(self._optimizer, self._gradients)
+
+    def _end(self) -> None:
+        record = None if self._measuring is None else self._measuring.ended()
+        if record is None:
+            return
+        self._measuring = None
+        self.records.append(record)
+        if self._writer is not None:
+            summaries.write(self._writer, record.step, _tagged(record))
+
+
+class _Measurement:
+    """Begins a measurement of the next update.
+
+    Args:
+        optimizer: a built optimizer.
+        gradients: measures its gradients.
+    """
+
+    def __init__(self, optimizer: Optimizer, gradients: GradientNorms):
+        self._optimizer, self._gradients = optimizer, gradients
+        gradients.request()
+        rates = optimizer.rates()
+        self._rates = {p.path: rate_of(optimizer, rates, p.path) for p in optimizer.parameters}
+        self._before = [tf.identity(weights) for weights in _weights(optimizer)]
+
+    def ended(self) -> Record | None:
+        """Returns the measurements; None if no update was made, as in an accumulating step."""
+        gradients = self._gradients.found()
+        if gradients is None:
+            return None
+        after = _lengths(_weights(self._optimizer), self._before).numpy().astype(float)
+        rows = zip(self._rates.items(), after, gradients, strict=True)
+        given = np.array([norm for norm in gradients if norm != ABSENT])
+        return Record(
+            int(self._optimizer.iterations.numpy()),
+            {
+                path: Norms(rate, weights, math.nan if gradient == ABSENT else gradient, step)
+                for (path, rate), (weights, step), gradient in rows
+            },
+            float(np.linalg.norm(given)),
+            _clipped(self._optimizer, given),
+            int(self._optimizer.skipped_steps.numpy()),
+        )
+
+
+def _clipped(optimizer: Optimizer, norms: np.ndarray) -> bool:
+    _, clipnorm, global_clipnorm = optimizer.common.clips
+    each = clipnorm is not None and bool((norms > clipnorm).any())
+    return each or (global_clipnorm is not None and bool(np.linalg.norm(norms) > global_clipnorm))
+
+
+def _weights(optimizer: Optimizer) -> list[tf.Tensor]:
+    return [tf.convert_to_tensor(p.variable) for p in optimizer.parameters]
+
+
+@tf.function(reduce_retracing=True)
+def _lengths(after: list[tf.Tensor], before: list[tf.Tensor]) -> tf.Tensor:
+    """Returns the norms of the weights and of their changes, of shape [variables, 2]."""
+    each = []
+    for new, old in zip(after, before, strict=True):
+        new, old = (tf.cast(w, numerics.compute_dtype(w.dtype)) for w in (new, old))
+        each += [numerics.length(new), numerics.length(new - old)]
+    return tf.reshape(tf.stack([tf.cast(x, tf.float32) for x in each]), [-1, 2])
+
+
+def _tagged(record: Record) -> dict[str, float]:
+    """Returns a record's summaries for TensorBoard by tag."""
+    tagged = {"gradient_norm": record.gradient_norm, "skipped_steps": record.skipped_steps}
+    for path, norms in record.variables.items():
+        each = {**norms._asdict(), "step_ratio": norms.ratio}
+        tagged |= {f"{name}/{path}": value for name, value in each.items()}
+    return tagged
+
+
+def _measurable(optimizer: OptimizerLike) -> Optimizer:
+    """Returns the outermost optimizer of this package.
+
+    Raises:
+        TypeError: there is none.
+        ValueError: its variables are on parameter servers.
+    """
+    ours = [each for each in nested(optimizer) if isinstance(each, Optimizer)]
+    if not ours:
+        raise TypeError(
+            f"Monitor: {type(optimizer).__name__} is no optimizer of tf_graft; use one, such as "
+            "tf_graft.wrap of a Keras optimizer."
+        )
+    if isinstance(ours[0].strategy, tf.distribute.ParameterServerStrategy):
+        raise ValueError("Monitor: it does not measure steps of workers on parameter servers.")
+    return ours[0]
+
+
+def _earlier(path: Path, first: int | None) -> Iterator[list[str]]:
+    """Yields the lines of a file of an earlier process for the updates before `first`.
+
+    Raises:
+        ReportError: the file is no file of a monitor.
+    """
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8", newline="") as file:
+        lines = csv.reader(file)
+        if next(lines, None) != list(COLUMNS):
+            raise ReportError(f"{path}: it is not a file that Monitor wrote; give another path.")
+        yield from (line for line in lines if first is None or int(line[0]) < first)
