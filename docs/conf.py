@@ -26,7 +26,8 @@ extensions = [
 ]
 exclude_patterns = ["ipython", "start.ipynb"]  # the notebook is `start.md` once more
 nitpicky = True
-nitpick_ignore_regex = [("py:.*", r"(tf|keras|collections|numpy)\..*")]  # their inventories are online
+# The inventories of these libraries are online.
+nitpick_ignore_regex = [("py:.*", r"(tf|keras|collections|numpy)\..*")]
 
 # Every code cell runs in the build, in a kernel of its page's, and an exception fails the build.
 # The profile in `ipython` says in which folder, and how commands print.
