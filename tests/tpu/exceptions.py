@@ -25,22 +25,20 @@ class Known(NamedTuple):
         return bool(re.search(self.programs, program.name))
 
 
-AGN = "the local state and the center pass through conditions, whose branches copy them"
-ACCUMULATION = (
-    "the sum of the micro-steps and the state pass through a condition, which copies them"
+START = "the first step copies the weights to the center"
+SHRUNK = (
+    "an update of batches that shrank, which is compiled beside the usual one, visits the whole table"
 )
-AVERAGES = "whether averages lag behind is a condition, both branches of which copy the averages"
+BOTH = "both the usual update and that of batches that shrank sum, and the replicas agree on one"
 UNSCALED = "the gradient lies beside itself divided by the loss scale"
 
 EXCEPTIONS: tuple[Known, ...] = (
-    Known(r", agn.*; rows", {"copies", "temporary", "rows"}, AGN),
-    Known(r", agn.*; dense", {"copies", "temporary"}, AGN),
-    Known(r"^adam, accumulation; rows, one chip", {"copies", "temporary", "rows"}, ACCUMULATION),
-    Known(r"^adam, accumulation; rows, 4 chips", {"rows"}, ACCUMULATION),
-    Known(r"^adam, accumulation; dense, one chip", {"copies", "temporary"}, ACCUMULATION),
-    Known(r"^adam, together; rows", {"copies", "temporary", "rows"}, ACCUMULATION),
-    Known(r"^adam, together; dense", {"copies", "temporary"}, ACCUMULATION),
-    Known(r", ema(_overwrite)?; dense", {"copies", "temporary"}, AVERAGES),
+    Known(r", agn.*; ", {"copies"}, START),
+    Known(r", agn.*; rows", {"rows"}, SHRUNK),
+    Known(r", agn.*; rows, 4 chips", {"temporary"}, SHRUNK),
+    Known(r", agn.*; rows, 4 chips", {"sums"}, BOTH),
+    Known(r", agn_mixed_precision; dense", {"temporary"}, UNSCALED),
+    Known(r"^adam, (accumulation|together); rows", {"rows"}, SHRUNK),
     Known(r"ema_overwrite; rows", {"rows"}, "every second step, the averages overwrite the table"),
     Known(r"loss_scale; dense", {"temporary"}, UNSCALED),
     Known(r", mixed_precision; dense, one chip", {"temporary"}, UNSCALED),

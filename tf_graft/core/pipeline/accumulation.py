@@ -12,6 +12,7 @@ from tf_graft.core.places import replicas
 from tf_graft.core.state import write
 from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.state.slots import Slot
+from tf_graft.core.state.write import Masked, Whole
 from tf_graft.core.tensors import numerics, rows
 from tf_graft.core.types import Gradient
 
@@ -67,6 +68,8 @@ def take(gradient: Gradient, parameter: Parameter) -> Gradient:
     accumulator = replicas.local(parameter.state["gradient_accumulator"])
     marks = replicas.local(parameter.state["accumulated_rows"])
     part = write.part_of(gradient, parameter.rows)
+    if isinstance(part, Masked):
+        part = Whole()  # the other rows are zero, and so are their marks
     total = part.read(accumulator)
     write.clear(accumulator, part)
     part.write(marks, tf.zeros_like(part.read(marks)))
