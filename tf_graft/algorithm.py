@@ -5,8 +5,10 @@ guarantees on it.
 
 - `Optimizer`, `Slot`, `Step`, `register`: the base class, its state, the result of `step`, a name
 - `Common`: the arguments that every constructor takes as `**common: Unpack[Common]`
-- `Checked`: an argument in the attribute of its name, checked by `number`, `integer`, `boolean`,
-  `choice` or `patterns`; `matches` searches a variable's path for patterns
+- `AtLeastZero`, `AboveZero`, `BelowOne`, `BetweenZeroAndOne`, `Fraction`, `Count`, `Flag`,
+  `Patterns` and so on: types of arguments that are checked and kept in the attribute of their name
+- `Checked`: the check in such a type, `Annotated[float, Checked(number, 4)]`, by `number`,
+  `integer`, `boolean`, `choice` or `patterns`; `matches` searches a path for patterns
 - `RateLike`, `Slots`, `SlotVariables`: the types of a constructor's learning rate, and of the slots
   of `step` and of `kernel`
 - `length`, `one_minus_power`, `product`, `quotient`: arithmetic that is the same in every execution
@@ -24,6 +26,18 @@ guarantees on it.
 
 from tf_graft.compose.wrapper import Around, Wrapper
 from tf_graft.core.arguments.checked import Checked
+from tf_graft.core.arguments.declared import (
+    AboveZero,
+    AtLeastZero,
+    BelowOne,
+    BetweenZeroAndOne,
+    Count,
+    Flag,
+    Fraction,
+    OptionalCount,
+    OptionalPatterns,
+    Patterns,
+)
 from tf_graft.core.arguments.options import Common
 from tf_graft.core.arguments.registry import register
 from tf_graft.core.checks import boolean, choice, integer, number, patterns
@@ -40,12 +54,22 @@ from tf_graft.core.types import RateLike, Slots, SlotVariables
 
 __all__ = [
     "NOT_NEGATIVE",
+    "AboveZero",
     "Around",
+    "AtLeastZero",
+    "BelowOne",
+    "BetweenZeroAndOne",
     "Checked",
     "Common",
+    "Count",
+    "Flag",
+    "Fraction",
     "Optimizer",
+    "OptionalCount",
+    "OptionalPatterns",
     "Parameter",
     "Parameters",
+    "Patterns",
     "Point",
     "RateLike",
     "Slot",

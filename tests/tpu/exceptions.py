@@ -26,9 +26,7 @@ class Known(NamedTuple):
 
 
 START = "the first step copies the weights to the center"
-SHRUNK = (
-    "an update of batches that shrank, which is compiled beside the usual one, visits the whole table"
-)
+SHRUNK = "an update of batches that shrank, compiled beside the usual one, visits the whole table"
 BOTH = "both the usual update and that of batches that shrank sum, and the replicas agree on one"
 UNSCALED = "the gradient lies beside itself divided by the loss scale"
 

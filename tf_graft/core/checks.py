@@ -218,11 +218,24 @@ def as_constructed(holder: object, name: str, value: object) -> Any:
     return getattr(type(holder)(**{**held, name: value}), name)
 
 
-def _range(low: float | None, high: float | None, open_low: bool, open_high: bool) -> str:
+def interval(
+    low: float | None = None,
+    high: float | None = None,
+    open_low: bool = False,
+    open_high: bool = False,
+) -> str:
+    """Returns a range in words: "at least 0", "in [0, 1)"; nothing for no range."""
     if low is not None and high is not None:
-        return f"lie in {'(' if open_low else '['}{low:g}, {high:g}{')' if open_high else ']'}"
+        return f"in {'(' if open_low else '['}{low:g}, {high:g}{')' if open_high else ']'}"
     if low is not None:
-        return f"be finite and {'above' if open_low else 'at least'} {low:g}"
+        return f"{'above' if open_low else 'at least'} {low:g}"
     if high is not None:
-        return f"be finite and {'below' if open_high else 'at most'} {high:g}"
-    return "be finite"
+        return f"{'below' if open_high else 'at most'} {high:g}"
+    return ""
+
+
+def _range(low: float | None, high: float | None, open_low: bool, open_high: bool) -> str:
+    within = interval(low, high, open_low, open_high)
+    if low is not None and high is not None:
+        return f"lie {within}"
+    return f"be finite and {within}" if within else "be finite"

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from tf_graft.core import building, checks, keras_contract, patterns
-from tf_graft.core.arguments import description, multipliers, options, rates, signatures
+from tf_graft.core.arguments import declared, description, multipliers, options, rates, signatures
 from tf_graft.core.arguments.multipliers import Multipliers
 from tf_graft.core.arguments.options import Common, Options
 from tf_graft.core.building import Builder
@@ -69,6 +69,7 @@ class KerasOptimizer(keras.optimizers.Optimizer):
             setattr(self, role, self.add_scalar(role))
         self._saved = SavedState(self)
         self._identity = self._saved.identity  # for a checkpoint of TensorFlow
+        declared.assign(self)
 
     @property
     def common(self) -> Options:

@@ -8,7 +8,14 @@ import numpy as np
 import tensorflow as tf
 
 from tf_graft.core import building, checks, contract, keras_contract, variable_table
-from tf_graft.core.arguments import checked, description, multipliers, rates, signatures
+from tf_graft.core.arguments import (
+    checked,
+    declared,
+    description,
+    multipliers,
+    rates,
+    signatures,
+)
 from tf_graft.core.keras_optimizer import KerasOptimizer
 from tf_graft.core.pipeline import matching
 from tf_graft.core.pipeline.engine import Engine
@@ -56,6 +63,7 @@ class Optimizer(KerasOptimizer, Algorithm):
     def __init_subclass__(cls, **options: Any):
         super().__init_subclass__(**options)
         contract.check_class(cls)
+        declared.declare(cls)
         signatures.complete(cls)
 
     @property

@@ -6,14 +6,15 @@ import tensorflow as tf
 
 from tf_graft.algorithm import (
     NOT_NEGATIVE,
-    Checked,
+    AboveZero,
+    AtLeastZero,
+    BelowOne,
     Common,
     Optimizer,
     RateLike,
     Slot,
     Slots,
     Step,
-    number,
     one_minus_power,
     register,
 )
@@ -30,11 +31,11 @@ class AdaBelief(Optimizer):
     ```
 
     Args:
-        learning_rate: number, at least 0, or schedule. Default 0.001.
-        beta_1: decay of the mean, in [0, 1). Default 0.9.
-        beta_2: decay of the mean squared difference, in [0, 1). Default 0.999.
-        epsilon: above 0, added to the root. Default 1e-8.
-        epsilon_root: at least 0, added to the mean square at each step. Default 1e-16.
+        learning_rate: number, at least 0, or schedule.
+        beta_1: decay of the mean.
+        beta_2: decay of the mean squared difference.
+        epsilon: a term added to the root.
+        epsilon_root: a term added to the mean square at each step.
         **common: see `tf_graft.algorithm.Common`.
 
     Raises:
@@ -54,25 +55,16 @@ class AdaBelief(Optimizer):
         gradients" (arXiv 2010.07468), algorithm 2. The paper has one epsilon for both places.
     """
 
-    beta_1 = Checked(number, 0, 1, open_high=True)
-    beta_2 = Checked(number, 0, 1, open_high=True)
-    epsilon = Checked(number, 0, open_low=True)
-    epsilon_root = Checked(number, 0)
-
     def __init__(
         self,
         learning_rate: RateLike = 0.001,
-        beta_1: float = 0.9,
-        beta_2: float = 0.999,
-        epsilon: float = 1e-8,
-        epsilon_root: float = 1e-16,
+        beta_1: BelowOne = 0.9,
+        beta_2: BelowOne = 0.999,
+        epsilon: AboveZero = 1e-8,
+        epsilon_root: AtLeastZero = 1e-16,
         **common: Unpack[Common],
     ):
         super().__init__(learning_rate, **common)
-        self.beta_1 = beta_1
-        self.beta_2 = beta_2
-        self.epsilon = epsilon
-        self.epsilon_root = epsilon_root
 
     def slots(self) -> dict[str, Slot]:
         return {"momentum": Slot(), "velocity": Slot(within=NOT_NEGATIVE)}

@@ -6,15 +6,15 @@ import tensorflow as tf
 
 from tf_graft.algorithm import (
     NOT_NEGATIVE,
-    Checked,
+    AboveZero,
     Common,
+    Fraction,
     Optimizer,
     RateLike,
     Slot,
     Slots,
     SlotVariables,
     Step,
-    number,
     register,
     scalar,
 )
@@ -34,9 +34,9 @@ class Adadelta(Optimizer):
     The paper has no learning rate; set it to 1 to follow the paper.
 
     Args:
-        learning_rate: number, at least 0, or schedule. Default 0.001.
-        rho: decay of both averages, in [0, 1]. Default 0.95.
-        epsilon: above 0. Default 1e-7.
+        learning_rate: number, at least 0, or schedule.
+        rho: decay of both averages.
+        epsilon: a term inside both roots.
         **common: see `tf_graft.algorithm.Common`.
 
     Raises:
@@ -57,19 +57,14 @@ class Adadelta(Optimizer):
 
     keras_slots = (("accumulated_gradient", "accumulated_delta"),)
 
-    rho = Checked(number, 0, 1)
-    epsilon = Checked(number, 0, open_low=True)
-
     def __init__(
         self,
         learning_rate: RateLike = 0.001,
-        rho: float = 0.95,
-        epsilon: float = 1e-7,
+        rho: Fraction = 0.95,
+        epsilon: AboveZero = 1e-7,
         **common: Unpack[Common],
     ):
         super().__init__(learning_rate, **common)
-        self.rho = rho
-        self.epsilon = epsilon
 
     def slots(self) -> dict[str, Slot]:
         squares = ("accumulated_gradient", "accumulated_delta")

@@ -7,7 +7,8 @@ import tensorflow as tf
 
 from tf_graft.algorithm import (
     NOT_NEGATIVE,
-    Checked,
+    AboveZero,
+    AtLeastZero,
     Common,
     Optimizer,
     RateLike,
@@ -15,7 +16,6 @@ from tf_graft.algorithm import (
     Slots,
     SlotVariables,
     Step,
-    number,
     quotient,
     register,
     scalar,
@@ -35,9 +35,9 @@ class Adagrad(Optimizer):
     start, which gives the same sum with one pass less.
 
     Args:
-        learning_rate: number, at least 0, or schedule. Default 0.001.
-        initial_accumulator_value: at least 0. Default 0.1.
-        epsilon: above 0. Default 1e-7.
+        learning_rate: number, at least 0, or schedule.
+        initial_accumulator_value: the first value of the sum of squares.
+        epsilon: a term added to that first value.
         **common: see `tf_graft.algorithm.Common`.
 
     Raises:
@@ -62,19 +62,14 @@ class Adagrad(Optimizer):
     keras_slots = (("accumulator",),)
     exact_kernel = True
 
-    initial_accumulator_value = Checked(number, 0)
-    epsilon = Checked(number, 0, open_low=True)
-
     def __init__(
         self,
         learning_rate: RateLike = 0.001,
-        initial_accumulator_value: float = 0.1,
-        epsilon: float = 1e-7,
+        initial_accumulator_value: AtLeastZero = 0.1,
+        epsilon: AboveZero = 1e-7,
         **common: Unpack[Common],
     ):
         super().__init__(learning_rate, **common)
-        self.initial_accumulator_value = initial_accumulator_value
-        self.epsilon = epsilon
 
     def slots(self) -> dict[str, Slot]:
         start = self.initial_accumulator_value + self.epsilon

@@ -6,17 +6,17 @@ import tensorflow as tf
 
 from tf_graft.algorithm import (
     NOT_NEGATIVE,
-    Checked,
+    AboveZero,
+    BelowOne,
     Common,
+    Flag,
     Optimizer,
     RateLike,
     Slot,
     Slots,
     SlotVariables,
     Step,
-    boolean,
     memoized,
-    number,
     one_minus_power,
     register,
     scalar,
@@ -38,11 +38,11 @@ class Adam(Optimizer):
     As in Keras, `epsilon` is the paper's "epsilon hat".
 
     Args:
-        learning_rate: number, at least 0, or schedule. Default 0.001.
-        beta_1: decay of the mean, in [0, 1). Default 0.9.
-        beta_2: decay of the mean square, in [0, 1). Default 0.999.
-        epsilon: above 0. Default 1e-7.
-        amsgrad: whether to divide by the largest mean square so far. Default False.
+        learning_rate: number, at least 0, or schedule.
+        beta_1: decay of the mean.
+        beta_2: decay of the mean square.
+        epsilon: a term added to the root.
+        amsgrad: whether to divide by the largest mean square so far.
         **common: see `tf_graft.algorithm.Common`.
 
     Raises:
@@ -65,25 +65,16 @@ class Adam(Optimizer):
 
     keras_slots = (("momentum", "velocity"), ("velocity_hat",))
 
-    beta_1 = Checked(number, 0, 1, open_high=True)
-    beta_2 = Checked(number, 0, 1, open_high=True)
-    epsilon = Checked(number, 0, open_low=True)
-    amsgrad = Checked(boolean)
-
     def __init__(
         self,
         learning_rate: RateLike = 0.001,
-        beta_1: float = 0.9,
-        beta_2: float = 0.999,
-        epsilon: float = 1e-7,
-        amsgrad: bool = False,
+        beta_1: BelowOne = 0.9,
+        beta_2: BelowOne = 0.999,
+        epsilon: AboveZero = 1e-7,
+        amsgrad: Flag = False,
         **common: Unpack[Common],
     ):
         super().__init__(learning_rate, **common)
-        self.beta_1 = beta_1
-        self.beta_2 = beta_2
-        self.epsilon = epsilon
-        self.amsgrad = amsgrad
         # The maximum in AMSGrad's kernel drops a NaN; that in `step` keeps it.
         self.exact_kernel = not amsgrad
 

@@ -2,7 +2,7 @@
 
 from typing import Unpack
 
-from tf_graft.algorithm import Checked, Common, RateLike, number, register
+from tf_graft.algorithm import AtLeastZero, Common, RateLike, register
 from tf_graft.optimizers.adam import Adam
 
 
@@ -18,12 +18,12 @@ class AdamW(Adam):
     not by the learning rate. Here, as in Keras, the decay is multiplied by the whole learning rate.
 
     Args:
-        learning_rate: number, at least 0, or schedule. Default 0.001.
-        weight_decay: at least 0, and not None. Default 0.004.
-        beta_1: decay of the mean, in [0, 1). Default 0.9.
-        beta_2: decay of the mean square, in [0, 1). Default 0.999.
-        epsilon: above 0. Default 1e-7.
-        amsgrad: whether to divide by the largest mean square so far. Default False.
+        learning_rate: number, at least 0, or schedule.
+        weight_decay: decoupled weight decay; not None.
+        beta_1: decay of the mean.
+        beta_2: decay of the mean square.
+        epsilon: a term added to the root.
+        amsgrad: whether to divide by the largest mean square so far.
         **common: see `tf_graft.algorithm.Common`.
 
     Raises:
@@ -42,12 +42,10 @@ class AdamW(Adam):
         Loshchilov and Hutter, 2019, "Decoupled weight decay regularization", algorithm 2.
     """
 
-    weight_decay = Checked(number, 0)
-
     def __init__(  # type: ignore[misc]  # a common argument with a default of its own
         self,
         learning_rate: RateLike = 0.001,
-        weight_decay: float = 0.004,
+        weight_decay: AtLeastZero = 0.004,
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-7,

@@ -7,16 +7,18 @@ import tensorflow as tf
 
 from tf_graft.algorithm import (
     NOT_NEGATIVE,
-    Checked,
+    AboveZero,
+    AtLeastZero,
+    BelowOne,
+    BetweenZeroAndOne,
     Common,
     Optimizer,
+    OptionalCount,
     RateLike,
     Slot,
     Slots,
     Step,
-    integer,
     memoized,
-    number,
     one_minus_power,
     register,
 )
@@ -37,15 +39,15 @@ class AdEMAMix(Optimizer):
     `beta_3_warmup` updates, so that its half-life rises in a line.
 
     Args:
-        learning_rate: number, at least 0, or schedule. Default 0.001.
-        beta_1: decay of the fast mean, in (0, 1). Default 0.9.
-        beta_2: decay of the mean square, in [0, 1). Default 0.999.
-        beta_3: decay of the slow mean, in (0, 1). Default 0.9999.
-        alpha: the weight of the slow mean, at least 0. Default 5.
-        beta_3_warmup: the updates until `b` is `beta_3`, at least 1; the paper takes all updates of
-            the training. None: it is `beta_3` from the first, which can diverge.
+        learning_rate: number, at least 0, or schedule.
+        beta_1: decay of the fast mean.
+        beta_2: decay of the mean square.
+        beta_3: decay of the slow mean.
+        alpha: the weight of the slow mean.
+        beta_3_warmup: the updates until `b` is `beta_3`; the paper takes all updates of the
+            training. None: it is `beta_3` from the first, which can diverge.
         alpha_warmup: likewise for `a`.
-        epsilon: above 0. Default 1e-8.
+        epsilon: a term added to the root.
         **common: see `tf_graft.algorithm.Common`.
 
     Raises:
@@ -65,34 +67,19 @@ class AdEMAMix(Optimizer):
         2409.03137), algorithm 1.
     """
 
-    beta_1 = Checked(number, 0, 1, open_low=True, open_high=True)
-    beta_2 = Checked(number, 0, 1, open_high=True)
-    beta_3 = Checked(number, 0, 1, open_low=True, open_high=True)
-    alpha = Checked(number, 0)
-    beta_3_warmup = Checked(integer, 1, optional=True)
-    alpha_warmup = Checked(integer, 1, optional=True)
-    epsilon = Checked(number, 0, open_low=True)
-
     def __init__(
         self,
         learning_rate: RateLike = 0.001,
-        beta_1: float = 0.9,
-        beta_2: float = 0.999,
-        beta_3: float = 0.9999,
-        alpha: float = 5.0,
-        beta_3_warmup: int | None = None,
-        alpha_warmup: int | None = None,
-        epsilon: float = 1e-8,
+        beta_1: BetweenZeroAndOne = 0.9,
+        beta_2: BelowOne = 0.999,
+        beta_3: BetweenZeroAndOne = 0.9999,
+        alpha: AtLeastZero = 5.0,
+        beta_3_warmup: OptionalCount = None,
+        alpha_warmup: OptionalCount = None,
+        epsilon: AboveZero = 1e-8,
         **common: Unpack[Common],
     ):
         super().__init__(learning_rate, **common)
-        self.beta_1 = beta_1
-        self.beta_2 = beta_2
-        self.beta_3 = beta_3
-        self.alpha = alpha
-        self.beta_3_warmup = beta_3_warmup
-        self.alpha_warmup = alpha_warmup
-        self.epsilon = epsilon
 
     def slots(self) -> dict[str, Slot]:
         square = {"velocity": Slot(within=NOT_NEGATIVE)}

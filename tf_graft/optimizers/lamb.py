@@ -8,7 +8,8 @@ import tensorflow as tf
 
 from tf_graft.algorithm import (
     NOT_NEGATIVE,
-    Checked,
+    AboveZero,
+    BelowOne,
     Common,
     RateLike,
     Slot,
@@ -17,7 +18,6 @@ from tf_graft.algorithm import (
     Step,
     added_by,
     length,
-    number,
     one_minus_power,
     register,
 )
@@ -42,12 +42,12 @@ class LAMB(Layerwise):
     float32.
 
     Args:
-        learning_rate: number, at least 0, or schedule. Default 0.001.
-        beta_1: decay of the mean, in [0, 1). Default 0.9.
-        beta_2: decay of the mean square, in [0, 1). Default 0.999.
-        epsilon: above 0. Default 1e-6.
-        weight_decay_rate: weight decay inside the ratio, at least 0; the common `weight_decay`
-            applies in addition. Default 0.
+        learning_rate: number, at least 0, or schedule.
+        beta_1: decay of the mean.
+        beta_2: decay of the mean square.
+        epsilon: a term added to the root.
+        weight_decay_rate: weight decay inside the ratio; the common `weight_decay` applies in
+            addition.
         exclude_from_weight_decay: regular expressions; a variable whose path contains a match has
             neither weight decay.
         exclude_from_layer_adaptation: likewise; such a variable has `r = 1`. None means the list
@@ -73,16 +73,12 @@ class LAMB(Layerwise):
 
     keras_slots = (("momentum", "velocity"),)
 
-    beta_1 = Checked(number, 0, 1, open_high=True)
-    beta_2 = Checked(number, 0, 1, open_high=True)
-    epsilon = Checked(number, 0, open_low=True)
-
     def __init__(  # type: ignore[misc]  # a common argument with a default of its own
         self,
         learning_rate: RateLike = 0.001,
-        beta_1: float = 0.9,
-        beta_2: float = 0.999,
-        epsilon: float = 1e-6,
+        beta_1: BelowOne = 0.9,
+        beta_2: BelowOne = 0.999,
+        epsilon: AboveZero = 1e-6,
         weight_decay_rate: float = 0.0,
         exclude_from_weight_decay: Sequence[str] | None = None,
         exclude_from_layer_adaptation: Sequence[str] | None = None,
@@ -90,9 +86,6 @@ class LAMB(Layerwise):
     ):
         lists = (exclude_from_weight_decay, exclude_from_layer_adaptation)
         super().__init__(learning_rate, weight_decay_rate, *lists, **common)
-        self.beta_1 = beta_1
-        self.beta_2 = beta_2
-        self.epsilon = epsilon
 
     def slots(self) -> dict[str, Slot]:
         return {"momentum": Slot(), "velocity": Slot(within=NOT_NEGATIVE)}

@@ -6,16 +6,17 @@ from typing import Unpack
 import tensorflow as tf
 
 from tf_graft.algorithm import (
-    Checked,
+    AboveZero,
+    AtLeastZero,
     Common,
+    Flag,
+    Fraction,
     RateLike,
     Slot,
     Slots,
     SlotVariables,
     Step,
-    boolean,
     length,
-    number,
     register,
 )
 from tf_graft.optimizers.kernels import descend
@@ -45,20 +46,20 @@ class LARS(Layerwise):
     `sum_of_norms=True`; its `skip_list` is `exclude_from_weight_decay`.
 
     Args:
-        learning_rate: number, at least 0, or schedule. Default 0.01.
-        momentum: in [0, 1]. Without it there is no slot. Default 0.9.
-        weight_decay_rate: weight decay inside the ratio, at least 0; the common `weight_decay`
-            applies in addition. Default 0.
-        eeta: the paper's trust coefficient, above 0. Default 0.001.
-        nesterov: whether to look ahead (Nesterov momentum). Default False.
-        classic_momentum: whether the momentum holds the rates too. Default True.
+        learning_rate: number, at least 0, or schedule.
+        momentum: how much of the momentum is kept; without it there is no slot.
+        weight_decay_rate: weight decay inside the ratio; the common `weight_decay` applies in
+            addition.
+        eeta: the paper's trust coefficient.
+        nesterov: whether to look ahead (Nesterov momentum).
+        classic_momentum: whether the momentum holds the rates too.
         exclude_from_weight_decay: regular expressions; a variable whose path contains a match has
             neither weight decay.
         exclude_from_layer_adaptation: likewise; such a variable has `r = 1`. None means the list
             above.
         sum_of_norms: whether the denominator of the ratio is the sum of the two norms, as in the
-            paper. Default False.
-        epsilon: at least 0. Default 0.
+            paper.
+        epsilon: a term added to the denominator of the ratio.
         **common: see `tf_graft.algorithm.Common`.
 
     Raises:
@@ -79,35 +80,22 @@ class LARS(Layerwise):
         1708.03888), algorithm 1.
     """
 
-    momentum = Checked(number, 0, 1)
-    eeta = Checked(number, 0, open_low=True)
-    nesterov = Checked(boolean)
-    classic_momentum = Checked(boolean)
-    sum_of_norms = Checked(boolean)
-    epsilon = Checked(number, 0)
-
     def __init__(  # type: ignore[misc]  # a common argument with a default of its own
         self,
         learning_rate: RateLike = 0.01,
-        momentum: float = 0.9,
+        momentum: Fraction = 0.9,
         weight_decay_rate: float = 0.0,
-        eeta: float = 0.001,
-        nesterov: bool = False,
-        classic_momentum: bool = True,
+        eeta: AboveZero = 0.001,
+        nesterov: Flag = False,
+        classic_momentum: Flag = True,
         exclude_from_weight_decay: Sequence[str] | None = None,
         exclude_from_layer_adaptation: Sequence[str] | None = None,
-        sum_of_norms: bool = False,
-        epsilon: float = 0.0,
+        sum_of_norms: Flag = False,
+        epsilon: AtLeastZero = 0.0,
         **common: Unpack[Common],
     ):
         lists = (exclude_from_weight_decay, exclude_from_layer_adaptation)
         super().__init__(learning_rate, weight_decay_rate, *lists, **common)
-        self.momentum = momentum
-        self.eeta = eeta
-        self.nesterov = nesterov
-        self.classic_momentum = classic_momentum
-        self.sum_of_norms = sum_of_norms
-        self.epsilon = epsilon
         if self.sum_of_norms and not self.classic_momentum:
             raise ValueError(
                 "LARS(sum_of_norms=True, classic_momentum=False): the paper's sum of norms is of "

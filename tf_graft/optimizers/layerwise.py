@@ -6,13 +6,12 @@ from typing import Any, Unpack
 import tensorflow as tf
 
 from tf_graft.algorithm import (
-    Checked,
+    AtLeastZero,
     Common,
     Optimizer,
+    OptionalPatterns,
     RateLike,
     matches,
-    number,
-    patterns,
     quotient,
 )
 
@@ -25,7 +24,7 @@ class Layerwise(Optimizer):
 
     Args:
         learning_rate: number, at least 0, or schedule.
-        weight_decay_rate: at least 0; inside the ratio, unlike the common `weight_decay`.
+        weight_decay_rate: weight decay inside the ratio, unlike the common `weight_decay`.
         exclude_from_weight_decay: patterns of variables without either weight decay.
         exclude_from_layer_adaptation: patterns of variables without a rate of their own; those of
             `exclude_from_weight_decay` when None.
@@ -37,22 +36,17 @@ class Layerwise(Optimizer):
     exact_kernel = True
     kernel_reads = True
 
-    weight_decay_rate = Checked(number, 0)
-    exclude_from_layer_adaptation = Checked(patterns, optional=True)
-
     def __init__(  # type: ignore[misc]  # a common argument with a default of its own
         self,
         learning_rate: RateLike,
-        weight_decay_rate: float,
+        weight_decay_rate: AtLeastZero,
         exclude_from_weight_decay: Sequence[str] | None,
-        exclude_from_layer_adaptation: Sequence[str] | None,
+        exclude_from_layer_adaptation: OptionalPatterns,
         **common: Unpack[Common],
     ):
         super().__init__(
             learning_rate, exclude_from_weight_decay=exclude_from_weight_decay, **common
         )
-        self.weight_decay_rate = weight_decay_rate
-        self.exclude_from_layer_adaptation = exclude_from_layer_adaptation
 
     def traits(self, path: str) -> dict[str, Any]:
         undecayed, layers = self.undecayed(path), self.exclude_from_layer_adaptation

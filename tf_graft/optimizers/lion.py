@@ -4,17 +4,7 @@ from typing import Unpack
 
 import tensorflow as tf
 
-from tf_graft.algorithm import (
-    Checked,
-    Common,
-    Optimizer,
-    RateLike,
-    Slot,
-    Slots,
-    Step,
-    number,
-    register,
-)
+from tf_graft.algorithm import BelowOne, Common, Optimizer, RateLike, Slot, Slots, Step, register
 
 
 @register
@@ -31,10 +21,10 @@ class Lion(Optimizer):
     that is as much larger. It keeps one number for each weight, where Adam keeps two.
 
     Args:
-        learning_rate: number, at least 0, or schedule. Default 0.001, as in Keras; the paper's
+        learning_rate: number, at least 0, or schedule. The default is that of Keras; the paper's
             program has 0.0001.
-        beta_1: the share of the momentum in the step, in [0, 1). Default 0.9.
-        beta_2: decay of the momentum, in [0, 1). Default 0.99.
+        beta_1: the share of the momentum in the step.
+        beta_2: decay of the momentum.
         **common: see `tf_graft.algorithm.Common`.
 
     Raises:
@@ -55,19 +45,14 @@ class Lion(Optimizer):
 
     keras_slots = (("momentum",),)
 
-    beta_1 = Checked(number, 0, 1, open_high=True)
-    beta_2 = Checked(number, 0, 1, open_high=True)
-
     def __init__(
         self,
         learning_rate: RateLike = 0.001,
-        beta_1: float = 0.9,
-        beta_2: float = 0.99,
+        beta_1: BelowOne = 0.9,
+        beta_2: BelowOne = 0.99,
         **common: Unpack[Common],
     ):
         super().__init__(learning_rate, **common)
-        self.beta_1 = beta_1
-        self.beta_2 = beta_2
 
     def slots(self) -> dict[str, Slot]:
         return {"momentum": Slot()}

@@ -5,16 +5,15 @@ from typing import Unpack
 import tensorflow as tf
 
 from tf_graft.algorithm import (
-    Checked,
     Common,
+    Flag,
+    Fraction,
     Optimizer,
     RateLike,
     Slot,
     Slots,
     SlotVariables,
     Step,
-    boolean,
-    number,
     register,
     scalar,
 )
@@ -35,9 +34,9 @@ class Momentum(Optimizer):
     step. With a constant learning rate the two are equal.
 
     Args:
-        learning_rate: number, at least 0, or schedule. Default 0.01.
-        momentum: in [0, 1]. Default 0.9.
-        use_nesterov: whether to look ahead (Nesterov momentum). Default False.
+        learning_rate: number, at least 0, or schedule.
+        momentum: how much of the momentum is kept.
+        use_nesterov: whether to look ahead (Nesterov momentum).
         **common: see `tf_graft.algorithm.Common`.
 
     Raises:
@@ -58,19 +57,14 @@ class Momentum(Optimizer):
         initialization and momentum in deep learning", section 2.
     """
 
-    momentum = Checked(number, 0, 1)
-    use_nesterov = Checked(boolean)
-
     def __init__(
         self,
         learning_rate: RateLike = 0.01,
-        momentum: float = 0.9,
-        use_nesterov: bool = False,
+        momentum: Fraction = 0.9,
+        use_nesterov: Flag = False,
         **common: Unpack[Common],
     ):
         super().__init__(learning_rate, **common)
-        self.momentum = momentum
-        self.use_nesterov = use_nesterov
         self.exact_kernel = not use_nesterov
 
     def slots(self) -> dict[str, Slot]:

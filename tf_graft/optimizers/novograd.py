@@ -6,16 +6,17 @@ import tensorflow as tf
 
 from tf_graft.algorithm import (
     NOT_NEGATIVE,
-    Checked,
+    AboveZero,
+    AtLeastZero,
+    BelowOne,
     Common,
+    Flag,
     Optimizer,
     RateLike,
     Slot,
     Slots,
     Step,
-    boolean,
     length,
-    number,
     quotient,
     register,
 )
@@ -39,12 +40,12 @@ class NovoGrad(Optimizer):
     Difference from OpenSeq2Seq's: there `v` was never stored, so it was `||g||^2` at every step.
 
     Args:
-        learning_rate: number, at least 0, or schedule. Default 1.0.
-        beta1: how much of the momentum is kept, in [0, 1). Default 0.95.
-        beta2: decay of the average of squared norms, in [0, 1). Default 0.98.
-        epsilon: above 0, inside the root. Default 1e-8.
-        weight_decay: at least 0. Default 0.
-        grad_averaging: whether `m` is an average, not a sum. Default False.
+        learning_rate: number, at least 0, or schedule.
+        beta1: how much of the momentum is kept.
+        beta2: decay of the average of squared norms.
+        epsilon: a term inside the root.
+        weight_decay: decay inside the step, as in the equation.
+        grad_averaging: whether `m` is an average, not a sum.
         **common: see `tf_graft.algorithm.Common`.
 
     Raises:
@@ -67,27 +68,17 @@ class NovoGrad(Optimizer):
     rowwise = False
     skips_zero_rows = True
 
-    beta1 = Checked(number, 0, 1, open_high=True)
-    beta2 = Checked(number, 0, 1, open_high=True)
-    epsilon = Checked(number, 0, open_low=True)
-    weight_decay = Checked(number, 0)
-    grad_averaging = Checked(boolean)
-
     def __init__(  # type: ignore[misc]  # a common argument with a default of its own
         self,
         learning_rate: RateLike = 1.0,
-        beta1: float = 0.95,
-        beta2: float = 0.98,
-        epsilon: float = 1e-8,
-        weight_decay: float = 0.0,
-        grad_averaging: bool = False,
+        beta1: BelowOne = 0.95,
+        beta2: BelowOne = 0.98,
+        epsilon: AboveZero = 1e-8,
+        weight_decay: AtLeastZero = 0.0,
+        grad_averaging: Flag = False,
         **common: Unpack[Common],
     ):
         super().__init__(learning_rate, weight_decay=weight_decay, **common)
-        self.beta1 = beta1
-        self.beta2 = beta2
-        self.epsilon = epsilon
-        self.grad_averaging = grad_averaging
 
     def slots(self) -> dict[str, Slot]:
         return {"momentum": Slot(), "squared_norm": Slot(shape="scalar", within=NOT_NEGATIVE)}

@@ -1,12 +1,14 @@
 """RAdam: Adam whose first steps are momentum, until the mean square can be trusted."""
 
 import math
-from typing import Unpack
+from typing import Annotated, Unpack
 
 import tensorflow as tf
 
 from tf_graft.algorithm import (
     NOT_NEGATIVE,
+    AboveZero,
+    BelowOne,
     Checked,
     Common,
     Optimizer,
@@ -40,11 +42,11 @@ class RAdam(Optimizer):
     steps are momentum, whose length is that of the gradient.
 
     Args:
-        learning_rate: number, at least 0, or schedule. Default 0.001.
-        beta_1: decay of the mean, in [0, 1). Default 0.9.
-        beta_2: decay of the mean square, in [0, 1). Default 0.999.
-        epsilon: above 0, added as in `Adam`. Default 1e-7.
-        threshold: at least 4, as in the paper. Default 5, as in other programs.
+        learning_rate: number, at least 0, or schedule.
+        beta_1: decay of the mean.
+        beta_2: decay of the mean square.
+        epsilon: a term added as in `Adam`.
+        threshold: the rectification begins where `r` is larger. The paper has 4, other programs 5.
         **common: see `tf_graft.algorithm.Common`.
 
     Raises:
@@ -64,25 +66,16 @@ class RAdam(Optimizer):
         1908.03265), algorithm 2; `epsilon` and the threshold of 5 are those of PyTorch.
     """
 
-    beta_1 = Checked(number, 0, 1, open_high=True)
-    beta_2 = Checked(number, 0, 1, open_high=True)
-    epsilon = Checked(number, 0, open_low=True)
-    threshold = Checked(number, 4)
-
     def __init__(
         self,
         learning_rate: RateLike = 0.001,
-        beta_1: float = 0.9,
-        beta_2: float = 0.999,
-        epsilon: float = 1e-7,
-        threshold: float = 5.0,
+        beta_1: BelowOne = 0.9,
+        beta_2: BelowOne = 0.999,
+        epsilon: AboveZero = 1e-7,
+        threshold: Annotated[float, Checked(number, 4)] = 5.0,
         **common: Unpack[Common],
     ):
         super().__init__(learning_rate, **common)
-        self.beta_1 = beta_1
-        self.beta_2 = beta_2
-        self.epsilon = epsilon
-        self.threshold = threshold
 
     def slots(self) -> dict[str, Slot]:
         return {"momentum": Slot(), "velocity": Slot(within=NOT_NEGATIVE)}

@@ -8,16 +8,17 @@ import tensorflow as tf
 
 from tf_graft.algorithm import (
     NOT_NEGATIVE,
-    Checked,
+    AboveZero,
+    AtLeastZero,
     Common,
+    Flag,
+    Fraction,
     Optimizer,
     RateLike,
     Slot,
     Slots,
     SlotVariables,
     Step,
-    boolean,
-    number,
     quotient,
     register,
     scalar,
@@ -39,13 +40,12 @@ class RMSprop(Optimizer):
     Without momentum `w <- w - x`.
 
     Args:
-        learning_rate: number, at least 0, or schedule. Default 0.001.
-        rho: decay of the averages, in [0, 1]. Default 0.9.
-        momentum: in [0, 1]. Default 0.
-        epsilon: above 0, inside the root. Default 1e-7.
-        centered: whether to divide by the variance in place of the mean square. Default False.
-        initial_velocity: the first value of `v`, at least 0. Default 0, as in Keras; in TensorFlow
-            1 it was 1.
+        learning_rate: number, at least 0, or schedule.
+        rho: decay of the averages.
+        momentum: how much of the momentum is kept.
+        epsilon: a term inside the root.
+        centered: whether to divide by the variance in place of the mean square.
+        initial_velocity: the first value of `v`; 0 in Keras, and 1 in TensorFlow 1.
         **common: see `tf_graft.algorithm.Common`.
 
     Raises:
@@ -68,28 +68,17 @@ class RMSprop(Optimizer):
     keras_slots = (("velocity",), ("momentum",), ("average_gradient",))
     exact_kernel = True
 
-    rho = Checked(number, 0, 1)
-    momentum = Checked(number, 0, 1)
-    epsilon = Checked(number, 0, open_low=True)
-    centered = Checked(boolean)
-    initial_velocity = Checked(number, 0)
-
     def __init__(
         self,
         learning_rate: RateLike = 0.001,
-        rho: float = 0.9,
-        momentum: float = 0.0,
-        epsilon: float = 1e-7,
-        centered: bool = False,
-        initial_velocity: float = 0.0,
+        rho: Fraction = 0.9,
+        momentum: Fraction = 0.0,
+        epsilon: AboveZero = 1e-7,
+        centered: Flag = False,
+        initial_velocity: AtLeastZero = 0.0,
         **common: Unpack[Common],
     ):
         super().__init__(learning_rate, **common)
-        self.rho = rho
-        self.momentum = momentum
-        self.epsilon = epsilon
-        self.centered = centered
-        self.initial_velocity = initial_velocity
 
     def slots(self) -> dict[str, Slot]:
         roles = {"momentum": self.momentum, "average_gradient": self.centered}

@@ -5,16 +5,15 @@ from typing import Unpack
 import tensorflow as tf
 
 from tf_graft.algorithm import (
-    Checked,
     Common,
+    Flag,
+    Fraction,
     Optimizer,
     RateLike,
     Slot,
     Slots,
     SlotVariables,
     Step,
-    boolean,
-    number,
     register,
 )
 from tf_graft.optimizers.kernels import descend
@@ -34,9 +33,9 @@ class SGD(Optimizer):
     constant learning rate the two are equal. Without momentum there is no slot.
 
     Args:
-        learning_rate: number, at least 0, or schedule. Default 0.01.
-        momentum: in [0, 1]. Default 0.
-        nesterov: whether to look ahead (Nesterov momentum). Default False.
+        learning_rate: number, at least 0, or schedule.
+        momentum: how much of the momentum is kept; without it there is no slot.
+        nesterov: whether to look ahead (Nesterov momentum).
         **common: see `tf_graft.algorithm.Common`.
 
     Raises:
@@ -59,19 +58,14 @@ class SGD(Optimizer):
     keras_slots = (("momentum",),)
     exact_kernel = True
 
-    momentum = Checked(number, 0, 1)
-    nesterov = Checked(boolean)
-
     def __init__(
         self,
         learning_rate: RateLike = 0.01,
-        momentum: float = 0.0,
-        nesterov: bool = False,
+        momentum: Fraction = 0.0,
+        nesterov: Flag = False,
         **common: Unpack[Common],
     ):
         super().__init__(learning_rate, **common)
-        self.momentum = momentum
-        self.nesterov = nesterov
         self.idle = not self.momentum
 
     def slots(self) -> dict[str, Slot]:

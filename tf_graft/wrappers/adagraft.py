@@ -7,8 +7,7 @@ from typing import Any, ClassVar, NamedTuple, Unpack
 import tensorflow as tf
 
 from tf_graft.compose.wrapper import Wrapper
-from tf_graft.core import checks
-from tf_graft.core.arguments.checked import Checked
+from tf_graft.core.arguments.declared import Flag
 from tf_graft.core.arguments.options import Common
 from tf_graft.core.arguments.registry import register
 from tf_graft.core.state.parameters import Parameter, Parameters
@@ -55,11 +54,11 @@ class AdaGraft(Wrapper):
         magnitude_optimizer: sets the length of the step: an optimizer of tf_graft or Keras, a name
             or a config.
         direction_optimizer: sets the direction of the step; its learning rate cancels out.
-        learning_rate: number, at least 0, or schedule: a factor on the grafted step. Default 1.
+        learning_rate: number, at least 0, or schedule: a factor on the grafted step.
         use_global_norm: whether one norm is taken over all variables of a call. This keeps the
-            steps of all variables in memory. Default False.
+            steps of all variables in memory.
         diagnostic: whether to keep the two norms of each variable's last step, in the slots
-            `magnitude_norm` and `direction_norm`. Default False.
+            `magnitude_norm` and `direction_norm`.
         **common: see `tf_graft.algorithm.Common`. Weight decay adds to that of the two optimizers;
             a variable that is excluded from it does not decay in them either.
 
@@ -89,21 +88,16 @@ class AdaGraft(Wrapper):
     rowwise = False
     _seen = Parameters({})
 
-    use_global_norm = Checked(checks.boolean)
-    diagnostic = Checked(checks.boolean)
-
     def __init__(
         self,
         magnitude_optimizer: Any,
         direction_optimizer: Any,
         learning_rate: Any = 1.0,
-        use_global_norm: bool = False,
-        diagnostic: bool = False,
+        use_global_norm: Flag = False,
+        diagnostic: Flag = False,
         **common: Unpack[Common],
     ):
         super().__init__(learning_rate, **common)
-        self.use_global_norm = use_global_norm
-        self.diagnostic = diagnostic
         self.adopt(magnitude_optimizer=magnitude_optimizer, direction_optimizer=direction_optimizer)
 
     def slots(self) -> dict[str, Slot]:

@@ -3,7 +3,7 @@
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Unpack
+from typing import Annotated, Any, Unpack
 
 import keras
 import tensorflow as tf
@@ -13,6 +13,7 @@ from tf_graft.compose.option_table import Pair, divided, taken_over
 from tf_graft.compose.wrapper import Around, held_by, refuse_built
 from tf_graft.core import checks, keras_contract
 from tf_graft.core.arguments.checked import Checked
+from tf_graft.core.arguments.declared import Count, Flag, OptionalCount
 from tf_graft.core.arguments.options import Common
 from tf_graft.core.arguments.registry import register, resolve
 from tf_graft.core.pipeline.exchange import Exchange
@@ -76,15 +77,15 @@ class AGN(OnServers):
             each worker has a loss scale of its own, and the center has none.
         num_worker: the number of workers; a strategy must have as many replicas. In one process
             `workers()` makes this many optimizers that share a center. None: not checked.
-        communication_period: local steps between two communications, at least 1. Default 10.
+        communication_period: local steps between two communications.
         center_optimizer: updates the center, with state of its own; given like `optimizer`. It may
             clip and average (`use_ema`). None: a copy of `optimizer`; with `mode="updates"`,
             `SGD(1.0)`.
         use_locking: whether a push to parameter servers is atomic. Without effect elsewhere.
         mode: what is accumulated. `"gradients"`: as in contrib. `"updates"`: the negative steps
             that were applied, as in the paper.
-        reset_local_state: whether `optimizer` starts anew after each communication. Default False,
-            as in contrib.
+        reset_local_state: whether `optimizer` starts anew after each communication. In contrib it
+            does not.
         learning_rate: sets the learning rate of `optimizer`, if not None.
         **common: see `tf_graft.algorithm.Common`; those given to `optimizer` are taken over.
             `weight_decay` and `use_ema` are refused, as they belong to the two optimizers.
@@ -112,22 +113,17 @@ class AGN(OnServers):
 
     column = "local"
 
-    num_worker = Checked(checks.integer, 1, optional=True)
-    communication_period = Checked(checks.integer, 1)
-    use_locking = Checked(checks.boolean)
-    mode = Checked(checks.choice, MODES)
-    reset_local_state = Checked(checks.boolean)
     loss_scale_factor: Any = ScaledOnce()
 
     def __init__(
         self,
         optimizer: OptimizerLike | str | Config,
-        num_worker: int | None = None,
-        communication_period: int = 10,
+        num_worker: OptionalCount = None,
+        communication_period: Count = 10,
         center_optimizer: OptimizerLike | str | Config | None = None,
-        use_locking: bool = True,
-        mode: str = "gradients",
-        reset_local_state: bool = False,
+        use_locking: Flag = True,
+        mode: Annotated[str, Checked(checks.choice, MODES)] = "gradients",
+        reset_local_state: Flag = False,
         learning_rate: RateLike | None = None,
         **common: Unpack[Common],
     ):
@@ -140,10 +136,6 @@ class AGN(OnServers):
             self.__class__ = scaling(type(self))  # type: ignore[arg-type]
         self.scaler = scaler
         self._scaler_state = {} if scaler is None else variables_of(scaler, self.add_scalar)
-        self.num_worker, self.communication_period = num_worker, communication_period
-        self.use_locking = use_locking
-        self.mode = mode
-        self.reset_local_state = reset_local_state
         self._copies = center_optimizer is None and mode == "gradients"
         usual = copied(self.optimizer) if self._copies else PAPER
         of_center = usual if center_optimizer is None else center_optimizer

@@ -1,7 +1,6 @@
 """LARC: scales the gradients of another optimizer layer by layer."""
 
-from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Annotated, Any, Unpack
 
 import tensorflow as tf
 
@@ -9,6 +8,7 @@ from tf_graft.compose.wrapper import Around
 from tf_graft.core import checks, patterns
 from tf_graft.core.arguments import options
 from tf_graft.core.arguments.checked import Checked
+from tf_graft.core.arguments.declared import AboveZero, AtLeastZero, Fraction, Patterns
 from tf_graft.core.arguments.registry import register
 from tf_graft.core.state.point import Point
 from tf_graft.core.tensors import numerics
@@ -44,12 +44,12 @@ class LARC(Around):
 
     Args:
         optimizer: an optimizer of tf_graft or Keras, a name or a config.
-        eta: the trust coefficient, above 0. Default 0.02.
-        mode: `"clip"` or `"scale"`. Default `"clip"`.
-        min_update: the least ratio, in [0, 1]. Default 1e-7.
-        epsilon: at least 0. Default 1e-7.
+        eta: the trust coefficient.
+        mode: `"clip"` or `"scale"`.
+        min_update: the least ratio.
+        epsilon: a term added to the norm of the gradient.
         exclude_from_layer_adaptation: regular expressions; a variable whose path contains a match
-            has `r = 1`. Default None.
+            has `r = 1`.
         learning_rate: sets the optimizer's learning rate, if not None: a number, at least 0, or
             schedule.
         **common: see `tf_graft.algorithm.Common`; those given to the optimizer are taken over.
@@ -73,30 +73,19 @@ class LARC(Around):
         1708.03888), algorithm 1, on gradients, as in NVIDIA's OpenSeq2Seq.
     """
 
-    eta = Checked(checks.number, 0, open_low=True)
-    mode = Checked(checks.choice, MODES)
-    min_update = Checked(checks.number, 0, 1)
-    epsilon = Checked(checks.number, 0)
-    exclude_from_layer_adaptation = Checked(checks.patterns)
-
     def __init__(
         self,
         optimizer: Any,
-        eta: float = 0.02,
-        mode: str = "clip",
-        min_update: float = 1e-7,
-        epsilon: float = 1e-7,
-        exclude_from_layer_adaptation: Sequence[str] | None = None,
+        eta: AboveZero = 0.02,
+        mode: Annotated[str, Checked(checks.choice, MODES)] = "clip",
+        min_update: Fraction = 1e-7,
+        epsilon: AtLeastZero = 1e-7,
+        exclude_from_layer_adaptation: Patterns = None,
         learning_rate: Any = None,
         **common: Unpack[options.Common],
     ):
         super().__init__(optimizer, learning_rate, **common)
         self.rowwise = False
-        self.eta = eta
-        self.mode = mode
-        self.min_update = min_update
-        self.epsilon = epsilon
-        self.exclude_from_layer_adaptation = exclude_from_layer_adaptation
 
     def inner(self, p: Point) -> Point:
         inner = super().inner(p)

@@ -67,6 +67,14 @@ class Checked:
         """Whether the argument is a list of regular expressions for paths of variables."""
         return self._check is checks.patterns
 
+    @property
+    def range(self) -> str:
+        """The numbers that the argument may be, in words; nothing for other arguments."""
+        if self._check not in (checks.number, checks.integer):
+            return ""
+        ends = {name: x for name, x in self._details.items() if name.startswith("open_")}
+        return checks.interval(*self._bounds, **ends)
+
     def checked(self, owner: str, value: Any) -> Any:
         """Returns the value as it is kept.
 

@@ -1,15 +1,17 @@
 """Makes constructors show each of their arguments: in `help`, in completion, in `Adam?`.
 
 A class lists its own arguments and takes the common ones as `**common`. This module adds the common
-arguments, one by one, to the class's signature and docstring.
+arguments, one by one, to the class's signature and docstring, and to the docstring the ranges and
+defaults of the class's own arguments.
 """
 
 import functools
 import inspect
 import re
 import textwrap
-from typing import Any, NamedTuple, TypeVar, get_type_hints
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
+from tf_graft.core.arguments.checked import Checked
 from tf_graft.core.arguments.options import OPTIONS, Common
 from tf_graft.core.types import RateLike
 
@@ -17,6 +19,7 @@ Class = TypeVar("Class", bound=type)
 
 # An entry of a docstring's `Args:`: its name, its text, and the lines that continue the text.
 ENTRY = re.compile(r"^( *)(\w+): (.*(?:\n\1 +.*)*)", re.MULTILINE)
+ARGUMENTS = re.compile(r"(?<=Args:\n)(?:.*\S.*\n)+")
 COMMON_ENTRY = re.compile(r"^( *)\*\*common: see `[\w.]+`[;.] *(.*(?:\n\1 +.*)*)", re.MULTILINE)
 
 
@@ -62,14 +65,45 @@ def complete(cls: Class) -> Class:
     cls.__signature__ = inspect.Signature([*own, *map(_parameter, common)])  # type: ignore[attr-defined]
     documented = vars(cls).get("__doc__")
     if documented:
+        documented = ARGUMENTS.sub(lambda found: _with_ranges(found[0], cls, own), documented)
         cls.__doc__ = COMMON_ENTRY.sub(lambda found: _documented(found, common), documented)
     return cls
 
 
+def _with_ranges(entries: str, cls: type, own: list[inspect.Parameter]) -> str:
+    """Adds its range and its default to the entry of each argument that has them."""
+    by_name = {p.name: p for p in own}
+
+    def completed(found: re.Match[str]) -> str:
+        indent, name, text = found.groups()
+        if name not in by_name or "Default" in text:
+            return found[0]
+        option = inspect.getattr_static(cls, name, None)
+        within = option.range if isinstance(option, Checked) else ""
+        within = f"{within[:1].upper()}{within[1:]}." if within else ""
+        default = _default(by_name[name].default)
+        words = " ".join(f"{name}: {text} {within} {default}".split())
+        return textwrap.fill(words, 100, initial_indent=indent, subsequent_indent=indent + "    ")
+
+    return ENTRY.sub(completed, entries)
+
+
+def _default(value: object) -> str:
+    """Returns a default in a sentence; nothing for None, which an entry explains itself."""
+    if value is None or value is inspect.Parameter.empty:
+        return ""
+    shown = f"{value:g}".replace("e-0", "e-") if isinstance(value, float) else repr(value)
+    return f"Default {shown}."
+
+
 def _named(parameter: inspect.Parameter) -> inspect.Parameter:
-    """Returns the parameter, with a name in place of a long union of types."""
-    long = parameter.annotation in (RateLike, RateLike | None)
-    return parameter.replace(annotation="RateLike") if long else parameter
+    """Returns the parameter with its type alone, and with a name for a long union of types."""
+    annotation = parameter.annotation
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    if annotation in (RateLike, RateLike | None):
+        annotation = "RateLike"
+    return parameter.replace(annotation=annotation)
 
 
 def _parameter(argument: Argument) -> inspect.Parameter:

@@ -1,0 +1,75 @@
+"""Arguments that a constructor declares once: `beta_1: BelowOne = 0.9` is checked, kept and shown.
+
+The type of a parameter holds its check. From it follow the attribute, which is checked whenever it
+is set, its assignment, the config and the range in the docstring.
+"""
+
+import contextlib
+import copy
+import functools
+import inspect
+from collections.abc import Sequence
+from typing import Annotated, Any, TypeAlias, get_args
+
+from tf_graft.core.arguments.checked import Checked
+from tf_graft.core.checks import boolean, integer, number, patterns
+
+AtLeastZero: TypeAlias = Annotated[float, Checked(number, 0)]
+AboveZero: TypeAlias = Annotated[float, Checked(number, 0, open_low=True)]
+BelowOne: TypeAlias = Annotated[float, Checked(number, 0, 1, open_high=True)]
+BetweenZeroAndOne: TypeAlias = Annotated[
+    float, Checked(number, 0, 1, open_low=True, open_high=True)
+]
+Fraction: TypeAlias = Annotated[float, Checked(number, 0, 1)]
+Count: TypeAlias = Annotated[int, Checked(integer, 1)]
+OptionalCount: TypeAlias = Annotated[int | None, Checked(integer, 1, optional=True)]
+Flag: TypeAlias = Annotated[bool, Checked(boolean)]
+Patterns: TypeAlias = Annotated[Sequence[str] | None, Checked(patterns)]
+OptionalPatterns: TypeAlias = Annotated[Sequence[str] | None, Checked(patterns, optional=True)]
+
+_GIVEN = "_given_arguments"  # where an object keeps them until `assign`
+
+
+def declare(cls: type) -> None:
+    """Makes an attribute of each argument that the constructor of a class declares with a check."""
+    constructor: Any = vars(cls).get("__init__")
+    found = {} if constructor is None else _checks_of(constructor)
+    for name, check in found.items():
+        attribute = copy.copy(check)  # a type such as `BelowOne` serves many arguments
+        attribute.__set_name__(cls, name)
+        setattr(cls, name, attribute)
+    if found:
+        cls.__init__ = _noting(constructor, list(found))  # type: ignore[misc]
+
+
+def assign(optimizer: Any) -> None:
+    """Sets the attributes of the declared arguments to what the constructors were given."""
+    for name, value in vars(optimizer).pop(_GIVEN, {}).items():
+        setattr(optimizer, name, value)
+
+
+def _checks_of(constructor: Any) -> dict[str, Checked]:
+    """Returns the checks in the types of a constructor's parameters, by name."""
+    annotations: dict[str, Any] = {}
+    with contextlib.suppress(NameError):  # a name that only type checkers import
+        annotations = inspect.get_annotations(constructor, eval_str=True)
+    checks = {
+        name: [x for x in get_args(a) if isinstance(x, Checked)] for name, a in annotations.items()
+    }
+    return {name: found[0] for name, found in checks.items() if found}
+
+
+def _noting(constructor: Any, names: Sequence[str]) -> Any:
+    """Returns the constructor, which first notes the arguments of these names for `assign`."""
+    signature = inspect.signature(constructor)
+
+    @functools.wraps(constructor)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        with contextlib.suppress(TypeError):  # the constructor refuses what does not fit
+            given = signature.bind(self, *args, **kwargs)
+            given.apply_defaults()
+            own = {name: given.arguments[name] for name in names}
+            vars(self)[_GIVEN] = {**own, **vars(self).get(_GIVEN, {})}
+        constructor(self, *args, **kwargs)
+
+    return __init__
