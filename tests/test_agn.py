@@ -332,6 +332,7 @@ def test_exact_equals_dense():
 # Replicas in lockstep.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "graph", "period"),
     [
@@ -477,6 +478,7 @@ def assert_holds_the_center(model):
         np.testing.assert_array_equal(variable.numpy(), value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 3])
 def test_fit_ends_with_the_center(steps):
     model = compiled(tg.AGN(tg.Adam(0.05), communication_period=4), steps_per_execution=steps)
@@ -512,6 +514,7 @@ def test_fit_on_replicas_ends_with_the_center_on_all():
     assert_holds_the_center(model)
 
 
+@pytest.mark.slow
 def test_validation_sees_the_center_and_training_the_local_copy():
     optimizer = tg.AGN(tg.SGD(0.05), communication_period=100)  # the center never moves
     model = compiled(optimizer)
@@ -540,6 +543,7 @@ def test_validation_sees_the_center_and_training_the_local_copy():
     assert_holds_the_center(model)
 
 
+@pytest.mark.slow
 def test_the_state_is_saved_and_goes_on(tmp_path):
     """In the middle of a round, in all three forms."""
     x, y = data()
@@ -581,6 +585,7 @@ def test_the_state_is_saved_and_goes_on(tmp_path):
             np.testing.assert_allclose(mine, right, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["m.keras", "m.weights.h5"])
 def test_what_is_saved_in_centered_goes_on_from_the_center(tmp_path, name):
     """The file's center is the center, and not the local copy that is put aside meanwhile."""
@@ -818,6 +823,7 @@ def after_scaled_steps(optimizer, function):
     return without_scaler(state_of(optimizer)) | values_of(model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "function"),
     [({}, True), ({"mode": "updates"}, False), ({"reset_local_state": True}, True)],
@@ -864,6 +870,7 @@ def test_an_overflow_skips_one_local_step_and_halves_the_scale(bad, dtype):
     assert optimizer.centers()[0].dtype == "float32"
 
 
+@pytest.mark.slow
 def test_each_replica_has_a_loss_scale_of_its_own():
     """That of the replica which overflows is halved; both equal the model of their local steps."""
     strategy, bad = mirrored(), 1
@@ -901,6 +908,7 @@ def test_each_replica_has_a_loss_scale_of_its_own():
     assert int(optimizer.rounds.numpy()) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "options"),
     [

@@ -158,6 +158,7 @@ def test_libraries_that_are_not_installed_are_said_and_not_measured(monkeypatch)
     assert peers.missing() == []
 
 
+@pytest.mark.slow
 def test_a_library_is_asked_in_a_process_of_its_own_and_answers_its_errors(monkeypatch):
     monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: True)
     case = Case("Adam", peers.candidates("Adam", [(3,), (2, 2)], 1))
@@ -186,6 +187,7 @@ def test_the_floor_counts_what_an_optimizer_holds():
         assert (optimizer.gradient_accumulation_steps or 1) == named.calls, name
 
 
+@pytest.mark.slow
 def test_the_command_writes_figures_and_draws_them(small, tmp_path):
     files = {name: tmp_path / f"bench.{name}" for name in ("json", "png")}
     options = ["--quick", "--output", str(files["json"]), "--plot", str(files["png"])]

@@ -32,6 +32,7 @@ def test_list_names_what_configs_use(command):
         assert name in result.stdout
 
 
+@pytest.mark.slow
 def test_schedule_draws_and_prints_the_rate(command, tmp_path):
     result = command("schedule", CONFIG, "run.epochs=2")
     assert result.exit_code == 0, result.output
@@ -75,6 +76,7 @@ def test_total_begins_after_a_warmup_of_an_epoch(command):
     assert said[0].stdout == said[1].stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rate", "last"),
     [
@@ -102,6 +104,7 @@ def test_total_and_epoch_in_schedules_end_with_the_run(rate, last, command):
     assert result.stdout.splitlines()[-2].split() == ["87", last]
 
 
+@pytest.mark.slow
 def test_an_error_in_a_schedule_of_a_sequence_is_one_sentence(command):
     inner = "[{name: poly_decay, learning_rate: 1, decay_steps: 0}, 0.1]"
     for milestones, message in (
@@ -116,6 +119,7 @@ def test_an_error_in_a_schedule_of_a_sequence_is_one_sentence(command):
         assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_find_draws_and_suggests_and_leaves_no_run(command, tmp_path):
     result = command("find", CONFIG, "--steps", "30", "--low", "0.001")
     assert result.exit_code == 0, result.output

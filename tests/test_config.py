@@ -433,6 +433,7 @@ def test_nothing_is_a_value_where_an_optimizer_takes_it():
 SCALARS = st.one_of(TEXTS, st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False))
 
 
+@pytest.mark.slow
 @given(st.dictionaries(TEXTS, SCALARS | st.lists(SCALARS, max_size=3), min_size=1, max_size=3))
 def test_what_is_written_reads_back(values):
     assert plain_yaml.read(plain_yaml.written(values), Source("x")) == values
@@ -453,6 +454,7 @@ def test_any_text_is_read_or_refused(text):
             assert str(error).startswith("<config>:")  # noqa: PT017
 
 
+@pytest.mark.slow
 @given(st.one_of(st.text(max_size=100), st.lists(PIECES, max_size=30).map("".join)))
 def test_any_override_is_read_or_refused(text):
     for override in (text, f"run.seed={text}", f"optimizer.x={text}", f"data.dir={text}"):

@@ -243,6 +243,7 @@ def test_a_good_one_is_built_and_steps(dtype, options):
     assert all(np.all(v.numpy() < 1) for v in model)
 
 
+@pytest.mark.slow
 def test_within_a_function_and_under_a_strategy():
     with replicas.mirrored().scope():
         optimizer, model = Good(), variables()
@@ -379,6 +380,7 @@ def test_wrappers_use_of_core_what_is_public(name):
 # Names.
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("names_forgotten")
 def test_registered_it_is_found_saved_and_loaded(tmp_path):
     cls = tg.register(type("AdaTest", (Good,), {}))

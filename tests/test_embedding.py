@@ -62,6 +62,7 @@ MADE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

@@ -129,6 +129,7 @@ def test_graph_equals_eager_bit_for_bit_also(kind):
     assert_same_state(run(make(**kind), tf.function), run(make(**kind)))
 
 
+@pytest.mark.slow
 @BY_CALLER
 def test_a_callers_xla_is_near_eager(sample):
     assert_within_ulps(
@@ -156,6 +157,7 @@ def test_own_xla_is_near_eager(sample):
     )
 
 
+@pytest.mark.slow
 def test_own_xla_inside_a_function_and_with_rows():
     sample, options = BY_NAME["adam"], OPTIONS["together"]
     for sparse in (True, False):
@@ -234,6 +236,7 @@ def count_traces(optimizer, change=lambda step: None):
     return first, len(traces)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

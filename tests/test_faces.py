@@ -270,6 +270,7 @@ def test_minimize_keeps_small_float16_gradients():
     assert float(w) == pytest.approx(0.9, abs=2e-3)
 
 
+@pytest.mark.slow
 def test_minimize_makes_a_model_and_skips_what_overflows():
     model = keras.Sequential([keras.layers.Embedding(5, 2), keras.layers.Dense(1)])
     optimizer = tg.MixedPrecision("adam", "backoff")

@@ -112,6 +112,7 @@ def test_a_key_as_0_1_0_wrote_it_is_found():
 # Loaded before the optimizer is built.
 
 
+@pytest.mark.slow
 def test_the_tutorial_on_saving_and_loading(tmp_path):
     """TensorFlow's: weights by a callback, into a second model; then it trains on."""
     file = str(tmp_path / "model.weights.h5")
@@ -128,6 +129,7 @@ def test_the_tutorial_on_saving_and_loading(tmp_path):
     assert weights(fit(fresh)).tobytes() == weights(fit(model)).tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["adam", "agn", "stock"])
 def test_what_waits_is_saved_on_and_a_rate_set_since_is_kept(name, tmp_path):
     def twin():
@@ -262,6 +264,7 @@ def stock_ways(model, folder):
     }
 
 
+@pytest.mark.slow
 @some(STOCK, "adam", "accumulated")
 def test_one_import_is_swapped(name, tmp_path):
     """The steps after loading are stock's to rounding, as far as any two float32 computations."""
@@ -348,6 +351,7 @@ def load_and_build(load, model):
     model.optimizer.build(model.trainable_variables)
 
 
+@pytest.mark.slow
 @some(MISFITS, "a graft")
 def test_stock_state_that_does_not_fit_is_left_with_a_warning(name, tmp_path):
     """The model's weights load; the optimizer starts fresh, its counters and its rate too.

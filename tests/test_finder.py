@@ -71,6 +71,7 @@ def assert_same_bits(before, after):
     assert [i for i, (one, other) in both if one.tobytes() != other.tobytes()] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -97,6 +98,7 @@ def test_everything_is_as_before_and_training_goes_on_as_without(name):
     assert_same_bits(variables(twin), variables(tested))
 
 
+@pytest.mark.slow
 def test_the_test_moves_the_weights_while_it_runs():
     """Or the tests above would show nothing."""
     model, seen = classifier(OPTIMIZERS["schedule"]()), []
@@ -115,6 +117,7 @@ def test_the_test_moves_the_weights_while_it_runs():
     assert np.array_equal(model.trainable_variables[0], seen[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 @pytest.mark.parametrize("name", ["sgd", "schedule"])
 def test_an_interrupted_test_puts_everything_back(name, error, monkeypatch):
@@ -242,6 +245,7 @@ def test_short_data_begin_anew(kind):
     np.testing.assert_allclose(curve.losses, losses, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_executions_of_several_steps_take_one_rate_each():
     model = classifier(tg.SGD(0.1), steps_per_execution=3)
     curve = tg.find_learning_rate(model, batches(), low=1e-3, high=0.1, steps=4)
@@ -249,6 +253,7 @@ def test_executions_of_several_steps_take_one_rate_each():
     assert int(model.optimizer.iterations) == 0
 
 
+@pytest.mark.slow
 def test_an_optimizer_that_is_not_built_has_its_first_state_afterwards():
     tested, fresh = (classifier(tg.Adam(0.1)) for _ in range(2))
     tg.find_learning_rate(tested, batches(), steps=5)

@@ -266,6 +266,7 @@ def fitted(model, optimizer, epochs=1):
     return {name.removeprefix("model/"): value for name, value in found.items()}
 
 
+@pytest.mark.slow
 def test_fit_goes_on_after_a_layer_is_unfrozen():
     model, optimizer = two_layers([False, True]), tg.Adam(0.1, name="optimizer")
     frozen = model.layers[0].kernel.numpy()
@@ -278,6 +279,7 @@ def test_fit_goes_on_after_a_layer_is_unfrozen():
     assert {*second} > {*first}
 
 
+@pytest.mark.slow
 def test_a_run_that_is_saved_after_unfreezing_goes_on_to_the_same_bits(tmp_path):
     def unfrozen(model):
         model.layers[0].trainable = True
@@ -430,11 +432,13 @@ def unfreezing(optimizer, given, epochs=3, **more):
     return model, trained.moved
 
 
+@pytest.mark.slow
 def test_layers_are_trained_from_their_epochs_on():
     _, moved = unfreezing(tg.Adam(0.01), {1: ["middle"], 2: ["low"]})
     assert moved == [["head"], ["middle", "head"], ["low", "middle", "head"]]
 
 
+@pytest.mark.slow
 def test_a_resumed_fit_trains_what_was_trained():
     given = {1: ["middle"], 2: ["low"]}
     _, moved = unfreezing(tg.Adam(0.01), given, initial_epoch=1)

@@ -132,6 +132,7 @@ def assert_all_pairs_are_grafts(runs):
         assert_is_the_graft(runs[a], runs[b], 1, **norm)
 
 
+@pytest.mark.slow
 def test_some_pairs():
     names = ("adam", "rmsprop_momentum", "keras_nadam", "keras_lamb")
     assert_pairs_are_grafts({name: Run(EVERY[name](RATE)) for name in names}, (0, 1))
@@ -149,6 +150,7 @@ def test_all_ordered_pairs_of_our_own():
     assert_all_pairs_are_grafts({name: Run(make(RATE)) for name, make in NATIVE.items()})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "option"),
     [
@@ -599,6 +601,7 @@ def everything():
     )
 
 
+@pytest.mark.slow
 def test_config_holds_children_schedules_and_options():
     graft = everything()
     config = graft.get_config()
@@ -660,6 +663,7 @@ SWAPPED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("other", "way"),
     list(zip(SWAPPED, itertools.cycle([saving.weights_file, saving.checkpoint]), strict=False)),
@@ -699,6 +703,7 @@ def fitted(optimizer, callbacks=(), epochs=2, **compiled):
     return model, history.history
 
 
+@pytest.mark.slow
 def test_fit_reduces_the_grafts_rate_on_a_plateau():
     never_better = keras.callbacks.ReduceLROnPlateau(
         monitor="loss", factor=0.5, patience=1, min_delta=1e9
@@ -712,6 +717,7 @@ def test_fit_reduces_the_grafts_rate_on_a_plateau():
     assert int(model.optimizer.iterations.numpy()) == 24
 
 
+@pytest.mark.slow
 def test_fit_under_a_learning_rate_scheduler_and_swapped_averages():
     graft = tf_graft.AdaGraft(adam(0.01), "adamax", 1.0, use_ema=True, ema_momentum=0.5)
     rates = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / (1 + epoch))

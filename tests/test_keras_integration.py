@@ -97,6 +97,7 @@ def test_by_name(cls):
     assert int(model.optimizer.iterations.numpy()) == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [
@@ -122,6 +123,7 @@ def test_jit_compile_of_row_sparse_gradients():
     assert_weights(model, weights_of(expected), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @samples.each(samples.SAMPLES[::4], quick=("sgd", "rmsprop_centered_momentum"))
 def test_float64_model(sample):
     rate = 1.0 if sample.name == "adadelta" else 0.02
@@ -163,6 +165,7 @@ def equal_start(net):
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -214,6 +217,7 @@ def test_inside_loss_scale_optimizer_equals_alone():
     assert_weights(model, weights_of(alone), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_mixed_float16_fit():
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy("mixed_float16")
@@ -263,6 +267,7 @@ def multi(**kwargs):
     )
 
 
+@pytest.mark.slow
 @needs_multi
 def test_inside_multi_optimizer():
     optimizer, adam, sgd = multi()
@@ -285,6 +290,7 @@ def test_inside_multi_optimizer():
     assert_weights(model, weights_of(by_hand), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @needs_multi
 def test_state_inside_multi_optimizer_is_carried_by_weights(tmp_path):
     """`.weights.h5` of a MultiOptimizer: ours inside keep their state or refuse."""
@@ -309,6 +315,7 @@ class Recorder(keras.callbacks.Callback):
         setattr(self, when, lambda *args, **kwargs: self.records.append(record(self.model)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("net", "x"),
     [pytest.param(dense_net, X, marks=pytest.mark.slow), (token_net, TOKENS)],
@@ -368,6 +375,7 @@ def test_swap_ema_weights_needs_averages():
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [
@@ -405,6 +413,7 @@ def test_reduce_lr_on_plateau():
     assert float(model.optimizer.learning_rate) == np.float32(0.02)
 
 
+@pytest.mark.slow
 def test_learning_rate_scheduler():
     schedule = keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.1 / (epoch + 1))
     model, history = fitted(tf_graft.SGD(0.5), epochs=3, callbacks=[schedule])
@@ -470,6 +479,7 @@ def test_backup_and_restore(option, tmp_path):
     samples.assert_same_state(actual, expected)
 
 
+@pytest.mark.slow
 def test_model_checkpoint_and_load_model(tmp_path):
     keeper = keras.callbacks.ModelCheckpoint(tmp_path / "{epoch}.keras")
     model, _ = fitted(tf_graft.AdamW(0.05, name="optimizer"), epochs=2, callbacks=[keeper])
@@ -674,6 +684,7 @@ def test_variable_names_and_paths():
     assert set(paths) - own == {f"mine/{v}/{role}" for v in model for role in roles.split()}
 
 
+@pytest.mark.slow
 def test_summary_counts_the_optimizers_parameters():
     model, _ = fitted(tf_graft.Adam(0.1))
     lines: list[str] = []
@@ -684,6 +695,7 @@ def test_summary_counts_the_optimizers_parameters():
     assert f"{count} " in line
 
 
+@pytest.mark.slow
 def test_frozen_layer_and_compiled_again():
     model, _ = fitted(tf_graft.Adam(0.05))
     frozen = model.get_layer("hidden").get_weights()
@@ -702,6 +714,7 @@ def test_frozen_layer_and_compiled_again():
     assert not np.array_equal(model.get_layer("hidden").get_weights()[0], frozen[0])
 
 
+@pytest.mark.slow
 def test_fewer_variables_with_the_same_optimizer():
     """Freezing a layer and compiling again with the optimizer at hand keeps its state."""
     optimizer = tf_graft.Adam(0.05)
@@ -714,6 +727,7 @@ def test_fewer_variables_with_the_same_optimizer():
     assert int(optimizer.iterations.numpy()) == 12
 
 
+@pytest.mark.slow
 def test_one_optimizer_for_two_models_is_refused():
     optimizer = tf_graft.Adam(0.05)
     fitted(optimizer)
@@ -721,6 +735,7 @@ def test_one_optimizer_for_two_models_is_refused():
         fitted(optimizer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_swapping_half_precision_weights_is_refused_with_the_way_out(dtype):
     before = keras.config.dtype_policy()

@@ -118,6 +118,7 @@ def test_a_worker_that_hangs_is_killed(tasks_do):
         tasks_do("multi_worker", WORKERS, worker_1=hang)
 
 
+@pytest.mark.slow
 def test_a_killed_worker_of_servers_is_started_again(tasks_do, tmp_path):
     """Whoever schedules a cluster does so; the steps it has not answered are taken again."""
     die = f"if len(open({str(tmp_path / 'worker_1')!r}).read()) < 3: os.kill(os.getpid(), 9)"
@@ -147,11 +148,13 @@ def test_a_worker_that_is_killed_again_and_again_ends_the_run(tasks_do):
         )
 
 
+@pytest.mark.slow
 def test_a_lost_server_ends_the_run(tasks_do):
     with pytest.raises(LaunchError, match="the ps 0 was killed by SIGKILL"):
         tasks_do("parameter_server", SERVERS, ps="os.kill(os.getpid(), 9)", others="time.sleep(60)")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "tasks", "alone"),
     [

@@ -605,6 +605,7 @@ def test_larc_under_a_schedule():
     np.testing.assert_array_equal(w.numpy(), [0.5])  # at a rate of zero nothing moves
 
 
+@pytest.mark.slow
 def test_larcs_rate_under_a_plateau():
     model = keras.Sequential([keras.layers.Input([2]), keras.layers.Dense(1)])
     model.compile(tf_graft.LARC(keras.optimizers.SGD(0.5, momentum=0.9)), loss="mse")

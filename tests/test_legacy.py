@@ -45,6 +45,7 @@ def fitted(library, optimizer, epochs=2):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MADE)
 def test_fit_equals_that_of_a_model_of_keras_3(name):
     ours, expected = fitted(tf_keras, tg.legacy(MADE[name]())), fitted(keras, MADE[name]())
@@ -129,6 +130,7 @@ def test_a_loop_on_replicas_equals_one_device(step):
         np.testing.assert_allclose(value, right, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_replicas_equal_one_device():
     strategy = replicas.mirrored()
     with strategy.scope():
@@ -140,6 +142,7 @@ def test_replicas_equal_one_device():
         np.testing.assert_allclose(value, right, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5:UserWarning")
 @pytest.mark.parametrize("form", ["model.keras", "model.h5", "checkpoint"])
 def test_state_is_saved_and_goes_on(tmp_path, form):
@@ -179,6 +182,7 @@ def test_a_loss_scale_of_tf_keras_changes_nothing():
         np.testing.assert_allclose(value, expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_averages_are_written_when_fit_ends():
     model = fitted(tf_keras, tg.legacy(tg.SGD(0.01, use_ema=True)))
     averages = model.optimizer.optimizer.synchronized_averages()
@@ -205,6 +209,7 @@ def test_a_config_makes_it_again():
     assert again.name == "lamb"
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_restored_before_the_state_is_made(tmp_path):
     model = fitted(tf_keras, tg.legacy(tg.Adam(0.1)))
     model.save_weights(tmp_path / "weights")
@@ -216,6 +221,7 @@ def test_a_checkpoint_is_restored_before_the_state_is_made(tmp_path):
     np.testing.assert_array_equal(again.get_weights()[0], model.get_weights()[0])
 
 
+@pytest.mark.slow
 def test_a_saved_model_has_the_weights_and_not_the_state(tmp_path):
     """As with the optimizers of tf_keras."""
     model = fitted(tf_keras, tg.legacy(tg.Adam(0.1)))

@@ -59,6 +59,7 @@ def calls(run):
     return count
 
 
+@pytest.mark.slow
 def test_each_variable_is_built_with_as_many_calls():
     def build(count):
         weights = variables(count)  # all of one name

@@ -41,6 +41,7 @@ def file_of_records(path, names):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", NAMES)
 def test_a_report_shows_names_as_they_are(tmp_path, kind):
     folder = tmp_path / f"{NAMES[kind][:60]}[red]$\\frac$".replace("/", "-")

@@ -9,6 +9,7 @@ import pytest
 from support.column_runs import passed
 
 
+@pytest.mark.slow
 def test_mesh():
     assert passed("programs/mesh_cases.py", marked="not slow") >= 25
 

@@ -101,6 +101,7 @@ def test_steps_are_the_optimizers_own(name, dtype):
     assert int(outer.iterations.numpy()) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("execution", "dtype", "scale"),
     [
@@ -227,6 +228,7 @@ def test_an_overflow_leaves_no_trace(bad, execution):
         assert_no_trace(state_of(optimizer, *model), before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "execution"), [("float32", "function"), ("float16", "eager")])
 def test_an_overflow_in_one_micro_batch_of_four_leaves_no_trace(dtype, execution):
     """In each of the four in turn."""
@@ -278,6 +280,7 @@ def replicated(make, dtype="float32"):
     return optimizer, model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graph", [False, True])
 def test_an_overflow_on_either_replica_leaves_no_trace(graph):
     optimizer, model = replicated(lambda: MixedPrecision(tf_graft.Adam(0.5, **ALL_ON), "backoff"))
@@ -293,6 +296,7 @@ def test_an_overflow_on_either_replica_leaves_no_trace(graph):
             np.testing.assert_array_equal(first.numpy(), second.numpy())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "scale"), [("float32", "logmax"), ("float16", SCALE)])
 def test_two_replicas_equal_one_device(dtype, scale):
     options = {"gradient_accumulation_steps": 2}
@@ -346,6 +350,7 @@ def data(count=96):
     return x, np.argmax(x[:, :3], -1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -372,6 +377,7 @@ def test_fit_under_mixed_float16(mixed_float16, options):
     assert not [v.path for v in optimizer.variables if v.path.endswith("/master")]
 
 
+@pytest.mark.slow
 def test_fit_with_half_precision_variables():
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy("float16")
@@ -463,6 +469,7 @@ def test_the_logger_refuses_other_optimizers():
 # Saving.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scale", "way"), list(zip(itertools.cycle(["logmax", "backoff"]), WAYS, strict=False))
 )

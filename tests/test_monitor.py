@@ -48,6 +48,7 @@ def lengths(arrays):
 pytestmark = pytest.mark.filterwarnings("ignore:.*no gradient for idle")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "compiled", [{}, {"jit_compile": True}, {"run_eagerly": True}], ids=["graph", "xla", "eager"]
 )
@@ -71,6 +72,7 @@ def test_fit_records_the_change_of_each_weight(compiled):
     assert history["clipped"] == [0, 0]
 
 
+@pytest.mark.slow
 def test_a_model_that_was_trained_before_is_traced_again_once():
     monitor = tg.Monitor(every=4)
     model, _, _ = fitted(tg.Adam(0.1), keras.callbacks.Callback())
@@ -81,6 +83,7 @@ def test_a_model_that_was_trained_before_is_traced_again_once():
     assert model.train_function is first
 
 
+@pytest.mark.slow
 def test_two_replicas_measure_what_one_device_measures():
     found = []
     for strategy in (tf.distribute.get_strategy(), mirrored()):
@@ -152,6 +155,7 @@ def test_wrappers(outer):
     np.testing.assert_allclose(monitor.records[0].gradient_norm, np.sqrt(14), 1e-5)
 
 
+@pytest.mark.slow
 def test_keras_loss_scale_around_it():
     monitor = tg.Monitor(every=4)
     fitted(keras.optimizers.LossScaleOptimizer(tg.SGD(0.1), initial_scale=8.0), monitor)
@@ -194,6 +198,7 @@ def test_a_file_of_others_is_refused_and_kept(tmp_path):
     assert path.read_text() == "my,notes\n"
 
 
+@pytest.mark.slow
 def test_tensorboard(tmp_path):
     pytest.importorskip("tensorboard")
     writer = tf.summary.create_file_writer(str(tmp_path))

@@ -109,6 +109,7 @@ def test_several_steps_are_single_ones(case):
     assert by_execution == [by_step[STEPS * epoch + end] for epoch in range(EPOCHS) for end in ends]
 
 
+@pytest.mark.slow
 def test_keras_alone_cannot():
     """When it can, there is no need of `multi_step`."""
     model = network(adam, steps_per_execution=4)
@@ -116,6 +117,7 @@ def test_keras_alone_cannot():
         model.fit(X, Y, BATCH, verbose=0)
 
 
+@pytest.mark.slow
 def test_steps_of_a_model_that_is_compiled_again():
     """Prepared once, before it is compiled; Keras' own functions where an execution is a step."""
     model = tg.multi_step(tg.multi_step(network(adam, steps_per_execution=1)))

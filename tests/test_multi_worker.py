@@ -21,6 +21,7 @@ def test_fit_on_workers_equals_one_device():
         )
 
 
+@pytest.mark.slow
 def test_one_device_stops_where_workers_do():
     """The check of the check: what is compared is what the case is about."""
     case = multi_worker_cases.not_a_number(contextlib.nullcontext, lambda model: model)

@@ -46,6 +46,7 @@ def make(optimizer="SGD", params=None, rate=0.1, dtype="float32", **options):
 # What it returns.
 
 
+@pytest.mark.slow
 def test_the_loss_is_of_before_the_update():
     step = make()
     for _ in range(3):
@@ -61,6 +62,7 @@ def test_the_loss_is_of_before_the_update():
     np.testing.assert_array_equal(step.variables[2].numpy(), [1.0])
 
 
+@pytest.mark.slow
 def test_it_is_compiled_once():
     traces = []
     variables, loss = problem()
@@ -91,6 +93,7 @@ def test_the_loss_may_branch_on_tensors():
     np.testing.assert_array_equal(w.numpy(), [0.25])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_all_summaries(dtype):
     clip = 0.75
@@ -122,6 +125,7 @@ def test_all_summaries(dtype):
         np.testing.assert_allclose(metrics[name], value, rtol=rtol, err_msg=name)
 
 
+@pytest.mark.slow
 def test_gradient_metrics_are_of_updates():
     """With `iter_size` they are of the mean over the micro-steps, and stand until the next."""
     step = make(iter_size=2, summaries=["global_gradient_norm", "gradients"])
@@ -171,6 +175,7 @@ def test_row_sparse_gradients():
     np.testing.assert_allclose(table.numpy(), 1 - 0.5 * g / np.sqrt(0.1 + g**2), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_summaries_are_written(tmp_path):
     step = make(summaries=["learning_rate", "gradients", "global_gradient_norm"], iter_size=2)
     with tf.summary.create_file_writer(str(tmp_path)).as_default():
@@ -243,6 +248,7 @@ def test_classes_instances_and_other_names():
     )
 
 
+@pytest.mark.slow
 def test_rates():
     def halved(t):
         assert t.dtype == tf.int64
@@ -384,6 +390,7 @@ def test_mixed_precision(given, params, scale):
     assert float(metrics["loss_scale"]) == scale
 
 
+@pytest.mark.slow
 def test_an_overflow_shrinks_the_scale():
     variables, loss = problem("float16")
     step = tg.optimize_loss(
@@ -410,6 +417,7 @@ def test_an_overflow_shrinks_the_scale():
 # Replicas.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [{}, {"iter_size": 2, "clip_gradients": 0.5}, {"dtype": "mixed", "loss_scaling": "Backoff"}],

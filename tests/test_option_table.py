@@ -198,7 +198,7 @@ def kept_of(optimizer, rounds=2):
     return [float(table[1, 0]), float(table[0, 0]), float(bias[0])]
 
 
-@pytest.mark.parametrize("sparse", ["exact", "lazy"])
+@pytest.mark.parametrize("sparse", ["exact", pytest.param("lazy", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("excluded", ["nowhere", "outside", "inside"])
 @pytest.mark.parametrize("decays", ["outside", "inside", "both"])
 @pytest.mark.parametrize("name", WRAPPING)
@@ -254,6 +254,7 @@ def test_the_center_does_not_decay_what_is_excluded_outside():
     np.testing.assert_allclose(kept_of(agn, 1), [0.5, 0.5, 1.0])
 
 
+@pytest.mark.slow
 def test_decay_through_fit():
     """As for a dense gradient: rows of an embedding that no batch has decay, too."""
     model = keras.Sequential([keras.Input([2], dtype="int32"), keras.layers.Embedding(5, 3)])

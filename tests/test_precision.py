@@ -158,6 +158,7 @@ class WithoutMasters(tf_graft.SGD):
                 w.assign_sub(tf.cast(self.learning_rate, w.dtype) * g)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", HALF)
 def test_notices_lost_steps(dtype):
     rate = BY_NAME["sgd"].tiny

@@ -82,6 +82,7 @@ def cases(quick, turn):
     return pytest.mark.parametrize(("name", "option", "form"), [*sorted(quick), *slow])
 
 
+@pytest.mark.slow
 @cases(QUICK_IN_A_FUNCTION, turn=0)
 def test_two_replicas_equal_one_in_a_function(name, option, form):
     check(name, option, form, graph=True)
@@ -174,6 +175,7 @@ def test_optimizer_made_outside_the_scope(option, graph):
     assert_equals_one(optimizer, model, one_device("adam", option, "rows"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graph", [False, IN_A_FUNCTION])
 def test_optimizer_built_in_cross_replica_context_first(graph):
     optimizer, model = problem("adam", "together", "rows", mirrored().scope())
@@ -243,6 +245,7 @@ def test_update_step_on_replicas_equals_one_device():
     assert_equals_one(optimizer, model, samples.state_of(one, *alone))
 
 
+@pytest.mark.slow
 def test_finalize_and_averages_on_replicas():
     optimizer, model = problem("adam", "together", "rows", mirrored().scope(), mirrored().scope())
     run_replicas(optimizer, model, "rows", data("rows"), graph=False)

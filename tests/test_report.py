@@ -344,6 +344,7 @@ def norm_of(x):
     return np.linalg.norm(np.asarray(x, np.float64).ravel())
 
 
+@pytest.mark.slow
 def test_what_is_recorded_is_what_the_optimizers_propose(tmp_path):
     schedule = tf_graft.schedules.PolyDecay(0.5, decay_steps=10)
     optimizer, adam = graft(learning_rate=schedule), tf_graft.Adam(0.01)
@@ -369,6 +370,7 @@ def test_what_is_recorded_is_what_the_optimizers_propose(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_it_records_in_fit_every_so_many_updates(tmp_path):
     recorder = report.GraftRecorder(tmp_path / "r", every=2)
     model = fit(graft(), recorder, epochs=2)
@@ -423,6 +425,7 @@ def alone(tmp_path_factory):
     return records.read(file)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
     [
@@ -454,6 +457,7 @@ def test_of_several_grafts_the_outermost_is_recorded_or_the_one_that_is_given(tm
     assert recorder.measuring(outer) is inner
 
 
+@pytest.mark.slow
 def test_tensorboard_gets_what_lingvos_summaries_had(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -657,6 +661,7 @@ def test_its_config_holds_the_rates(kind, tmp_path):
         np.testing.assert_array_equal(x.numpy(), y.numpy())
 
 
+@pytest.mark.slow
 def test_a_saved_model_goes_on_with_its_rates(tmp_path):
     paths = [variable.path for variable in small_model().trainable_variables]
     ours = report.MeasuredRates("constant", {path: 0.1 + i for i, path in enumerate(paths)})
@@ -794,6 +799,7 @@ def exported(workshop):
     return done
 
 
+@pytest.mark.slow
 def test_a_run_of_a_graft_keeps_its_records(workshop):
     found = records.read(workshop.folder / "run")
     assert found.steps.tolist() == list(range(1, 22))
@@ -816,6 +822,7 @@ def test_a_run_of_a_graft_in_other_optimizers_keeps_the_same_records(workshop):
     np.testing.assert_allclose(within.magnitude[0], alone.magnitude[0], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_report_says_and_shows_all_of_it(workshop, exported):
     for path in records.read(workshop.folder / "run").header.paths:
         assert path in exported.stdout

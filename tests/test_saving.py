@@ -342,6 +342,7 @@ def test_checkpoint_in_another_order_loads_by_path(tmp_path):
     samples.assert_same_state(samples.state_of(target), samples.state_of(saved))
 
 
+@pytest.mark.slow
 def test_other_layers_of_equal_shapes_are_refused(tmp_path):
     """Two layers that swapped their names are not the layers that were saved."""
 
@@ -401,6 +402,7 @@ def recurrent():
     return keras.Sequential([keras.Input([2]), *layers], name="net")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     [k if k == "twins" else pytest.param(k, marks=pytest.mark.slow) for k in MODELS],
@@ -499,6 +501,7 @@ def test_export_of_a_trained_model_serves_its_weights(tmp_path):
     np.testing.assert_allclose(exported.serve(ids), model(ids), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_saved_model_carries_the_optimizer_state(tmp_path):
     """A SavedModel is a checkpoint inside: the optimizer's state is in it, by the same keys."""
     model = trained(make("adamw", "together"))

@@ -298,6 +298,7 @@ def test_ten_thousand_steps_follow_the_oracle(name, overflows):
     np.testing.assert_allclose(scales, expected(scaler, amax), rtol=1e-4)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     amax=st.lists(
@@ -317,6 +318,7 @@ def test_logmax_stays_finite_and_in_bounds(amax, scale_min, scale_max, log_max, 
     assert all(np.isfinite(value.numpy()) for value in s.values())
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     finite=st.lists(st.booleans(), min_size=1, max_size=20),
@@ -370,6 +372,7 @@ def test_logmax_a_magnitude_that_is_not_finite_is_an_overflow(amax):
     assert {k: v.numpy() for k, v in one.items()} == {k: v.numpy() for k, v in other.items()}
 
 
+@pytest.mark.slow
 def test_logmax_loses_no_digits_of_a_small_deviation():
     # The difference of the means, as the equations have it, is here all rounding in float32.
     scaler = LogMaxScaler(scale_max=2.0**100, overflow_std_dev=50.0)

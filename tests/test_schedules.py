@@ -534,6 +534,7 @@ def test_one_cycle_rises_once_and_falls(top, total, share, straight, three_phase
     assert_falls_within(momentum[peak <= GRID][::-1], 0.85, 0.95)
 
 
+@pytest.mark.slow
 @few
 @given(rate, st.integers(1, 10_000), st.integers(1, 12), st.floats(1e-3, 1.0), st.floats(0, 1))
 def test_cosine_restarts_where_it_should(lr, length, t_mul, m_mul, fraction):

@@ -231,6 +231,7 @@ def test_a_breach_is_found(name):
     assert found.result == "BROKEN", found
 
 
+@pytest.mark.slow
 def test_the_update_is_named_that_is_not_finite():
     found = checking.result_of(make(NaNFromTheFifth), GUARANTEES["descent"])
     assert found.detail == "after update 5 weights are infinite or NaN"

@@ -42,6 +42,7 @@ def test_a_step_is_traced(sample, options):
         assert_traced(sample, option)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "how", "option"),
     [
@@ -68,6 +69,7 @@ def test_rows_in_unknown_number_are_traced(options):
     assert tpu_traced.traced(lambda: tf_graft.Adam(0.1, **options), rows=None) is None
 
 
+@pytest.mark.slow
 def test_no_schedule_holds_float64():
     schedules = [schedule for schedule, _ in schedule_samples.SAMPLES.values()]
     policies = {case["policy"]: case["params"] for case in schedule_samples.RECORDED}
@@ -134,6 +136,7 @@ def assert_all_traced(traces, at_least):
 CENTERED = {"communication_period": 2, "center_optimizer": {"name": "sgd", "use_ema": True}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "callback"),
     [
@@ -179,6 +182,7 @@ def outside():
     return under, model, optimizer, agn
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("within", [False, True], ids=["outside", "in_scope"])
 def test_what_is_called_eagerly_is_traced_once(within):
     under, model, optimizer, agn = outside()

@@ -240,6 +240,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     assert logs(tmp_path / "parts") == logs(whole)
 
 
+@pytest.mark.slow
 def test_without_a_readable_checkpoint_nothing_is_changed(tiny, tmp_path, stopped):
     shutil.copytree(stopped, tmp_path / "a")
     for path in (tmp_path / "a" / "checkpoints").glob("*.index"):
@@ -251,6 +252,7 @@ def test_without_a_readable_checkpoint_nothing_is_changed(tiny, tmp_path, stoppe
     assert tiny("a", "run.fresh=true")["steps"] == STEPS
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_model_is_refused(tiny, tmp_path, stopped):
     shutil.copytree(stopped, tmp_path / "a")
     changed = (tmp_path / "a" / "config.yaml").read_text().replace("- 16", "- 17")
@@ -274,6 +276,7 @@ def test_a_finished_run_says_so_and_may_be_extended(tiny, tmp_path):
     assert logs(tmp_path / "a") == logs(tmp_path / "b")
 
 
+@pytest.mark.slow
 def test_another_config_is_refused_and_names_the_difference(tiny, tmp_path, stopped):
     shutil.copytree(stopped, tmp_path / "a")
     before = logs(tmp_path / "a")
@@ -284,6 +287,7 @@ def test_another_config_is_refused_and_names_the_difference(tiny, tmp_path, stop
     assert logs(tmp_path / "a") == before
 
 
+@pytest.mark.slow
 def test_a_folder_with_other_things_is_left_alone(tiny, tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "thesis.txt").write_text("all of it")
@@ -323,6 +327,7 @@ def test_a_bad_value_is_refused_before_anything_is_written(override, tiny, tmp_p
     assert not (tmp_path / "a").exists()
 
 
+@pytest.mark.slow
 def test_without_tensorboard_its_files_are_left_out_or_refused(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(tensorboard, "installed", lambda: False)
     with pytest.raises(
@@ -334,6 +339,7 @@ def test_without_tensorboard_its_files_are_left_out_or_refused(tiny, tmp_path, m
     assert not (tmp_path / "a" / "tensorboard").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["dataset_info.json", "sklearn_digits-train.tfrecord-00000-of-00001"]
 )
@@ -346,6 +352,7 @@ def test_a_damaged_data_set_is_noticed(name, tmp_path):
         data_sets.load(data, 1, Source("c.yaml"))
 
 
+@pytest.mark.slow
 def test_batches_depend_on_seed_and_position_alone():
     batches = data_sets.load(Data(batch_size=64), 1, Source("x"))
     per_epoch = batches.steps_per_epoch
@@ -391,6 +398,7 @@ def test_the_text_is_cut_into_inputs_and_their_next_characters():
     assert 1_000_000 < batches.steps_per_epoch * 4 * 50 < 2_000_000
 
 
+@pytest.mark.slow
 def test_a_transformer_does_not_see_the_future():
     batches = data_sets.load(Data(name="text", sequence_length=12), 1, Source("x"))
     spec = Transformer(name="transformer", d_model=8, heads=2, feed_forward=16, layers=1)
@@ -403,6 +411,7 @@ def test_a_transformer_does_not_see_the_future():
     assert difference[7:].min() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "model"),
     [
@@ -440,6 +449,7 @@ def test_networks_of_keras_applications(tmp_path, monkeypatch):
         models.build(Application(name="mobilenetv2"), small, Source("x"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "policy", ["bfloat16", pytest.param("mixed_float16", marks=pytest.mark.slow)]
 )
@@ -521,6 +531,7 @@ def test_a_signal_saves_and_says_how_to_resume(signum, code, tmp_path):
     assert tf.train.latest_checkpoint(tmp_path / "a" / "checkpoints").endswith(f"ckpt-{rows}")
 
 
+@pytest.mark.slow
 def test_what_another_process_prepares_meanwhile_is_used(tmp_path, monkeypatch):
     """As the workers of a cluster do, which begin together."""
     make, made = prepared.SOURCES["digits"], []

@@ -31,6 +31,7 @@ def entry(model, name, value):
     return model
 
 
+@pytest.mark.slow
 def test_weights_are_put_back_where_the_optimizer_refuses(tmp_path):
     """Keras has loaded the layers by then."""
     entry(fit(compiled(Adam(0.01))), "iteration", -5).save_weights(tmp_path / "a.weights.h5")
@@ -64,6 +65,7 @@ def test_the_optimizer_is_put_back_where_a_layer_does_not_fit(built, tmp_path):
     assert int(target.optimizer.iterations) == (2 if built else 0)
 
 
+@pytest.mark.slow
 def test_a_model_with_an_optimizer_of_keras_is_loaded_as_keras_does(tmp_path):
     file = tmp_path / "model.weights.h5"
     stock = fit(compiled(keras.optimizers.Adam(0.01)))
@@ -89,6 +91,7 @@ def test_of_two_optimizers_in_a_checkpoint_none_is_restored_where_one_refuses(tm
         assert_same_state(everything(target), state)
 
 
+@pytest.mark.slow
 def test_the_state_of_a_child_is_no_way_around(tmp_path):
     """It counts by the wrapper's count: what a file says of its own is not looked at."""
 
@@ -132,6 +135,7 @@ def test_what_waits_is_not_lost_in_a_checkpoint(tmp_path):
         assert values(waiting.optimizer) == values(model.optimizer)
 
 
+@pytest.mark.slow
 def test_an_optimizer_is_whole_after_what_waited_was_refused(tmp_path):
     fit(compiled(Adam(0.01))).save_weights(tmp_path / "model.weights.h5")
     target, fresh = (compiled(Adam(0.25, use_ema=True)) for _ in range(2))
@@ -158,6 +162,7 @@ def test_set_weights_sets_all_or_none():
         model.optimizer.set_weights(values[:-1])
 
 
+@pytest.mark.slow
 def test_state_that_was_applied_without_being_judged_is_carried(tmp_path):
     """With `nonfinite="apply"` a slot can be NaN, and goes on as it was."""
     model = fit(compiled(Adam(0.01, nonfinite="apply")))

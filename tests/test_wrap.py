@@ -106,6 +106,7 @@ def test_what_is_given_to_wrap_comes_first():
     assert (float(stock.learning_rate.numpy()), stock.clipnorm) == (0.5, 1.0)
 
 
+@pytest.mark.slow
 def test_float64_and_half_precision():
     """Half precision is float32's step from a float32 master."""
     start, g = weights({"w": (4,)})["w"], gradients(8, {"w": (4,)})
@@ -456,6 +457,7 @@ def test_ours_are_returned_as_they_are():
 # Saving.
 
 
+@pytest.mark.slow
 @saving.each_way
 @pytest.mark.parametrize("name", ["nadam", pytest.param("adafactor", marks=pytest.mark.slow)])
 def test_resumes_bit_for_bit(name, way, tmp_path):

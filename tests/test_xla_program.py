@@ -64,6 +64,7 @@ MADE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["SGD", *(pytest.param(name, marks=pytest.mark.slow) for name in MADE if name != "SGD")],
@@ -74,6 +75,7 @@ def test_a_checked_step_copies_no_weight_and_no_slot(name):
     assert copied(entry(program)) + copied(applied(program)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["SGD", "Adam"])
 def test_the_check_reads_each_gradient_once(name):
     lines = entry(compiled(MADE[name]()))

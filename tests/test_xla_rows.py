@@ -149,6 +149,7 @@ PERIODIC = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PERIODIC)
 def test_a_micro_step_of_more_rows_than_the_last(name):
     """XLA knows how many rows the last has: all rows are then updated under a mask."""
@@ -167,6 +168,7 @@ def test_a_micro_step_of_more_rows_than_the_last(name):
         np.testing.assert_allclose(value, right[path], rtol=2e-5, atol=2e-5, err_msg=path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 15, 16, 17, 700])
 def test_marked_rows_are_found_in_order(number):
     marks = np.random.default_rng(number).random(number) < 0.3
@@ -232,6 +234,7 @@ def test_what_is_unique_is_not_coalesced_again():
 # Clipping, for whoever does it himself.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", [False, True], ids=["function", "xla"])
 def test_clip_by_global_norm_of_rows_of_dynamic_number(jit_compile):
     @tf.function(jit_compile=jit_compile)
@@ -256,6 +259,7 @@ def test_clip_by_global_norm_has_to_know_the_rows_in_xla():
         clipped(tf.ones([2, 1]))
 
 
+@pytest.mark.slow
 def test_replicas_that_meet_are_refused_in_xla():
     """They would wait for each other for ever."""
     strategy = mirrored()
