@@ -11,6 +11,8 @@ guarantees on it.
   `integer`, `boolean`, `choice` or `patterns`; `matches` searches a path for patterns
 - `RateLike`, `Slots`, `SlotVariables`: the types of a constructor's learning rate, and of the slots
   of `step` and of `kernel`
+- `current`: the value at an update of an argument that may be a schedule, as
+  `BelowOneOrSchedule` and its kind allow
 - `length`, `one_minus_power`, `product`, `quotient`: arithmetic that is the same in every execution
 - `scalar`: an argument as a tensor; `memoized`: a function of tensors that is computed once for all
   variables of an update
@@ -29,11 +31,14 @@ from tf_graft.core.arguments.checked import Checked
 from tf_graft.core.arguments.declared import (
     AboveZero,
     AtLeastZero,
+    AtLeastZeroOrSchedule,
     BelowOne,
+    BelowOneOrSchedule,
     BetweenZeroAndOne,
     Count,
     Flag,
     Fraction,
+    FractionOrSchedule,
     OptionalCount,
     OptionalPatterns,
     Patterns,
@@ -47,23 +52,34 @@ from tf_graft.core.state.parameters import Parameter, Parameters
 from tf_graft.core.state.point import Point, Step, under, within
 from tf_graft.core.state.slots import NOT_NEGATIVE, Slot
 from tf_graft.core.tensors.memo import memoized
-from tf_graft.core.tensors.numerics import length, one_minus_power, product, quotient, scalar
+from tf_graft.core.tensors.numerics import (
+    current,
+    length,
+    one_minus_power,
+    product,
+    quotient,
+    scalar,
+)
 from tf_graft.core.tensors.scratch_variables import added as added_by
 from tf_graft.core.tensors.scratch_variables import variable as scratch_variable
-from tf_graft.core.types import RateLike, Slots, SlotVariables
+from tf_graft.core.types import NumberLike, RateLike, Slots, SlotVariables
 
 __all__ = [
     "NOT_NEGATIVE",
     "AboveZero",
     "Around",
     "AtLeastZero",
+    "AtLeastZeroOrSchedule",
     "BelowOne",
+    "BelowOneOrSchedule",
     "BetweenZeroAndOne",
     "Checked",
     "Common",
     "Count",
     "Flag",
     "Fraction",
+    "FractionOrSchedule",
+    "NumberLike",
     "Optimizer",
     "OptionalCount",
     "OptionalPatterns",
@@ -80,6 +96,7 @@ __all__ = [
     "added_by",
     "boolean",
     "choice",
+    "current",
     "integer",
     "length",
     "matches",

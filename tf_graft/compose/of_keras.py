@@ -19,7 +19,7 @@ from tf_graft.core.arguments.registry import is_of_keras, register, resolve, ser
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.state.point import Point, Step
 from tf_graft.core.state.slots import Slot
-from tf_graft.core.types import Rates, Slots
+from tf_graft.core.types import NumberLike, Rates, Slots
 
 # The Keras optimizer's arguments that this package's pipeline handles instead.
 TAKEN_OVER = [name for name in options.OF_KERAS if name != "weight_decay"]
@@ -84,13 +84,13 @@ class Wrapped(Optimizer):
         return type(self.optimizer).__name__
 
     @property
-    def weight_decay(self) -> float | None:
+    def weight_decay(self) -> NumberLike | None:
         """The weight decay here; at most one of this and the Keras optimizer's own is given."""
-        decay: float | None = DECAY.__get__(self)
+        decay: NumberLike | None = DECAY.__get__(self)
         return decay
 
     @weight_decay.setter
-    def weight_decay(self, value: float | None) -> None:
+    def weight_decay(self, value: NumberLike | None) -> None:
         if "optimizer" in vars(self):
             _refuse_two_decays(self.optimizer, value)
         DECAY.__set__(self, value)
@@ -223,7 +223,7 @@ def _checked(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimize
     return optimizer
 
 
-def _refuse_two_decays(optimizer: keras.optimizers.Optimizer, decay: float | None) -> None:
+def _refuse_two_decays(optimizer: keras.optimizers.Optimizer, decay: NumberLike | None) -> None:
     if decay and optimizer.weight_decay:
         raise ValueError(
             f"wrap({type(optimizer).__name__}, weight_decay={decay}): it decays weights itself, by "

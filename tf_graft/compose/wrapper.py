@@ -23,6 +23,7 @@ from tf_graft.core.state.point import Point, Step, under, within
 from tf_graft.core.state.slots import Slot
 from tf_graft.core.types import (
     Config,
+    NumberLike,
     OptimizerLike,
     RateLike,
     Rates,
@@ -190,12 +191,12 @@ class Around(Wrapper):
         self.optimizer.learning_rate = rates.new_rate(type(self).__name__, value)
 
     @property
-    def weight_decay(self) -> float | None:
+    def weight_decay(self) -> NumberLike | None:
         """The optimizer's weight decay, which can be set until the wrapper is built."""
         return self.optimizer.weight_decay if "optimizer" in vars(self) else None
 
     @weight_decay.setter
-    def weight_decay(self, value: float | None) -> None:
+    def weight_decay(self, value: NumberLike | None) -> None:
         if "optimizer" in vars(self):  # Keras' constructor sets the decay before
             self.optimizer.weight_decay = value
 

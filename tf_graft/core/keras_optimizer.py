@@ -276,7 +276,7 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         """
         config = super().get_config()
         config |= {name: getattr(self, name) for name in self.own_arguments() if name not in config}
-        return config | self.common.config()
+        return {name: declared.plain(x) for name, x in (config | self.common.config()).items()}
 
     @classmethod
     def from_config(cls, config: Config, custom_objects: Any = None) -> Self:

@@ -80,6 +80,7 @@ class ScheduleLike(Protocol):
     def __call__(self, step: TensorLike) -> TensorLike: ...
 
 
+NumberLike: TypeAlias = float | ScheduleLike
 RateLike: TypeAlias = float | tf.Tensor | ScheduleLike | Callable[[], Scalar] | Config
 
 

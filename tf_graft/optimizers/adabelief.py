@@ -9,12 +9,14 @@ from tf_graft.algorithm import (
     AboveZero,
     AtLeastZero,
     BelowOne,
+    BelowOneOrSchedule,
     Common,
     Optimizer,
     RateLike,
     Slot,
     Slots,
     Step,
+    current,
     one_minus_power,
     register,
 )
@@ -58,7 +60,7 @@ class AdaBelief(Optimizer):
     def __init__(
         self,
         learning_rate: RateLike = 0.001,
-        beta_1: BelowOne = 0.9,
+        beta_1: BelowOneOrSchedule = 0.9,
         beta_2: BelowOne = 0.999,
         epsilon: AboveZero = 1e-8,
         epsilon_root: AtLeastZero = 1e-16,
@@ -70,7 +72,7 @@ class AdaBelief(Optimizer):
         return {"momentum": Slot(), "velocity": Slot(within=NOT_NEGATIVE)}
 
     def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
-        beta_1, beta_2 = tf.constant(self.beta_1, g.dtype), tf.constant(self.beta_2, g.dtype)
+        beta_1, beta_2 = current(self.beta_1, t), current(self.beta_2, t)
         m = s["momentum"] + (1 - beta_1) * (g - s["momentum"])
         error = (g - m) * (g - m)
         v = s["velocity"] + (1 - beta_2) * (error - s["velocity"]) + self.epsilon_root

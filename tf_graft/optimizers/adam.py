@@ -8,14 +8,17 @@ from tf_graft.algorithm import (
     NOT_NEGATIVE,
     AboveZero,
     BelowOne,
+    BelowOneOrSchedule,
     Common,
     Flag,
+    NumberLike,
     Optimizer,
     RateLike,
     Slot,
     Slots,
     SlotVariables,
     Step,
+    current,
     memoized,
     one_minus_power,
     register,
@@ -68,7 +71,7 @@ class Adam(Optimizer):
     def __init__(
         self,
         learning_rate: RateLike = 0.001,
-        beta_1: BelowOne = 0.9,
+        beta_1: BelowOneOrSchedule = 0.9,
         beta_2: BelowOne = 0.999,
         epsilon: AboveZero = 1e-7,
         amsgrad: Flag = False,
@@ -83,7 +86,7 @@ class Adam(Optimizer):
         return {"momentum": Slot()} | {role: Slot(within=NOT_NEGATIVE) for role in squares}
 
     def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
-        beta_1, beta_2 = tf.constant(self.beta_1, g.dtype), tf.constant(self.beta_2, g.dtype)
+        beta_1, beta_2 = current(self.beta_1, t), current(self.beta_2, t)
         m = s["momentum"] + (1 - beta_1) * (g - s["momentum"])
         v = s["velocity"] + (1 - beta_2) * (g * g - s["velocity"])
         new = {"momentum": m, "velocity": v}
@@ -95,7 +98,7 @@ class Adam(Optimizer):
         self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
     ) -> None:
         operands = {
-            **adam_operands(g, s, self.beta_1, self.beta_2),
+            **adam_operands(g, s, self.beta_1, self.beta_2, t),
             "var": w.handle,
             "lr": _alpha(lr, self.beta_1, self.beta_2, t),
             "epsilon": scalar(self.epsilon, g.dtype),
@@ -108,5 +111,5 @@ class Adam(Optimizer):
 
 
 @memoized
-def _alpha(lr: tf.Tensor, beta_1: float, beta_2: float, t: tf.Tensor) -> tf.Tensor:
+def _alpha(lr: tf.Tensor, beta_1: NumberLike, beta_2: float, t: tf.Tensor) -> tf.Tensor:
     return lr * tf.sqrt(one_minus_power(beta_2, t)) / one_minus_power(beta_1, t)

@@ -2,7 +2,7 @@
 
 from typing import Unpack
 
-from tf_graft.algorithm import AtLeastZero, Common, RateLike, register
+from tf_graft.algorithm import AtLeastZeroOrSchedule, Common, NumberLike, RateLike, register
 from tf_graft.optimizers.adam import Adam
 
 
@@ -45,8 +45,8 @@ class AdamW(Adam):
     def __init__(  # type: ignore[misc]  # a common argument with a default of its own
         self,
         learning_rate: RateLike = 0.001,
-        weight_decay: AtLeastZero = 0.004,
-        beta_1: float = 0.9,
+        weight_decay: AtLeastZeroOrSchedule = 0.004,
+        beta_1: NumberLike = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-7,
         amsgrad: bool = False,

@@ -2,11 +2,11 @@
 
 import tensorflow as tf
 
-from tf_graft.algorithm import SlotVariables, scalar
+from tf_graft.algorithm import NumberLike, SlotVariables, current, scalar
 
 
 def adam_operands(
-    g: tf.Tensor, s: SlotVariables, beta_1: float, beta_2: float
+    g: tf.Tensor, s: SlotVariables, beta_1: NumberLike, beta_2: float, t: tf.Tensor
 ) -> dict[str, tf.Tensor]:
     """Returns the operands of Adam's kernels except the variable, the learning rate and epsilon.
 
@@ -17,17 +17,22 @@ def adam_operands(
         "v": s["velocity"].handle,
         "beta1_power": scalar(0.0, g.dtype),
         "beta2_power": scalar(0.0, g.dtype),
-        "beta1": scalar(beta_1, g.dtype),
-        "beta2": scalar(beta_2, g.dtype),
+        "beta1": current(beta_1, t),
+        "beta2": current(beta_2, t),
         "grad": g,
     }
 
 
 def descend(
-    g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, momentum: float, nesterov: bool
+    g: tf.Tensor,
+    w: tf.Variable,
+    s: SlotVariables,
+    lr: tf.Tensor,
+    momentum: tf.Tensor | None,
+    nesterov: bool,
 ) -> None:
-    """Runs the equations of `SGD` as one kernel."""
-    if not momentum:
+    """Runs the equations of `SGD` as one kernel; no momentum is None."""
+    if momentum is None:
         tf.raw_ops.ResourceApplyGradientDescent(var=w.handle, alpha=lr, delta=g)
         return
     tf.raw_ops.ResourceApplyKerasMomentum(
@@ -35,6 +40,6 @@ def descend(
         accum=s["momentum"].handle,
         lr=lr,
         grad=g,
-        momentum=scalar(momentum, g.dtype),
+        momentum=momentum,
         use_nesterov=nesterov,
     )

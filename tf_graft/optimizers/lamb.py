@@ -10,6 +10,7 @@ from tf_graft.algorithm import (
     NOT_NEGATIVE,
     AboveZero,
     BelowOne,
+    BelowOneOrSchedule,
     Common,
     RateLike,
     Slot,
@@ -17,6 +18,7 @@ from tf_graft.algorithm import (
     SlotVariables,
     Step,
     added_by,
+    current,
     length,
     one_minus_power,
     register,
@@ -76,7 +78,7 @@ class LAMB(Layerwise):
     def __init__(  # type: ignore[misc]  # a common argument with a default of its own
         self,
         learning_rate: RateLike = 0.001,
-        beta_1: BelowOne = 0.9,
+        beta_1: BelowOneOrSchedule = 0.9,
         beta_2: BelowOne = 0.999,
         epsilon: AboveZero = 1e-6,
         weight_decay_rate: float = 0.0,
@@ -100,7 +102,7 @@ class LAMB(Layerwise):
         decay: float = 0.0,
         adapts: bool = True,
     ) -> Step:
-        beta_1, beta_2 = tf.constant(self.beta_1, g.dtype), tf.constant(self.beta_2, g.dtype)
+        beta_1, beta_2 = current(self.beta_1, t), current(self.beta_2, t)
         m = s["momentum"] + (1 - beta_1) * (g - s["momentum"])
         v = s["velocity"] + (1 - beta_2) * (g * g - s["velocity"])
         root = tf.sqrt(one_minus_power(self.beta_2, t))
@@ -124,7 +126,7 @@ class LAMB(Layerwise):
         root = tf.sqrt(one_minus_power(self.beta_2, t))
         adam = functools.partial(
             tf.raw_ops.ResourceApplyAdam,
-            **adam_operands(g, s, self.beta_1, self.beta_2),
+            **adam_operands(g, s, self.beta_1, self.beta_2, t),
             lr=-root / one_minus_power(self.beta_1, t),
             epsilon=self.epsilon * root,
         )

@@ -10,12 +10,13 @@ from tf_graft.algorithm import (
     AtLeastZero,
     Common,
     Flag,
-    Fraction,
+    FractionOrSchedule,
     RateLike,
     Slot,
     Slots,
     SlotVariables,
     Step,
+    current,
     length,
     register,
 )
@@ -83,7 +84,7 @@ class LARS(Layerwise):
     def __init__(  # type: ignore[misc]  # a common argument with a default of its own
         self,
         learning_rate: RateLike = 0.01,
-        momentum: Fraction = 0.9,
+        momentum: FractionOrSchedule = 0.9,
         weight_decay_rate: float = 0.0,
         eeta: AboveZero = 0.001,
         nesterov: Flag = False,
@@ -117,10 +118,10 @@ class LARS(Layerwise):
         adapts: bool = True,
     ) -> Step:
         if not self.classic_momentum:
-            u, slots = self._gathered(_decayed(g, w, decay), s)
+            u, slots = self._gathered(_decayed(g, w, decay), s, t)
             return -self._rate(lr, w, u, 0.0, adapts) * u, slots
         decayed, rate = self._classic(g, w, lr, decay, adapts)
-        return self._gathered(-rate * decayed, s)
+        return self._gathered(-rate * decayed, s, t)
 
     @property
     def kernel(self) -> Callable[..., None] | None:  # type: ignore[override]
@@ -138,7 +139,8 @@ class LARS(Layerwise):
         adapts: bool,
     ) -> None:
         decayed, rate = self._classic(g, w.value(), lr, decay, adapts)
-        descend(decayed, w, s, rate, self.momentum, self.nesterov)
+        momentum = current(self.momentum, t) if self.momentum else None
+        descend(decayed, w, s, rate, momentum, self.nesterov)
 
     def _classic(
         self, g: tf.Tensor, w: tf.Tensor, lr: tf.Tensor, decay: float, adapts: bool
@@ -157,11 +159,12 @@ class LARS(Layerwise):
         below = d_norm + decay * w_norm + self.epsilon
         return lr * ratio(self.eeta * w_norm, tf.where(d_norm > 0, below, d_norm))
 
-    def _gathered(self, x: tf.Tensor, s: Slots) -> Step:
+    def _gathered(self, x: tf.Tensor, s: Slots, t: tf.Tensor) -> Step:
         if not self.momentum:
             return x, {}
-        m = self.momentum * s["momentum"] + x
-        return (self.momentum * m + x if self.nesterov else m), {"momentum": m}
+        momentum = current(self.momentum, t)
+        m = momentum * s["momentum"] + x
+        return (momentum * m + x if self.nesterov else m), {"momentum": m}
 
 
 def _decayed(g: tf.Tensor, w: tf.Tensor, decay: float) -> tf.Tensor:

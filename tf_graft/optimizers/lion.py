@@ -4,7 +4,18 @@ from typing import Unpack
 
 import tensorflow as tf
 
-from tf_graft.algorithm import BelowOne, Common, Optimizer, RateLike, Slot, Slots, Step, register
+from tf_graft.algorithm import (
+    BelowOne,
+    BelowOneOrSchedule,
+    Common,
+    Optimizer,
+    RateLike,
+    Slot,
+    Slots,
+    Step,
+    current,
+    register,
+)
 
 
 @register
@@ -48,7 +59,7 @@ class Lion(Optimizer):
     def __init__(
         self,
         learning_rate: RateLike = 0.001,
-        beta_1: BelowOne = 0.9,
+        beta_1: BelowOneOrSchedule = 0.9,
         beta_2: BelowOne = 0.99,
         **common: Unpack[Common],
     ):
@@ -58,6 +69,6 @@ class Lion(Optimizer):
         return {"momentum": Slot()}
 
     def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
-        beta_1, beta_2 = tf.constant(self.beta_1, g.dtype), tf.constant(self.beta_2, g.dtype)
+        beta_1, beta_2 = current(self.beta_1, t), current(self.beta_2, t)
         c = s["momentum"] + (1 - beta_1) * (g - s["momentum"])
         return -lr * tf.sign(c), {"momentum": s["momentum"] + (1 - beta_2) * (g - s["momentum"])}

@@ -7,15 +7,15 @@ import tensorflow as tf
 from tf_graft.algorithm import (
     Common,
     Flag,
-    Fraction,
+    FractionOrSchedule,
     Optimizer,
     RateLike,
     Slot,
     Slots,
     SlotVariables,
     Step,
+    current,
     register,
-    scalar,
 )
 
 
@@ -60,7 +60,7 @@ class Momentum(Optimizer):
     def __init__(
         self,
         learning_rate: RateLike = 0.01,
-        momentum: Fraction = 0.9,
+        momentum: FractionOrSchedule = 0.9,
         use_nesterov: Flag = False,
         **common: Unpack[Common],
     ):
@@ -71,8 +71,9 @@ class Momentum(Optimizer):
         return {"momentum": Slot()}
 
     def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
-        m = self.momentum * s["momentum"] + g
-        return -lr * (g + self.momentum * m if self.use_nesterov else m), {"momentum": m}
+        momentum = current(self.momentum, t)
+        m = momentum * s["momentum"] + g
+        return -lr * (g + momentum * m if self.use_nesterov else m), {"momentum": m}
 
     def kernel(
         self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
@@ -82,6 +83,6 @@ class Momentum(Optimizer):
             accum=s["momentum"].handle,
             lr=lr,
             grad=g,
-            momentum=scalar(self.momentum, g.dtype),
+            momentum=current(self.momentum, t),
             use_nesterov=self.use_nesterov,
         )

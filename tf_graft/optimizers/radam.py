@@ -9,13 +9,16 @@ from tf_graft.algorithm import (
     NOT_NEGATIVE,
     AboveZero,
     BelowOne,
+    BelowOneOrSchedule,
     Checked,
     Common,
+    NumberLike,
     Optimizer,
     RateLike,
     Slot,
     Slots,
     Step,
+    current,
     memoized,
     number,
     one_minus_power,
@@ -69,7 +72,7 @@ class RAdam(Optimizer):
     def __init__(
         self,
         learning_rate: RateLike = 0.001,
-        beta_1: BelowOne = 0.9,
+        beta_1: BelowOneOrSchedule = 0.9,
         beta_2: BelowOne = 0.999,
         epsilon: AboveZero = 1e-7,
         threshold: Annotated[float, Checked(number, 4)] = 5.0,
@@ -81,7 +84,7 @@ class RAdam(Optimizer):
         return {"momentum": Slot(), "velocity": Slot(within=NOT_NEGATIVE)}
 
     def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
-        beta_1, beta_2 = tf.constant(self.beta_1, g.dtype), tf.constant(self.beta_2, g.dtype)
+        beta_1, beta_2 = current(self.beta_1, t), current(self.beta_2, t)
         m = s["momentum"] + (1 - beta_1) * (g - s["momentum"])
         v = s["velocity"] + (1 - beta_2) * (g * g - s["velocity"])
         alpha = _alpha(lr, self.beta_1, t)
@@ -91,7 +94,7 @@ class RAdam(Optimizer):
 
 
 @memoized
-def _alpha(lr: tf.Tensor, beta_1: float, t: tf.Tensor) -> tf.Tensor:
+def _alpha(lr: tf.Tensor, beta_1: NumberLike, t: tf.Tensor) -> tf.Tensor:
     return lr / one_minus_power(beta_1, t)
 
 

@@ -13,12 +13,14 @@ from tf_graft.algorithm import (
     Common,
     Flag,
     Fraction,
+    FractionOrSchedule,
     Optimizer,
     RateLike,
     Slot,
     Slots,
     SlotVariables,
     Step,
+    current,
     quotient,
     register,
     scalar,
@@ -72,7 +74,7 @@ class RMSprop(Optimizer):
         self,
         learning_rate: RateLike = 0.001,
         rho: Fraction = 0.9,
-        momentum: Fraction = 0.0,
+        momentum: FractionOrSchedule = 0.0,
         epsilon: AboveZero = 1e-7,
         centered: Flag = False,
         initial_velocity: AtLeastZero = 0.0,
@@ -95,7 +97,7 @@ class RMSprop(Optimizer):
             variance -= a * a
         x = quotient(lr * g, tf.sqrt(variance + self.epsilon))
         if self.momentum:
-            x = new["momentum"] = self.momentum * s["momentum"] + x
+            x = new["momentum"] = current(self.momentum, t) * s["momentum"] + x
         return -x, new
 
     @property
@@ -115,7 +117,7 @@ class RMSprop(Optimizer):
                 "mom": momentum.handle,
                 "lr": lr,
                 "rho": scalar(self.rho, g.dtype),
-                "momentum": scalar(self.momentum, g.dtype),
+                "momentum": current(self.momentum, t),
                 "epsilon": scalar(self.epsilon, g.dtype),
                 "grad": g,
             }

@@ -7,13 +7,14 @@ import tensorflow as tf
 from tf_graft.algorithm import (
     Common,
     Flag,
-    Fraction,
+    FractionOrSchedule,
     Optimizer,
     RateLike,
     Slot,
     Slots,
     SlotVariables,
     Step,
+    current,
     register,
 )
 from tf_graft.optimizers.kernels import descend
@@ -61,7 +62,7 @@ class SGD(Optimizer):
     def __init__(
         self,
         learning_rate: RateLike = 0.01,
-        momentum: Fraction = 0.0,
+        momentum: FractionOrSchedule = 0.0,
         nesterov: Flag = False,
         **common: Unpack[Common],
     ):
@@ -74,10 +75,12 @@ class SGD(Optimizer):
     def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
         if not self.momentum:
             return -lr * g, {}
-        m = self.momentum * s["momentum"] - lr * g
-        return (self.momentum * m - lr * g if self.nesterov else m), {"momentum": m}
+        momentum = current(self.momentum, t)
+        m = momentum * s["momentum"] - lr * g
+        return (momentum * m - lr * g if self.nesterov else m), {"momentum": m}
 
     def kernel(
         self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
     ) -> None:
-        descend(g, w, s, lr, self.momentum, self.nesterov)
+        momentum = current(self.momentum, t) if self.momentum else None
+        descend(g, w, s, lr, momentum, self.nesterov)

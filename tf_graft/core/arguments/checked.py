@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tf_graft.core import checks, patterns
+from tf_graft.core.arguments import rates
 from tf_graft.core.checks import shown
 
 
@@ -16,6 +17,8 @@ class Checked:
         *bounds: further positional arguments of `check`.
         default: the value if none is given, for arguments that all optimizers take.
         kept_as: the attribute's name, if it is not the argument's.
+        scheduled: whether the argument may also be a schedule of such values. An algorithm reads
+            its value at an update by `tf_graft.algorithm.current`.
         **details: further keyword arguments of `check`.
     """
 
@@ -25,9 +28,11 @@ class Checked:
         *bounds: Any,
         default: Any = None,
         kept_as: str = "",
+        scheduled: bool = False,
         **details: Any,
     ):
         self._check, self._bounds, self._details = check, bounds, details
+        self._scheduled = scheduled
         self.default, self.kept_as = default, kept_as
 
     def __set_name__(self, cls: type, name: str) -> None:
@@ -80,9 +85,14 @@ class Checked:
 
         Raises:
             TypeError: the value has the wrong type.
-            ValueError: the value is out of range.
+            ValueError: the value is out of range, or the first value of a schedule is.
         """
+        if self._scheduled and isinstance(value, dict | rates.LearningRateSchedule):
+            return rates.schedule(owner, self.name, value, self._check_alone)
         return self._check(owner, self.name, value, *self._bounds, **self._details)
+
+    def _check_alone(self, owner: str, name: str, value: Any) -> None:
+        self._check(owner, name, value, *self._bounds, **self._details)
 
 
 def warn_of_idle_patterns(optimizer: Any, paths: Sequence[str]) -> None:

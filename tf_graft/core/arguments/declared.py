@@ -11,8 +11,12 @@ import inspect
 from collections.abc import Sequence
 from typing import Annotated, Any, TypeAlias, get_args
 
+import keras
+
+from tf_graft.core.arguments import rates
 from tf_graft.core.arguments.checked import Checked
 from tf_graft.core.checks import boolean, integer, number, patterns
+from tf_graft.core.types import NumberLike
 
 AtLeastZero: TypeAlias = Annotated[float, Checked(number, 0)]
 AboveZero: TypeAlias = Annotated[float, Checked(number, 0, open_low=True)]
@@ -20,6 +24,11 @@ BelowOne: TypeAlias = Annotated[float, Checked(number, 0, 1, open_high=True)]
 BetweenZeroAndOne: TypeAlias = Annotated[
     float, Checked(number, 0, 1, open_low=True, open_high=True)
 ]
+AtLeastZeroOrSchedule: TypeAlias = Annotated[NumberLike, Checked(number, 0, scheduled=True)]
+BelowOneOrSchedule: TypeAlias = Annotated[
+    NumberLike, Checked(number, 0, 1, open_high=True, scheduled=True)
+]
+FractionOrSchedule: TypeAlias = Annotated[NumberLike, Checked(number, 0, 1, scheduled=True)]
 Fraction: TypeAlias = Annotated[float, Checked(number, 0, 1)]
 Count: TypeAlias = Annotated[int, Checked(integer, 1)]
 OptionalCount: TypeAlias = Annotated[int | None, Checked(integer, 1, optional=True)]
@@ -46,6 +55,13 @@ def assign(optimizer: Any) -> None:
     """Sets the attributes of the declared arguments to what the constructors were given."""
     for name, value in vars(optimizer).pop(_GIVEN, {}).items():
         setattr(optimizer, name, value)
+
+
+def plain(value: Any) -> Any:
+    """Returns the value of an argument as a config holds it: a schedule by its own config."""
+    if isinstance(value, rates.LearningRateSchedule):
+        return keras.optimizers.schedules.serialize(value)
+    return value
 
 
 def _checks_of(constructor: Any) -> dict[str, Checked]:

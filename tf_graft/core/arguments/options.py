@@ -16,6 +16,7 @@ from tf_graft.core.arguments.checked import Checked
 from tf_graft.core.arguments.multipliers import Multipliers
 from tf_graft.core.checks import shown
 from tf_graft.core.places.mesh_arguments import MeshLike, as_mesh
+from tf_graft.core.types import NumberLike
 
 ABOVE: dict[str, Any] = {"open_low": True}
 OPTIONAL: dict[str, Any] = {"optional": True}
@@ -84,7 +85,8 @@ class Common(TypedDict, total=False):
 
     Args:
         weight_decay: decoupled weight decay per step, times the learning rate, at least 0:
-            `w <- w - learning_rate * weight_decay * w`. None for none.
+            `w <- w - learning_rate * weight_decay * w`; a number, or a schedule, which follows the
+            same count as the learning rate. None for none.
         clipnorm: the largest L2 norm of each gradient, above 0. Give at most one of the three
             clipping arguments.
         clipvalue: the largest magnitude of each gradient entry, above 0.
@@ -122,7 +124,7 @@ class Common(TypedDict, total=False):
             in no norm. An expression that matches no variable is an error.
     """
 
-    weight_decay: Annotated[float | None, Option(checks.number, 0, **OPTIONAL)]
+    weight_decay: Annotated[NumberLike | None, Option(checks.number, 0, **OPTIONAL, scheduled=True)]
     clipnorm: Annotated[float | None, Clip(checks.number, 0, **ABOVE, **OPTIONAL)]
     clipvalue: Annotated[float | None, Clip(checks.number, 0, **ABOVE, **OPTIONAL)]
     global_clipnorm: Annotated[float | None, Clip(checks.number, 0, **ABOVE, **OPTIONAL)]
@@ -157,7 +159,7 @@ OF_KERAS = [n for n in inspect.signature(keras.optimizers.SGD).parameters if n i
 class Options:
     """The current common arguments of an optimizer; `Common` describes them."""
 
-    weight_decay: float | None
+    weight_decay: NumberLike | None
     clipnorm: float | None
     clipvalue: float | None
     global_clipnorm: float | None

@@ -1,6 +1,7 @@
 """An optimizer's learning rate: a number that can be set, or a schedule."""
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -70,6 +71,28 @@ def number_or_tensor(owner: str, value: Any) -> tf.Tensor:
     if isinstance(value, dict) or callable(value):
         raise TypeError(f"{owner}: the rate is {_name_of(value)}; it must be a number or a tensor.")
     return tf.convert_to_tensor(new_rate(owner, value))
+
+
+def schedule(owner: str, name: str, given: Any, check: Callable[[str, str, Any], object]) -> Any:
+    """Returns a schedule, given as such or as a config, for an argument other than the rate.
+
+    Args:
+        owner: the optimizer's class.
+        name: the argument.
+        given: a schedule or its config.
+        check: checks the schedule's value at step 0, as a function of `owner`, a name and a value.
+
+    Raises:
+        TypeError: the config describes no schedule, or the value is no number.
+        ValueError: the value is out of range or not a scalar.
+    """
+    where = f"{owner}({name}={_name_of(given)})"
+    found = deserialized(where, given) if isinstance(given, dict) else given
+    with tf.init_scope():  # a function may be traced
+        first = tf.get_static_value(_as_scalar(where, found(tf.constant(0, tf.int64)), "at step 0"))
+    if first is not None:
+        check(owner, f"{name} at step 0", float(str(first)))
+    return found
 
 
 def refuse_schedule(where: str, schedule: Any) -> None:

@@ -198,7 +198,7 @@ def _write_by_kernel(gradient: tf.Tensor, parameter: Parameter, by: Delegate, t:
     lr = rates["learning_rate"]
     if algorithm.weight_decay and algorithm.decays(parameter.path):
         weights = parameter.read(Whole())
-        parameter.move(Whole(), weights, -lr * algorithm.weight_decay * weights)
+        parameter.move(Whole(), weights, -algorithm.decay(weights, lr, t))
     slots = {role: replicas.local(slot) for role, slot in own.slots.items()}
     assert algorithm.kernel is not None  # for the type checker
     traits = algorithm.traits(parameter.path)

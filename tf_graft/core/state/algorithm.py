@@ -11,8 +11,8 @@ from tf_graft.core import patterns
 from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.state.point import Point, Step
 from tf_graft.core.state.slots import Slot
-from tf_graft.core.tensors import scratch_variables
-from tf_graft.core.types import Gradient, Rates, Scalar, Slots, VariableLike
+from tf_graft.core.tensors import numerics, scratch_variables
+from tf_graft.core.types import Gradient, NumberLike, Rates, Scalar, Slots, VariableLike
 
 
 class Delegate(NamedTuple):
@@ -40,7 +40,7 @@ class Algorithm:
         idle: a zero gradient changes neither slots nor weights.
         exact_kernel: `kernel` adds to the weights exactly the bits of `step`.
         kernel_reads: `kernel` reads the weights, so they must not decay before it runs.
-        weight_decay: decoupled weight decay; None for none.
+        weight_decay: decoupled weight decay, a number or a schedule; None for none.
         decay_exclusions: patterns of paths that do not decay.
         outer_exclusions: the patterns of the optimizers around this one.
     """
@@ -48,7 +48,7 @@ class Algorithm:
     rowwise = True
     skips_zero_rows = False
     idle = False
-    weight_decay: float | None = None
+    weight_decay: NumberLike | None = None
     decay_exclusions: Sequence[str] = ()
     outer_exclusions: Sequence[str] = ()
 
@@ -137,13 +137,18 @@ class Algorithm:
         """Yields the steps of `propose` with decoupled weight decay, for the touched rows."""
         points, given = itertools.tee(points)
         for p, (d, slots) in zip(points, self.propose(given), strict=True):
-            moved = d - p.lr * self.weight_decay * p.w if self.decays(p.path) else d
+            moved = d - self.decay(p.w, p.lr, p.t) if self.decays(p.path) else d
             yield p.of_touched(moved), slots
 
     @functools.cached_property
     def compiled_proposals(self) -> Any:
         """The function `proposals` compiled by XLA, which returns a list."""
         return tf.function(lambda points: list(self.proposals(points)), jit_compile=True)
+
+    def decay(self, w: tf.Tensor, lr: tf.Tensor, t: tf.Tensor) -> tf.Tensor:
+        """Returns what decoupled weight decay takes from the weights at update `t`."""
+        assert self.weight_decay is not None  # for the type checker
+        return lr * numerics.current(self.weight_decay, t) * w
 
     def decays(self, path: str) -> bool:
         """Returns whether decoupled weight decay applies to the variable of a path."""

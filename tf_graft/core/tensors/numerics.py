@@ -8,7 +8,14 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from tf_graft.core.tensors.memo import memoized
-from tf_graft.core.types import Gradient, MaskedGradient, Scalar, TensorLike, UniqueRows
+from tf_graft.core.types import (
+    Gradient,
+    MaskedGradient,
+    NumberLike,
+    Scalar,
+    TensorLike,
+    UniqueRows,
+)
 
 G = TypeVar("G", bound=Gradient)
 HALF = (tf.float16, tf.bfloat16)
@@ -171,9 +178,18 @@ def scalar(value: float, dtype: tf.DType) -> tf.Tensor:
 
 
 @memoized
-def one_minus_power(beta: float, t: tf.Tensor) -> tf.Tensor:
+def current(argument: NumberLike, t: tf.Tensor) -> tf.Tensor:
+    """Returns an argument at update `t`, counted from 1: a number, or the value of a schedule."""
+    if callable(argument):
+        return tf.cast(argument(t - 1), t.dtype)
+    return scalar(argument, t.dtype)
+
+
+@memoized
+def one_minus_power(beta: NumberLike, t: tf.Tensor) -> tf.Tensor:
     """Returns `1 - beta^t` without losing half of its digits at the first steps in float32.
 
-    `beta` is rounded to the precision of `t`, as in the kernels whose averages are corrected.
+    `beta` is rounded to the precision of `t`, as in the kernels whose averages are corrected. If it
+    is a schedule, its value at update `t` counts.
     """
-    return -tf.math.expm1(t * tf.math.log(tf.constant(beta, t.dtype)))
+    return -tf.math.expm1(t * tf.math.log(current(beta, t)))
