@@ -1,6 +1,6 @@
 """The public names of tf_graft. Importing them registers the classes with Keras."""
 
-from tf_graft import algorithm, dtensor, report, scaling, schedules
+from tf_graft import algorithm, averages, dtensor, report, scaling, schedules
 from tf_graft.compose.of_keras import get, wrap
 from tf_graft.core.arguments.registry import deserialize, list_optimizers, register, serialize
 from tf_graft.core.errors import CheckpointError
@@ -62,6 +62,7 @@ __all__ = [
     "Slot",
     "Unfreeze",
     "algorithm",
+    "averages",
     "clip_by_global_norm",
     "deserialize",
     "dtensor",

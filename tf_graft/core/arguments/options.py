@@ -11,7 +11,8 @@ import keras
 from tensorflow.experimental import dtensor
 
 from tf_graft.core import checks
-from tf_graft.core.arguments import multipliers
+from tf_graft.core.arguments import averages, multipliers
+from tf_graft.core.arguments.averages import EMA, Averages
 from tf_graft.core.arguments.checked import Checked
 from tf_graft.core.arguments.multipliers import Multipliers
 from tf_graft.core.checks import shown
@@ -91,8 +92,10 @@ class Common(TypedDict, total=False):
             clipping arguments.
         clipvalue: the largest magnitude of each gradient entry, above 0.
         global_clipnorm: the largest L2 norm of all gradients together, above 0.
-        use_ema: whether to keep exponential moving averages (EMA) of the weights.
-        ema_momentum: how much of the average is kept at each step, in [0, 1].
+        use_ema: whether to keep averages of the weights. True: exponential moving averages (EMA).
+            `tf_graft.averages.SWA` or `EMA`: averages that begin later, with equal weights or with
+            a momentum that grows.
+        ema_momentum: how much of the average is kept at each step with `use_ema=True`, in [0, 1].
         ema_overwrite_frequency: the averages overwrite the weights after every so many updates.
         loss_scale_factor: a fixed loss scale: `scale_loss` multiplies the loss by it, and the
             optimizer divides the gradients by it.
@@ -128,7 +131,9 @@ class Common(TypedDict, total=False):
     clipnorm: Annotated[float | None, Clip(checks.number, 0, **ABOVE, **OPTIONAL)]
     clipvalue: Annotated[float | None, Clip(checks.number, 0, **ABOVE, **OPTIONAL)]
     global_clipnorm: Annotated[float | None, Clip(checks.number, 0, **ABOVE, **OPTIONAL)]
-    use_ema: Annotated[bool, Option(checks.boolean, default=False)]
+    use_ema: Annotated[
+        bool | Averages, Option(averages.checked, default=False, plain=averages.config)
+    ]
     ema_momentum: Annotated[float, Option(checks.number, 0, 1, default=0.99)]
     ema_overwrite_frequency: Annotated[int | None, Option(checks.integer, 1, **OPTIONAL)]
     loss_scale_factor: Annotated[float | None, Option(checks.number, 0, **ABOVE, **OPTIONAL)]
@@ -163,7 +168,7 @@ class Options:
     clipnorm: float | None
     clipvalue: float | None
     global_clipnorm: float | None
-    use_ema: bool
+    use_ema: bool | Averages
     ema_momentum: float
     ema_overwrite_frequency: int | None
     loss_scale_factor: float | None
@@ -185,6 +190,11 @@ class Options:
         """Returns the arguments that a config contains, as plain values."""
         kept = {n: o.plain(vars(self)[n]) for n, o in OPTIONS.items() if o.in_config}
         return {n: list(x) if isinstance(x, list) else x for n, x in kept.items()}
+
+    @property
+    def averages(self) -> Averages:
+        """How the averages of the weights are made, if there are any."""
+        return self.use_ema if isinstance(self.use_ema, Averages) else EMA(self.ema_momentum)
 
     @property
     def clips(self) -> tuple[float | None, float | None, float | None]:
@@ -214,6 +224,8 @@ def checked(owner: str, own: Iterable[str], given: Mapping[str, Any]) -> dict[st
     _refuse_unknown(owner, own, given)
     result = {n: o.checked(owner, given.get(n, o.default)) for n, o in OPTIONS.items()}
     _refuse_two_clips(owner, result)
+    if isinstance(result["use_ema"], Averages) and "ema_momentum" in given:
+        _refuse_two_momentums(owner, result["use_ema"], result["ema_momentum"])
     return result
 
 
@@ -226,6 +238,14 @@ def _refuse_unknown(owner: str, own: Iterable[str], given: Iterable[str]) -> Non
             if name == "decay":  # which older optimizers had
                 hint = f"; a rate that decays is a schedule: {DECAYING}."
             raise TypeError(f"{owner}({shown(name, str)}=...): there is no such argument{hint}")
+
+
+def _refuse_two_momentums(owner: str, use_ema: Averages, momentum: float) -> None:
+    if momentum != OPTIONS["ema_momentum"].default:
+        raise ValueError(
+            f"{owner}(use_ema={use_ema}, ema_momentum={momentum:g}): ema_momentum is for "
+            "use_ema=True; give the momentum to tf_graft.averages.EMA."
+        )
 
 
 def _refuse_two_clips(owner: str, given: Mapping[str, Any]) -> None:

@@ -1,17 +1,18 @@
-"""Exponential moving averages of the weights, at the cost of the touched rows.
+"""Averages of the weights, at the cost of the touched rows.
 
     a_t = m a_{t-1} + (1 - m) w_t,    m = 0 at the first step
 
 A row that no gradient touches has constant weights, so its average after k idle steps is
-`w + m^k (a - w)`. Each row remembers the last step of its average. The idle steps are added when
-the row is touched next, and for all rows before the averages are read. The average of weights that
-were never averaged is the weights themselves.
+`w + m^k (a - w)`, with the product of the factors if `m` changes. Each row remembers the last step
+of its average. The idle steps are added when the row is touched next, and for all rows before the
+averages are read. The average of weights that were never averaged is the weights themselves.
 """
 
 from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tf_graft.core.arguments.averages import Averages
 from tf_graft.core.places import replicas
 from tf_graft.core.state import write
 from tf_graft.core.state.parameters import Parameter
@@ -25,7 +26,7 @@ SLOTS = {
 
 
 def catch_up(
-    parameters: Sequence[Parameter], parts: Sequence[Part], step: tf.Tensor, momentum: float
+    parameters: Sequence[Parameter], parts: Sequence[Part], step: tf.Tensor, averages: Averages
 ) -> None:
     """Adds the idle steps: the touched averages become those of step number `step`."""
     whole, some = [], []
@@ -37,7 +38,7 @@ def catch_up(
 
     def catch_up_rows() -> None:
         for parameter, part in some:
-            _catch_up(parameter, part, step, momentum)
+            _catch_up(parameter, part, step, averages)
 
     if some:
         read = [(v, part) for parameter, part in some for v in parameter.copies()]
@@ -47,7 +48,7 @@ def catch_up(
 
         def catch_up_all() -> None:
             for parameter in whole:
-                _catch_up(parameter, Whole(), step, momentum)
+                _catch_up(parameter, Whole(), step, averages)
 
         # before the first update there are no idle steps, but no average either
         behind = tf.reduce_min(tf.stack(oldest)) < tf.maximum(step, 1)
@@ -58,7 +59,7 @@ def update(
     parameters: Sequence[Parameter],
     parts: Sequence[Part],
     step: tf.Tensor,
-    momentum: float,
+    averages: Averages,
     in_place: bool,
 ) -> None:
     """Averages the weights just written at step number `step` into the touched averages.
@@ -67,13 +68,13 @@ def update(
         parameters: the variables.
         parts: the touched part of each.
         step: the number of the update.
-        momentum: how much of an average is kept.
+        averages: how much of an average is kept.
         in_place: whether in-place kernels can update the averages; the result is bit-identical.
     """
     for parameter, part in zip(parameters, parts, strict=True):
         average = replicas.local(parameter.state["average"])
         weights = parameter.read(part)
-        kept = tf.constant(momentum, weights.dtype) * tf.cast(step > 1, weights.dtype)
+        kept = averages.kept_at(step, weights.dtype) * tf.cast(step > 1, weights.dtype)
         if in_place and isinstance(part, Whole):
             part.write(average, kept * part.read(average))
             write.add_product(average, 1 - kept, weights)
@@ -82,17 +83,16 @@ def update(
         _stamp(parameter, part, step)
 
 
-def _catch_up(parameter: Parameter, part: Part, step: tf.Tensor, momentum: float) -> None:
+def _catch_up(parameter: Parameter, part: Part, step: tf.Tensor, averages: Averages) -> None:
     average = replicas.local(parameter.state["average"])
     stamp = part.read(replicas.local(parameter.state["average_step"]))
     weights = parameter.read(part)
     last = tf.reshape(stamp, [-1] + [1] * (weights.shape.rank - 1)) if weights.shape.rank else stamp
-    idle = tf.cast(step - last, weights.dtype)
     stale = part.read(average)
-    fresh = weights + tf.pow(tf.constant(momentum, weights.dtype), idle) * (stale - weights)
+    fresh = weights + averages.kept(last, step, weights.dtype) * (stale - weights)
     never = last == 0
     fresh = tf.where(never, weights, fresh)
-    part.write(average, tf.where((idle > 0) | never, fresh, stale))
+    part.write(average, tf.where((step > last) | never, fresh, stale))
     _stamp(parameter, part, step)
 
 

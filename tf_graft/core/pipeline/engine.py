@@ -161,13 +161,13 @@ class Engine:
         options, parameters, done = self.options, update.parameters, self.state.updates()
         parts = [_averaged_part(g, p) for g, p in zip(update.gradients, parameters, strict=True)]
         if options.use_ema:
-            averaging.catch_up(parameters, parts, done, options.ema_momentum)
+            averaging.catch_up(parameters, parts, done, options.averages)
         if any(clip is not None for clip in options.clips):
             update = clipping.clipped(update, *options.clips)
         self._write(update)
         if options.use_ema:
             in_place = self.state.takes_kernels
-            averaging.update(parameters, parts, done + 1, options.ema_momentum, in_place)
+            averaging.update(parameters, parts, done + 1, options.averages, in_place)
             self._overwrite_when_due(done + 1)
         self._count("iteration")
 
@@ -205,7 +205,7 @@ class Engine:
         """Brings the averages of variables up to an update; None for the last one."""
         step = self.state.updates() if step is None else step
         whole: list[Part] = [Whole()] * len(parameters)
-        averaging.catch_up(parameters, whole, step, self.options.ema_momentum)
+        averaging.catch_up(parameters, whole, step, self.options.averages)
 
 
 def in_precision(gradients: list[Any], parameters: list[Parameter]) -> list[Any]:

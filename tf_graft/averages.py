@@ -1,0 +1,88 @@
+"""Averages of the weights, for `use_ema`, and what batch normalization needs with them."""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import keras
+
+from tf_graft.core import checks, keras_contract
+from tf_graft.core.arguments.averages import EMA, SWA, Averages
+
+__all__ = ["EMA", "SWA", "Averages", "recompute_batch_normalization"]
+
+
+def recompute_batch_normalization(model: keras.Model, data: Iterable[Any]) -> None:
+    """Computes the moving statistics of batch normalization anew, for the present weights.
+
+    Averaged weights give other activations than those that the statistics were made of. The new
+    mean and variance are the means of those of the batches, each with the same weight. Everything
+    else stays as it is. A model without batch normalization needs no data.
+
+    Args:
+        model: a model that has been built, with the averages as its weights.
+        data: batches, such as a `tf.data.Dataset` or a list: inputs, or tuples that begin with
+            them.
+
+    Raises:
+        TypeError: an argument of the wrong type.
+        ValueError: there is no batch.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> layer = keras.layers.BatchNormalization()
+        >>> model = keras.Sequential([keras.Input([1]), layer])
+        >>> recompute_batch_normalization(model, [tf.constant([[1.0], [3.0]])])
+        >>> layer.moving_mean.numpy().tolist(), layer.moving_variance.numpy().tolist()
+        ([2.0], [1.0])
+
+    Reference:
+        Izmailov et al., 2018, "Averaging weights leads to wider optima and better generalization"
+        (arXiv 1803.05407), section 3.2; `torch.optim.swa_utils.update_bn`, which takes the unbiased
+        variance of each batch.
+    """
+    owner = "recompute_batch_normalization"
+    checks.instance(owner, "model", model, keras.Model)
+    kind = keras.layers.BatchNormalization
+    layers = [layer for layer in keras_contract.layers_of(model) if isinstance(layer, kind)]
+    if not layers:
+        return
+    if isinstance(data, str | bytes) or not isinstance(data, Iterable):
+        raise TypeError(f"{owner}: the data are {checks.shown(data)}; they must be batches.")
+    batches = 0
+    with _cumulative(layers), _kept(list(model.non_trainable_variables), layers):
+        for batch in data:
+            for layer in layers:
+                layer.momentum = batches / (batches + 1)
+            model(batch[0] if isinstance(batch, tuple) else batch, training=True)
+            batches += 1
+    if not batches:
+        raise ValueError(f"{owner}: there is no batch in the data.")
+
+
+@contextlib.contextmanager
+def _cumulative(layers: list[Any]) -> Iterator[None]:
+    """A context in which the layers are trained, and after which their momentum is as before."""
+    before = [(layer, layer.momentum, layer.trainable) for layer in layers]
+    for layer in layers:
+        layer.trainable = True
+    try:
+        yield
+    finally:
+        for layer, momentum, trainable in before:
+            layer.momentum, layer.trainable = momentum, trainable
+
+
+@contextlib.contextmanager
+def _kept(variables: list[keras.Variable], layers: list[Any]) -> Iterator[None]:
+    """A context that puts all variables back but the statistics; those too, if it fails."""
+    statistics = {id(v) for layer in layers for v in layer.non_trainable_variables}
+    before = [(v, v.numpy()) for v in variables]
+    failed = True
+    try:
+        yield
+        failed = False
+    finally:
+        for variable, value in before:
+            if failed or id(variable) not in statistics:
+                variable.assign(value)
