@@ -104,6 +104,20 @@ def test_total_and_epoch_in_schedules_end_with_the_run(rate, last, command):
     assert result.stdout.splitlines()[-2].split() == ["87", last]
 
 
+def test_momentum_and_averages_in_time(command):
+    cycle = "{name: one_cycle, max_lr: 1.0, total_steps: total}"
+    momentum = f"{{name: cyclical_momentum, schedule: {cycle}}}"
+    averages = "{name: swa, start: epoch, period: epoch}"
+    for given, code, message in (
+        (f"learning_rate: {cycle}, momentum: {momentum}, use_ema: {averages}", 0, ""),
+        ("momentum: {name: piecewise_constant, learning_rate: 2}", 2, "momentum"),
+        ("use_ema: {name: mean}", 2, "there are 'ema' and 'swa'"),
+    ):
+        result = command("schedule", CONFIG, f"optimizer={{name: sgd, {given}}}")
+        assert result.exit_code == code, result.output
+        assert message in result.stderr
+
+
 @pytest.mark.slow
 def test_an_error_in_a_schedule_of_a_sequence_is_one_sentence(command):
     inner = "[{name: poly_decay, learning_rate: 1, decay_steps: 0}, 0.1]"

@@ -19,6 +19,7 @@ from tf_graft.training.schema import RunConfig
 
 CHECKED_STEPS = 32  # at which a schedule's rates are checked, from the first step to the last
 REFUSALS = (ValueError, TypeError, ArithmeticError, LookupError, tf.errors.OpError)
+SCHEDULED = ("learning_rate", "momentum", "beta_1", "weight_decay")  # these may be schedules
 Change: TypeAlias = Callable[[Key, Any], Any]  # of a value, given its key
 
 
@@ -60,7 +61,7 @@ def _changed(section: Config, key: Key, change: Change) -> Config:
     result: Config = {}
     for name, value in section.items():
         place = (*key, name)
-        is_child = name != "learning_rate" and isinstance(value, dict) and "name" in value
+        is_child = name not in SCHEDULED and isinstance(value, dict) and "name" in value
         result[name] = _changed(value, place, change) if is_child else change(place, value)
     return result
 
@@ -84,12 +85,12 @@ def _loaded(source: Source) -> Change:
 
 
 def _in_numbers(total: int, epoch: int) -> Change:
-    """Replaces the words in a schedule by numbers."""
+    """Replaces the words in a schedule, and `epoch` in averages, by numbers."""
 
     def change(place: Key, value: object) -> object:
-        if place[-1] == "learning_rate" and isinstance(value, dict):
+        if place[-1] in SCHEDULED and isinstance(value, dict):
             return _resolve(value, total, epoch)
-        return value
+        return epoch if "use_ema" in place and value == "epoch" else value
 
     return change
 
@@ -98,11 +99,12 @@ def _made(total: int, source: Source) -> Change:
     """Creates the schedules, and checks their rates over the run."""
 
     def change(place: Key, value: object) -> object:
-        if place[-1] != "learning_rate" or not isinstance(value, dict):
+        if place[-1] not in SCHEDULED or not isinstance(value, dict):
             return value
         try:
             schedule = schedules.get(value)
-            _check_rates(schedule, value, total)
+            what = "rate" if place[-1] == "learning_rate" else str(place[-1])
+            _check_rates(what, schedule, value, total)
         except REFUSALS as error:
             raise _located(error, value, place, source) from None
         return schedule
@@ -110,13 +112,15 @@ def _made(total: int, source: Source) -> Change:
     return change
 
 
-def _check_rates(schedule: ScheduleLike, section: Config, total: int) -> None:
+def _check_rates(what: str, schedule: ScheduleLike, section: Config, total: int) -> None:
     numbers = [n for n in section.values() if isinstance(n, int) and 0 < n < total]
     steps = {0, 1, *numbers, *map(int, np.linspace(0, max(total - 1, 0), CHECKED_STEPS))}
     for step in sorted(steps):
         rate = float(np.asarray(schedule(step)))
         if not (math.isfinite(rate) and rate >= 0):
-            raise ValueError(f"the rate at step {step} is {rate}; it must be finite and at least 0")
+            raise ValueError(
+                f"the {what} at step {step} is {rate}; it must be finite and at least 0"
+            )
 
 
 def _resolve(schedule: Config, total: int, epoch: int) -> Config:

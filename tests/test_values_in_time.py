@@ -1,0 +1,167 @@
+"""Momentum, `beta_1` and weight decay as schedules, which follow the count of updates."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_graft as tg
+from support import samples
+
+# By updates 1, 2 | 3 | 4 ...; Keras' boundaries are the last step of a piece.
+IN_TIME = keras.optimizers.schedules.PiecewiseConstantDecay([1, 2], [0.5, 0.75, 0.25])
+VALUES = [0.5, 0.5, 0.75, 0.25, 0.25]
+STEPS = [([0.5, -1.0], [1, 1]), ([1.0, 0.25], [0, 2]), ([-0.5, 0.5], [2, 1]), ([2.0, 1.0], [1, 1])]
+STEPS += [([0.25, -0.75], [0, 0])]
+
+# One class for each that takes a schedule, alone and inside of others.
+MADE = {
+    "sgd": lambda v, **k: tg.SGD(0.1, momentum=v, **k),
+    "nesterov": lambda v, **k: tg.SGD(0.1, momentum=v, nesterov=True, **k),
+    "momentum": lambda v, **k: tg.Momentum(0.1, momentum=v, **k),
+    "rmsprop": lambda v, **k: tg.RMSprop(0.1, momentum=v, **k),
+    "lars": lambda v, **k: tg.LARS(0.1, momentum=v, **k),
+    "adam": lambda v, **k: tg.Adam(0.1, beta_1=v, **k),
+    "adamw": lambda v, **k: tg.AdamW(0.1, weight_decay=v, beta_1=v, **k),
+    "radam": lambda v, **k: tg.RAdam(0.1, beta_1=v, **k),
+    "adabelief": lambda v, **k: tg.AdaBelief(0.1, beta_1=v, **k),
+    "lion": lambda v, **k: tg.Lion(0.1, beta_1=v, beta_2=0.5, **k),
+    "lamb": lambda v, **k: tg.LAMB(0.1, beta_1=v, **k),
+    "decay": lambda v, **k: tg.Adagrad(0.1, weight_decay=v, **k),
+    "decay of Keras'": lambda v, **k: tg.wrap(keras.optimizers.Ftrl(0.1), weight_decay=v, **k),
+    "larc": lambda v, **k: tg.LARC(tg.SGD(0.1, momentum=v), weight_decay=v, **k),
+    "graft": lambda v, **k: tg.AdaGraft(tg.Adam(0.1, beta_1=v), tg.SGD(1.0, momentum=v), **k),
+    "mixed": lambda v, **k: tg.MixedPrecision(tg.SGD(0.1, momentum=v), **k),
+    "agn": lambda v, **k: tg.AGN(tg.SGD(0.1, momentum=v), None, 2, tg.SGD(1.0), **k),
+}
+
+
+def trained(optimizer, execution="eager", steps=STEPS, before=lambda number: None):
+    """What is left of two variables, one of them with row-sparse gradients."""
+    w, table = tf.Variable([1.0, -2.0]), tf.Variable([[1.0, 1.25], [1.5, 1.75], [2.0, 2.25]])
+
+    def step(g, rows):
+        slices = tf.IndexedSlices(tf.stack([g, 2 * g]), rows)
+        optimizer.apply([g, slices], [w, table])
+
+    if execution != "eager":
+        step = tf.function(step, jit_compile=execution == "xla")
+    for number, (g, rows) in enumerate(steps):
+        before(number)
+        step(tf.constant(g), tf.constant(rows))
+    return np.concatenate([w.numpy().ravel(), table.numpy().ravel()])
+
+
+def test_momentum_by_hand():
+    optimizer = tg.SGD(0.1, momentum=IN_TIME)
+    w, m, found = np.array([1.0, -2.0]), 0.0, trained(optimizer)
+    for value, (g, _) in zip(VALUES, STEPS, strict=True):
+        m = value * m - 0.1 * np.array(g)
+        w = w + m
+    np.testing.assert_allclose(found[:2], w, rtol=1e-6)
+
+
+def test_weight_decay_by_hand():
+    found = trained(tg.SGD(0.1, weight_decay=IN_TIME))
+    w = np.array([1.0, -2.0])
+    for value, (g, _) in zip(VALUES, STEPS, strict=True):
+        w = w - 0.1 * np.array(g) - 0.1 * value * w
+    np.testing.assert_allclose(found[:2], w, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_constant_schedule_is_the_number(name):
+    constant = keras.optimizers.schedules.PiecewiseConstantDecay([9], [0.5, 0.75])
+    np.testing.assert_array_equal(trained(MADE[name](constant)), trained(MADE[name](0.5)))
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_it_moves_and_executions_agree(name):
+    eager = trained(MADE[name](IN_TIME))
+    assert np.abs(eager - trained(MADE[name](0.5))).max() > 1e-5
+    np.testing.assert_allclose(trained(MADE[name](IN_TIME), "function"), eager, rtol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MADE)
+def test_xla_agrees(name):
+    eager = trained(MADE[name](IN_TIME))
+    np.testing.assert_allclose(trained(MADE[name](IN_TIME), "xla"), eager, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw", "graft", "agn"])
+def test_config_and_files(name, tmp_path):
+    optimizer = MADE[name](IN_TIME)
+    again = type(optimizer).from_config(optimizer.get_config())
+    assert repr(again) == repr(optimizer)
+    np.testing.assert_array_equal(trained(again), trained(optimizer))
+    np.testing.assert_array_equal(
+        trained(tg.get(tg.serialize(MADE[name](IN_TIME)))), trained(MADE[name](IN_TIME))
+    )
+
+
+def test_it_counts_updates_and_not_micro_steps():
+    twice = [step for step in STEPS for _ in range(2)]
+    found = trained(tg.SGD(0.1, momentum=IN_TIME, gradient_accumulation_steps=2), steps=twice)
+    np.testing.assert_allclose(found, trained(tg.SGD(0.1, momentum=IN_TIME)), rtol=1e-6)
+
+
+def test_it_goes_on_where_a_checkpoint_was(tmp_path):
+    optimizer = tg.Adam(0.1, beta_1=IN_TIME)
+    w = tf.Variable([1.0, -2.0], name="w")
+    for g, _ in STEPS[:3]:
+        optimizer.apply([tf.constant(g)], [w])
+    path = tf.train.Checkpoint(w=w, optimizer=optimizer).write(str(tmp_path / "checkpoint"))
+    fresh, v = tg.Adam(0.1, beta_1=IN_TIME), tf.Variable([0.0, 0.0], name="w")
+    tf.train.Checkpoint(w=v, optimizer=fresh).read(path)
+    for one, variable in ((optimizer, w), (fresh, v)):
+        for g, _ in STEPS[3:]:
+            one.apply([tf.constant(g)], [variable])
+    np.testing.assert_array_equal(w, v)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sgd", "adamw", "larc"])
+def test_two_replicas_equal_one(name):
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        optimizer, w = MADE[name](IN_TIME), tf.Variable([1.0, -2.0])
+
+        @tf.function
+        def step(g):
+            strategy.run(lambda: optimizer.apply([g / 2], [w]))
+
+        for g, _ in STEPS:
+            step(tf.constant(g))
+    one, v = MADE[name](IN_TIME), tf.Variable([1.0, -2.0])
+    for g, _ in STEPS:
+        one.apply([tf.constant(g)], [v])
+    np.testing.assert_allclose(w.numpy(), v.numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (
+            lambda: tg.SGD(momentum=keras.optimizers.schedules.ExponentialDecay(2.0, 1, 0.5)),
+            ValueError,
+            r"momentum at step 0 must lie in \[0, 1\]",
+        ),
+        (lambda: tg.Adam(beta_2=IN_TIME), TypeError, "beta_2 must be a number"),
+        (lambda: tg.Adam(beta_1={"class_name": "x"}), TypeError, "'x' is not a schedule"),
+        (lambda: tg.SGD(momentum=lambda: 0.5), TypeError, "momentum must be a number"),
+    ],
+)
+def test_bad_schedules(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_every_class_that_takes_one_is_here():
+    taken = {
+        sample.cls
+        for sample in samples.SAMPLES
+        for name in ("momentum", "beta_1")
+        if getattr(getattr(sample.cls, name, None), "_scheduled", False)
+    }
+    assert taken <= {type(make(0.5)) for make in MADE.values()}
