@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tf_graft as tg
-from tf_graft.averages import EMA, SWA, recompute_batch_normalization
+from tf_graft.averages import EMA, SWA, Averages, recompute_batch_normalization
 
 GOLDENS = json.loads((Path(__file__).parent / "goldens" / "averages.json").read_text())
 CASES = GOLDENS["averages"]
@@ -155,6 +155,24 @@ def test_config_repr_and_files(rule, tmp_path):
     assert again.optimizer.use_ema == rule
     for one, other in zip(averages_of(optimizer), averages_of(again.optimizer), strict=True):
         assert one.tobytes() == other.tobytes()
+
+
+@keras.saving.register_keras_serializable(package="test_averages")
+class Last(Averages):
+    """An average that is the weights."""
+
+    def kept(self, last, now, dtype):
+        return tf.zeros(tf.shape(last), dtype)
+
+
+def test_averages_of_your_own():
+    optimizer, w = tg.SGD(1.0, use_ema=Last()), tf.Variable([3.0])
+    again = tg.SGD.from_config(optimizer.get_config())
+    assert again.use_ema == Last()
+    assert again.use_ema != SWA()
+    for _ in range(2):
+        again.apply([tf.constant([1.0])], [w])
+    np.testing.assert_array_equal(averages_of(again)[0], w)
 
 
 @pytest.mark.parametrize(

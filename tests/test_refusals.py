@@ -42,6 +42,9 @@ def _values(name, must, *wrong):
     ]
 
 
+AVERAGES = "be True or False, or averages such as tf_graft.averages.SWA()"
+
+
 def _types(name, must, *wrong):
     return [
         Refusal({name: value}, TypeError, f"({name}={value!r}): {name} must {must}.")
@@ -84,7 +87,7 @@ COMMON_REFUSALS = [
         ValueError,
         "(clipvalue=1, global_clipnorm=2): at most one way of clipping can be given.",
     ),
-    *_types("use_ema", "be True or False", 1, "yes", None),
+    *_types("use_ema", AVERAGES, 1, "yes", None),
     *_values("ema_momentum", "lie in [0, 1]", -0.1, 1.1, NAN),
     *_types("ema_momentum", "be a number", "0.9", None),
     *_values("ema_overwrite_frequency", "be at least 1", 0, -3),

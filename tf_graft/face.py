@@ -32,7 +32,15 @@ from tf_graft.processes.multi_worker import multi_worker
 from tf_graft.report.monitor import Monitor
 from tf_graft.scaling import MixedPrecision
 from tf_graft.tf_keras_models import legacy
-from tf_graft.wrappers import AGN, LARC, AdaGraft, CenterWeights, LayerwiseRates
+from tf_graft.wrappers import (
+    AGN,
+    LARC,
+    AdaGraft,
+    AdaptiveGradientClipping,
+    CenterWeights,
+    GradientCentralization,
+    LayerwiseRates,
+)
 
 __all__ = [
     "AGN",
@@ -47,8 +55,10 @@ __all__ = [
     "Adagrad",
     "Adam",
     "AdamW",
+    "AdaptiveGradientClipping",
     "CenterWeights",
     "CheckpointError",
+    "GradientCentralization",
     "LayerwiseRates",
     "LearningRateCurve",
     "Lion",

@@ -14,7 +14,7 @@ from tensorflow.experimental import dtensor
 
 import tf_graft
 from support import samples, written
-from tf_graft import scaling
+from tf_graft import averages, scaling
 
 NAMES = (
     *("sgd_momentum", "adagrad", "adadelta", "rmsprop_centered_momentum", "adam_amsgrad", "adamw"),
@@ -418,6 +418,23 @@ def test_finalize_on_a_mesh():
     optimizer.finalize_variable_values(variables)
     for variable, average in zip(variables, averages, strict=True):
         np.testing.assert_array_equal(whole(variable), average)
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize(
+    "averages", [averages.SWA(1, 2), averages.EMA(0.9, 1, True)], ids=["swa", "ema"]
+)
+def test_momentum_and_averages_in_time_on_a_mesh(averages, graph):
+    momentum = keras.optimizers.schedules.PiecewiseConstantDecay([1], [0.5, 0.75])
+    options = {"momentum": momentum, "use_ema": averages, "name": "optimizer"}
+    steps = samples.gradients(3, SHAPES)
+    variables, optimizer = list(on_mesh().values()), tf_graft.SGD(0.1, **options)
+    given = [[laid_out(g[p], SPECS[p]) for p in SHAPES] for g in steps]
+    run(optimizer, variables, given, graph)
+    alone, one = samples.variables(samples.weights(SHAPES)), tf_graft.SGD(0.1, **options)
+    alone = list(alone.values())
+    run(one, alone, [[tf.constant(g[p]) for p in SHAPES] for g in steps], graph=False)
+    assert_equals_one_device(optimizer, variables, one, alone)
 
 
 # Saving.

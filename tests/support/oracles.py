@@ -132,6 +132,21 @@ def larc(
     return child(ratio * g, w, s, lr, t, **hyperparameters)
 
 
+def agc(g, w, s, lr, t, child, clipping=0.01, epsilon=1e-3, axis=0, **hyperparameters):
+    """A unit is a column; a vector or a scalar is one. `child` as in `larc`."""
+    axes = tuple(range(g.ndim)) if g.ndim < 2 else axis
+    largest = clipping * np.maximum(np.sqrt((w * w).sum(axes, keepdims=True)), epsilon)
+    norms = np.sqrt((g * g).sum(axes, keepdims=True))
+    ratio = np.divide(largest, norms, out=np.ones_like(norms), where=norms > largest)
+    return child(ratio * g, w, s, lr, t, **hyperparameters)
+
+
+def centralized(g, w, s, lr, t, child, **hyperparameters):
+    """The mean is over all axes but the last. `child` as in `larc`."""
+    g = g - g.mean(tuple(range(g.ndim - 1)), keepdims=True) if g.ndim > 1 else g
+    return child(g, w, s, lr, t, **hyperparameters)
+
+
 def momentum_with_the_rate_outside(g, w, s, lr, t, momentum=0.9):
     """TensorFlow 1's."""
     s["a"] = momentum * s.get("a", 0.0) + g

@@ -308,6 +308,14 @@ _LARC = (
 )
 
 
+_AGC = (
+    *_number("AdaptiveGradientClipping", "clipping", 0, -0.1, must=_POSITIVE),
+    *_number("AdaptiveGradientClipping", "epsilon", 0, -0.1, must=_POSITIVE),
+    *_patterns("AdaptiveGradientClipping", "by_row"),
+    *_patterns("AdaptiveGradientClipping", "exclude_from_clipping"),
+)
+
+
 def _no_optimizer(name: str) -> tuple[Refusal, ...]:
     message = "get(3): an optimizer, a name, or a dict with 'name' or 'class_name' is wanted."
     return (Refusal({name: 3}, TypeError, message),)
@@ -717,6 +725,37 @@ SAMPLES = (
         hyperparameters={"child": oracles.sgd, "eta": 0.5, "mode": "scale"},
         rowwise=False,
         slow=True,
+    ),
+    Sample(
+        name="agc",
+        cls=tf_graft.AdaptiveGradientClipping,
+        kwargs={"optimizer": _MOMENTUM_CHILD, "clipping": 0.25, "by_row": []},
+        idle=False,
+        stock=None,
+        oracle=oracles.agc,
+        hyperparameters={"child": oracles.sgd, "momentum": 0.9, "clipping": 0.25},
+        slots=("optimizer/momentum",),
+        rowwise=False,
+        whole=True,
+        slow=True,
+        refuses=(*_AGC, *_no_optimizer("optimizer")),
+    ),
+    Sample(
+        name="centralized",
+        cls=tf_graft.GradientCentralization,
+        kwargs={"optimizer": _ADAM_CHILD, "exclude_from_centralization": []},
+        idle=False,
+        stock=None,
+        oracle=oracles.centralized,
+        hyperparameters={"child": oracles.adam},
+        slots=("optimizer/momentum", "optimizer/velocity"),
+        rowwise=False,
+        whole=True,
+        slow=True,
+        refuses=(
+            *_patterns("GradientCentralization", "exclude_from_centralization"),
+            *_no_optimizer("optimizer"),
+        ),
     ),
     Sample(
         name="larc_adam",

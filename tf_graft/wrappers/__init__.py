@@ -3,7 +3,16 @@
 from tf_graft.wrappers.adagraft import AdaGraft
 from tf_graft.wrappers.agn import AGN
 from tf_graft.wrappers.center_weights import CenterWeights
+from tf_graft.wrappers.gradients import AdaptiveGradientClipping, GradientCentralization
 from tf_graft.wrappers.larc import LARC
 from tf_graft.wrappers.layerwise_rates import LayerwiseRates
 
-__all__ = ["AGN", "LARC", "AdaGraft", "CenterWeights", "LayerwiseRates"]
+__all__ = [
+    "AGN",
+    "LARC",
+    "AdaGraft",
+    "AdaptiveGradientClipping",
+    "CenterWeights",
+    "GradientCentralization",
+    "LayerwiseRates",
+]

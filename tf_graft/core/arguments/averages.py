@@ -192,9 +192,13 @@ def checked(owner: str, name: str, given: Any) -> bool | Averages:
 
 
 def _configured(where: str, config: Config) -> Averages:
-    arguments = dict(config.get("config", config))
-    name = config["class_name"] if "config" in config else arguments.pop("name", None)
-    found = {cls.__name__.lower(): cls for cls in (EMA, SWA)}.get(str(name).lower())
+    if "class_name" in config:
+        made = keras.saving.deserialize_keras_object(dict(config))
+        if not isinstance(made, Averages):
+            raise TypeError(f"{where}: {shown(config['class_name'])} is not averages.")
+        return made
+    arguments = dict(config)
+    found = {"ema": EMA, "swa": SWA}.get(str(arguments.pop("name", None)).lower())
     if found is None:
         raise ValueError(f"{where}: it describes no averages; there are 'ema' and 'swa'.")
     try:

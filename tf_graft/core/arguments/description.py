@@ -11,7 +11,7 @@ INTERNAL = {
     *("accumulated_steps", "acts_dense", "adapts", "add_scalar", "adopt", "alone"),
     *("apply_coalesced", "apply_summed"),
     *("arguments", "builder", "called", "centers", "children", "column", "common"),
-    *("compiled_proposals", "complete", "counted_by", "decay_exclusions", "decays"),
+    *("compiled_proposals", "complete", "counted_by", "decay", "decay_exclusions", "decays"),
     *("delegate", "early_variables", "engine", "everywhere", "exact_on_rows", "examine"),
     *("exchange", "extends", "fixed", "follow", "hold", "introduce", "keras_slots"),
     *("lacks_state", "leads", "local_step", "multiplier_role", "named_variables", "namesake"),

@@ -1,0 +1,142 @@
+"""Adaptive gradient clipping and gradient centralization.
+
+`goldens/gradient_transforms.json` has runs of optax. Its `centralize` takes the mean over all axes
+but the first; here kernels are Keras', whose outputs are the last axis, so its variables are
+transposed.
+"""
+
+import json
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_graft as tg
+
+CASES = json.loads((Path(__file__).parent / "goldens" / "gradient_transforms.json").read_text())
+
+
+def made(config, **changed):
+    if "clipping" in config:
+        clipping = changed.get("clipping", config["clipping"])
+        return tg.AdaptiveGradientClipping(tg.SGD(config["sgd"]), clipping)
+    child = tg.Adam(config["adam"], epsilon=1e-8) if "adam" in config else None
+    child = child or tg.SGD(config["sgd"], momentum=config.get("momentum", 0.0))
+    return tg.GradientCentralization(child, **changed)
+
+
+def replayed(case, **changed):
+    """The largest difference from the recorded weights."""
+    first_is_output = "clipping" not in case["config"]
+
+    def ours(x):
+        x = np.array(x)
+        return np.moveaxis(x, 0, -1) if first_is_output and x.ndim > 1 else x
+
+    optimizer = made(case["config"], **changed)
+    weights = {p: tf.Variable(ours(w), name=p) for p, w in case["initial"].items()}
+    worst = 0.0
+    for gradients, expected in zip(case["gradients"], case["variables"], strict=True):
+        given = [tf.constant(ours(gradients[path])) for path in weights]
+        optimizer.apply(given, list(weights.values()))
+        for path, w in weights.items():
+            worst = max(worst, np.abs(w.numpy() - ours(expected[path])).max())
+    return worst
+
+
+def allowed(name):
+    """A rate of 0.1 is 1.5e-9 off in float32; optax' Adam has the paper's epsilon, ours Keras'."""
+    return 1e-6 if "adam" in name else 5e-8
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_equals_the_recording(name):
+    assert replayed(CASES[name]) < allowed(name)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_comparison_notices_another_transform(name):
+    clips = "clipping" in CASES[name]["config"]
+    changed = {"clipping": 0.05} if clips else {"exclude_from_centralization": ["kernel"]}
+    assert replayed(CASES[name], **changed) > 1e-4
+
+
+SLICES = ([[1.0, 2.0], [0.5, -1.0], [3.0, 0.25]], [2, 0, 2])
+
+
+def stepped(optimizer, dense, execution="eager"):
+    table = tf.Variable([[1.0, -1.0], [0.0, 2.0], [0.5, 0.25]], name="embeddings")
+    gradient = tf.IndexedSlices(tf.constant(SLICES[0]), SLICES[1], dense_shape=[3, 2])
+
+    def step():
+        optimizer.apply([tf.convert_to_tensor(gradient) if dense else gradient], [table])
+
+    if execution != "eager":
+        step = tf.function(step, jit_compile=execution == "xla")
+    for _ in range(2):
+        step()
+    return table.numpy()
+
+
+@pytest.mark.parametrize("execution", ["eager", "function", "xla"])
+def test_each_touched_row_of_an_embedding_is_clipped_by_itself(execution):
+    w = np.array([[1.0, -1.0], [0.0, 2.0], [0.5, 0.25]])
+    g = np.zeros([3, 2])
+    np.add.at(g, SLICES[1], SLICES[0])
+    for _ in range(2):
+        largest = 0.1 * np.maximum(np.linalg.norm(w, axis=1, keepdims=True), 1e-3)
+        norms = np.linalg.norm(g, axis=1, keepdims=True)
+        w = w - g * np.minimum(largest / np.maximum(norms, 1e-30), 1)
+    for dense in (False, True):
+        optimizer = tg.AdaptiveGradientClipping(tg.SGD(1.0), 0.1)
+        np.testing.assert_allclose(stepped(optimizer, dense, execution), w, rtol=1e-6)
+
+
+@pytest.mark.parametrize("execution", ["eager", "xla"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: tg.AdaptiveGradientClipping(tg.Adam(0.1), 0.1, by_row=[]),
+        lambda: tg.GradientCentralization(tg.Adam(0.1), []),
+    ],
+)
+def test_other_row_sparse_gradients_act_as_dense_ones(make, execution):
+    np.testing.assert_allclose(
+        stepped(make(), False, execution), stepped(make(), True, execution), rtol=1e-6
+    )
+
+
+def test_embeddings_are_not_centralized():
+    found = stepped(tg.GradientCentralization(tg.SGD(0.1)), False)
+    np.testing.assert_array_equal(found, stepped(tg.SGD(0.1), False))
+
+
+def test_what_is_excluded_takes_its_own_steps():
+    optimizer = tg.AdaptiveGradientClipping(tg.SGD(0.1), exclude_from_clipping=["embeddings"])
+    np.testing.assert_array_equal(stepped(optimizer, False), stepped(tg.SGD(0.1), False))
+
+
+def test_a_kernel_of_attention_is_clipped_over_its_first_axis():
+    w = tf.Variable(np.arange(1.0, 13.0).reshape(2, 3, 2), dtype=tf.float32)
+    before, g = w.numpy(), np.ones([2, 3, 2], np.float32)
+    tg.AdaptiveGradientClipping(tg.SGD(1.0), 0.01).apply([tf.constant(g)], [w])
+    largest = 0.01 * np.linalg.norm(before, axis=0, keepdims=True)
+    np.testing.assert_allclose(w, before - largest / np.sqrt(2), rtol=1e-6)
+
+
+@pytest.mark.parametrize("make", [tg.AdaptiveGradientClipping, tg.GradientCentralization])
+def test_fit_saves_and_goes_on(make, tmp_path):
+    keras.utils.set_random_seed(0)
+    layers = [keras.layers.Embedding(9, 4), keras.layers.Flatten(), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.Input([3], dtype="int32"), *layers])
+    model.compile(make(tg.Adam(0.01), use_ema=True), "mse")
+    x, y = np.random.default_rng(0).integers(9, size=(32, 3)), np.ones([32, 1])
+    losses = model.fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert repr(again.optimizer) == repr(model.optimizer)
+    both = [m.fit(x, y, batch_size=8, shuffle=False, verbose=0).history for m in (model, again)]
+    assert both[0] == both[1]
