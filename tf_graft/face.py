@@ -40,6 +40,8 @@ from tf_graft.wrappers import (
     CenterWeights,
     GradientCentralization,
     LayerwiseRates,
+    diloco,
+    lookahead,
 )
 
 __all__ = [
@@ -75,6 +77,7 @@ __all__ = [
     "averages",
     "clip_by_global_norm",
     "deserialize",
+    "diloco",
     "dtensor",
     "find_learning_rate",
     "get",
@@ -82,6 +85,7 @@ __all__ = [
     "layerwise_decay",
     "legacy",
     "list_optimizers",
+    "lookahead",
     "multi_step",
     "multi_worker",
     "no_decay",

@@ -65,11 +65,9 @@ class AGN(OnServers):
     is neither applied nor accumulated, and a non-finite mean never reaches the center; the center
     is saved, and can be exported. In contrib, `num_worker` and `use_locking` had no effect.
 
-    Settings: DiLoCo is `mode="updates"` with `center_optimizer=SGD(0.7 * communication_period,
-    momentum=0.9, nesterov=True)` and AdamW inside; averaging (post-local SGD) is `mode="updates"`
-    with `center_optimizer=SGD(communication_period)`. Both methods push the difference between
-    center and local copy; the factor `communication_period` is there because AGN pushes the mean
-    `a / n`, which is shorter by that factor.
+    `lookahead` and `diloco` make an `AGN` with the settings of those methods. Averaging (post-local
+    SGD) is `mode="updates"` with `center_optimizer=SGD(communication_period)`: it pushes the
+    difference between center and local copy, and AGN's mean `a / n` is shorter by that factor.
 
     Args:
         optimizer: makes the local steps: an optimizer of tf_graft or Keras, a name or a config. Its

@@ -1,0 +1,72 @@
+"""Lookahead and DiLoCo, which are settings of AGN, held to recordings of other programs.
+
+`goldens/outer_steps.json` has runs of the programs named there; the weights are the fast ones.
+"""
+
+import json
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_graft as tg
+
+CASES = json.loads((Path(__file__).parent / "goldens" / "outer_steps.json").read_text())
+
+
+def replayed(case, **changed):
+    """The largest difference from the recorded weights, after any step."""
+    optimizer = getattr(tg, case["make"])(case["inner"], **(case["arguments"] | changed))
+    weights = {p: tf.Variable(np.array(w), name=p) for p, w in case["initial"].items()}
+    worst = 0.0
+    for gradients, expected in zip(case["gradients"], case["variables"], strict=True):
+        given = [tf.constant(np.array(gradients[path])) for path in weights]
+        optimizer.apply(given, list(weights.values()))
+        for path, w in weights.items():
+            worst = max(worst, np.abs(w.numpy() - np.array(expected[path])).max())
+    return worst
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_equals_the_recording(name):
+    """A rate of 0.2 is 3e-9 off in float32; the epsilon of another Adam is the paper's."""
+    paper = "adam" in name and "tfa" not in name
+    assert replayed(CASES[name]) < (5e-6 if paper else 1e-7)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_comparison_notices_another_period(name):
+    period = next(key for key in CASES[name]["arguments"] if key.endswith("period"))
+    assert replayed(CASES[name], **{period: 4}) > 1e-3
+
+
+def test_fit_ends_with_the_slow_weights_and_the_config_is_agns():
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+    optimizer = tg.lookahead(tg.SGD(0.1), 3, 0.5)
+    model.compile(optimizer, "mse")
+    x = np.random.default_rng(0).normal(size=(16, 2)).astype("float32")
+    model.fit(x, x.sum(1), batch_size=4, epochs=1, shuffle=False, verbose=0)
+    centers = optimizer.center_values().values()
+    for variable, center in zip(model.trainable_variables, centers, strict=True):
+        np.testing.assert_array_equal(variable, center)
+    again = tg.deserialize(tg.serialize(optimizer))
+    assert isinstance(again, tg.AGN)
+    assert repr(again) == repr(optimizer)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: tg.lookahead("sgd", 0), r"lookahead\(sync_period=0\)"),
+        (lambda: tg.lookahead("sgd", slow_step_size=0), r"lookahead\(slow_step_size=0\)"),
+        (lambda: tg.diloco("sgd", 1.5), r"diloco\(communication_period=1.5\)"),
+        (lambda: tg.diloco("sgd", outer_momentum=2), r"diloco\(outer_momentum=2\)"),
+        (lambda: tg.diloco("sgd", outer_learning_rate=-1), r"diloco\(outer_learning_rate=-1\)"),
+    ],
+)
+def test_bad_arguments(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
