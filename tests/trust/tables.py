@@ -35,12 +35,15 @@ from trust.nonsense import (
     each_in,
 )
 
+# Of an argument that may be a schedule: schedules whose first value is out of any range.
+IN_TIME = {name: value for name, value in RATE.items() if name.startswith("a schedule")}
 COMMON: dict[str, Values] = {
-    "weight_decay": NOT_NEGATIVE,
+    "weight_decay": NOT_NEGATIVE | IN_TIME,
     "clipnorm": POSITIVE,
     "clipvalue": POSITIVE,
     "global_clipnorm": POSITIVE,
-    "use_ema": BOOLEAN,
+    "use_ema": BOOLEAN
+    | {"no averages": {"name": "mean"}, "a period of 0": {"name": "swa", "period": 0}},
     "ema_momentum": UNIT | NOTHING,
     "ema_overwrite_frequency": FROM_ONE,
     "loss_scale_factor": POSITIVE,
@@ -53,13 +56,13 @@ COMMON: dict[str, Values] = {
     "exclude_from_weight_decay": PATTERNS,
     "learning_rate_multipliers": MULTIPLIERS,
 }
-ADAM = {"beta_1": BETA, "beta_2": BETA, "epsilon": POSITIVE, "amsgrad": BOOLEAN}
+ADAM = {"beta_1": BETA | IN_TIME, "beta_2": BETA, "epsilon": POSITIVE, "amsgrad": BOOLEAN}
 LAYERWISE = {"weight_decay_rate": NOT_NEGATIVE, "exclude_from_layer_adaptation": PATTERNS}
 OWN_RATE = {"learning_rate": RATE | NOTHING}
 # Of each class: what it is made with, and what of its arguments makes no sense.
 OPTIMIZERS: dict[type, tuple[dict[str, Any], dict[str, Values]]] = {
-    tf_graft.SGD: ({}, OWN_RATE | {"momentum": UNIT, "nesterov": BOOLEAN}),
-    tf_graft.Momentum: ({}, OWN_RATE | {"momentum": UNIT, "use_nesterov": BOOLEAN}),
+    tf_graft.SGD: ({}, OWN_RATE | {"momentum": UNIT | IN_TIME, "nesterov": BOOLEAN}),
+    tf_graft.Momentum: ({}, OWN_RATE | {"momentum": UNIT | IN_TIME, "use_nesterov": BOOLEAN}),
     tf_graft.Adagrad: (
         {},
         OWN_RATE | {"initial_accumulator_value": NOT_NEGATIVE, "epsilon": POSITIVE},
@@ -68,7 +71,7 @@ OPTIMIZERS: dict[type, tuple[dict[str, Any], dict[str, Values]]] = {
     tf_graft.RMSprop: (
         {"momentum": 0.5},
         OWN_RATE
-        | {"rho": UNIT, "momentum": UNIT, "epsilon": POSITIVE, "centered": BOOLEAN}
+        | {"rho": UNIT, "momentum": UNIT | IN_TIME, "epsilon": POSITIVE, "centered": BOOLEAN}
         | {"initial_velocity": NOT_NEGATIVE},
     ),
     tf_graft.Adam: ({}, OWN_RATE | ADAM),
@@ -102,7 +105,12 @@ OPTIMIZERS: dict[type, tuple[dict[str, Any], dict[str, Values]]] = {
         {},
         OWN_RATE
         | LAYERWISE
-        | {"momentum": UNIT, "eeta": POSITIVE, "epsilon": NOT_NEGATIVE, "nesterov": BOOLEAN}
+        | {
+            "momentum": UNIT | IN_TIME,
+            "eeta": POSITIVE,
+            "epsilon": NOT_NEGATIVE,
+            "nesterov": BOOLEAN,
+        }
         | {"classic_momentum": BOOLEAN, "sum_of_norms": BOOLEAN},
     ),
     tf_graft.LAMB: ({}, OWN_RATE | LAYERWISE | {k: ADAM[k] for k in list(ADAM)[:3]}),
@@ -116,6 +124,15 @@ OPTIMIZERS: dict[type, tuple[dict[str, Any], dict[str, Values]]] = {
         {"optimizer": "sgd"},
         {"optimizer": OPTIMIZER, "learning_rate": RATE, "eta": POSITIVE, "mode": CHOICE}
         | {"min_update": UNIT, "epsilon": NOT_NEGATIVE, "exclude_from_layer_adaptation": PATTERNS},
+    ),
+    tf_graft.AdaptiveGradientClipping: (
+        {"optimizer": "sgd"},
+        {"optimizer": OPTIMIZER, "learning_rate": RATE, "clipping": POSITIVE, "epsilon": POSITIVE}
+        | {"by_row": PATTERNS, "exclude_from_clipping": PATTERNS},
+    ),
+    tf_graft.GradientCentralization: (
+        {"optimizer": "sgd"},
+        {"optimizer": OPTIMIZER, "learning_rate": RATE, "exclude_from_centralization": PATTERNS},
     ),
     tf_graft.AGN: (
         {"optimizer": "adam"},

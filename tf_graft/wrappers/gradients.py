@@ -52,7 +52,7 @@ class AdaptiveGradientClipping(Around):
         >>> w = tf.Variable([[3.0, 0.0], [4.0, 0.0]])  # norms 5, and 0 which counts as 1
         >>> optimizer = AdaptiveGradientClipping(SGD(1.0), clipping=0.1, epsilon=1.0)
         >>> optimizer.apply([tf.constant([[0.0, 8.0], [1.0, 6.0]])], [w])
-        >>> w.numpy().round(2).tolist()
+        >>> [[round(x, 2) for x in row] for row in w.numpy().tolist()]
         [[3.0, -0.08], [3.5, -0.06]]
 
     Reference:
