@@ -40,6 +40,8 @@ FOR_AUTHORS = {
 OF_WRAPPERS = {
     "AGN": {"center_values", "centered", "inner", "roles", "round", "rounds", "scaler", "workers"},
     "AdaGraft": {"norms", "roles"},
+    "AdaptiveGradientClipping": {"inner", "roles"},
+    "GradientCentralization": {"inner", "roles"},
     "LARC": {"inner", "roles"},
     "LayerwiseRates": {"roles"},
     "MixedPrecision": {"inner", "roles", "scaler"},

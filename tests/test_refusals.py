@@ -524,6 +524,10 @@ CHANGED = {
     "eta": 0.3,
     "mode": "scale",
     "min_update": 0.3,
+    "clipping": 0.3,
+    "by_row": ["table$"],
+    "exclude_from_clipping": ["head/"],
+    "exclude_from_centralization": ["head/"],
 }
 
 

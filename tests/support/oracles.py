@@ -132,9 +132,9 @@ def larc(
     return child(ratio * g, w, s, lr, t, **hyperparameters)
 
 
-def agc(g, w, s, lr, t, child, clipping=0.01, epsilon=1e-3, axis=0, **hyperparameters):
-    """A unit is a column; a vector or a scalar is one. `child` as in `larc`."""
-    axes = tuple(range(g.ndim)) if g.ndim < 2 else axis
+def agc(g, w, s, lr, t, child, clipping=0.01, epsilon=1e-3, **hyperparameters):
+    """A unit is an output; a vector or a scalar is one. `child` as in `larc`."""
+    axes = {0: (), 1: (0,), 3: (0,)}.get(g.ndim, tuple(range(g.ndim - 1)))
     largest = clipping * np.maximum(np.sqrt((w * w).sum(axes, keepdims=True)), epsilon)
     norms = np.sqrt((g * g).sum(axes, keepdims=True))
     ratio = np.divide(largest, norms, out=np.ones_like(norms), where=norms > largest)
@@ -143,7 +143,8 @@ def agc(g, w, s, lr, t, child, clipping=0.01, epsilon=1e-3, axis=0, **hyperparam
 
 def centralized(g, w, s, lr, t, child, **hyperparameters):
     """The mean is over all axes but the last. `child` as in `larc`."""
-    g = g - g.mean(tuple(range(g.ndim - 1)), keepdims=True) if g.ndim > 1 else g
+    if g.ndim > 1 and g.size:
+        g = g - g.mean(tuple(range(g.ndim - 1)), keepdims=True)
     return child(g, w, s, lr, t, **hyperparameters)
 
 

@@ -48,8 +48,8 @@ class Sample:
         slots: the roles it remembers for each variable; or those by the variable's rank.
         shared: the roles of the state that is not of one variable.
         rates: how many learning rates it keeps, its children's included.
-        spoils: what a NaN that is applied as told spoils: its "entry", "all" of the variable, or
-            "nothing".
+        spoils: what a NaN that is applied as told spoils: its "entry", its "column", "all" of the
+            variable, or "nothing".
         slow: whether every test of it is slow.
         spans: a step depends on all variables of the call, so that their order shows in its last
             bit.
@@ -752,6 +752,7 @@ SAMPLES = (
         rowwise=False,
         whole=True,
         slow=True,
+        spoils="column",
         refuses=(
             *_patterns("GradientCentralization", "exclude_from_centralization"),
             *_no_optimizer("optimizer"),

@@ -203,8 +203,8 @@ def _configured(where: str, config: Config) -> Averages:
         raise ValueError(f"{where}: it describes no averages; there are 'ema' and 'swa'.")
     try:
         return found(**arguments)
-    except TypeError as error:
-        raise TypeError(f"{where}: {error}") from None
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{where}: {error}") from None
 
 
 def config(given: bool | Averages) -> bool | Config:
