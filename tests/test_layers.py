@@ -65,6 +65,7 @@ SIDEWAYS = {
     ("wrappers/agn.py", "tf_graft.wrappers.push"): "what of AGN is the push of its replicas",
     ("wrappers/agn.py", "tf_graft.wrappers.servers"): "what of AGN is for parameter servers",
     ("wrappers/agn.py", "tf_graft.wrappers.worker_round"): "the sums that a round reads",
+    ("wrappers/outer_steps.py", "tf_graft.wrappers.agn"): "settings of AGN by the methods' names",
     ("wrappers/push.py", "tf_graft.wrappers.center"): "what is pushed to",
     ("wrappers/push.py", "tf_graft.wrappers.collectives"): "how replicas push",
     ("wrappers/servers.py", "tf_graft.wrappers.cells"): "what a round is made on",
