@@ -10,7 +10,6 @@ import tensorflow as tf
 import tf_graft as tg
 from support import samples
 from tf_graft.compose.of_keras import Wrapped
-from tf_graft.core.arguments.description import INTERNAL
 from tf_graft.core.tensors import numerics
 
 INF, NAN = np.inf, np.nan
@@ -59,10 +58,17 @@ def test_public_names_are_those_meant_for_users(sample):
     assert more == expected - arguments
 
 
-def test_every_internal_name_is_one():
-    mixed = tg.AGN(tg.MixedPrecision(tg.SGD(), gradient_accumulation_steps=2))
-    made = [tg.LARC("sgd"), tg.SGD(gradient_accumulation_steps=2), mixed]
-    assert not [name for name in INTERNAL if not any(hasattr(o, name) for o in made)]
+def test_names_of_a_class_of_your_own_are_shown():
+    class Mine(tg.SGD):
+        answer = 42
+
+        def helper(self):
+            return 1
+
+    mine = Mine()
+    mine.history = []
+    assert {"answer", "helper", "history", "apply", "momentum"} <= {*dir(mine)}
+    assert not {"engine", "parameters", "parameters_for", "early_variables"} & {*dir(mine)}
 
 
 # What it says it is.

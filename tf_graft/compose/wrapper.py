@@ -45,6 +45,7 @@ class Wrapper(Optimizer):
         column: the column of `option_table.TABLE` that says which one acts on a common argument.
     """
 
+    offers: ClassVar[tuple[str, ...]] = ("roles",)
     roles: ClassVar[dict[str, str]] = {}
     column: ClassVar[str] = "composed"
 
@@ -158,6 +159,7 @@ class Around(Wrapper):
         **common: see `tf_graft.algorithm.Common`; they replace the optimizer's own.
     """
 
+    offers: ClassVar[tuple[str, ...]] = ("inner",)
     roles: ClassVar[dict[str, str]] = {"optimizer": "optimizer"}
     column: ClassVar[str] = "around"
     reshapes = True

@@ -46,6 +46,9 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         strategy: the strategy under which the model's variables were made.
     """
 
+    parameters: Parameters
+    strategy: tf.distribute.Strategy
+    spoiled_micro_steps: keras.Variable
     decay_exclusions: Sequence[str]
     learning_rate_multipliers: Multipliers | None
     fixed = False

@@ -1,7 +1,7 @@
 """The class that users subclass and call: an algorithm with the engine that runs it."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -56,6 +56,13 @@ class Optimizer(KerasOptimizer, Algorithm):
         ValueError: an argument out of its range; the message names it.
     """
 
+    # What `dir` shows beside the arguments and Keras' names: for users, then for authors.
+    offers: ClassVar[tuple[str, ...]] = (
+        *("compute_gradients", "loss_scale", "micro_steps", "minimize", "skipped_steps"),
+        *("synchronized_averages", "table"),
+        *("advance", "exact_kernel", "idle", "kernel", "kernel_reads", "propose", "rowwise"),
+        *("shared_slots", "skips_zero_rows", "slots", "slots_for", "step", "traits", "whole"),
+    )
     keras_slots: Sequence[Sequence[str]] | None = None
     extends = True
     _watcher: Watchers | None = None
@@ -316,7 +323,8 @@ class Optimizer(KerasOptimizer, Algorithm):
         return type(self).__name__
 
     def __dir__(self) -> list[str]:
-        return [name for name in super().__dir__() if name not in description.INTERNAL]
+        hidden = description.internal(type(self)) - {*self.own_arguments(), *vars(self.common)}
+        return [name for name in super().__dir__() if name not in hidden]
 
     @property
     def called(self) -> str:

@@ -1,6 +1,6 @@
 """Mixed precision: scales the loss and skips steps that overflow."""
 
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import keras
 
@@ -65,6 +65,7 @@ class MixedPrecision(Around, keras_contract.ScalesLoss):
         (arXiv 1805.10387).
     """
 
+    offers: ClassVar[tuple[str, ...]] = ("scaler",)
     column = "mixed"
     reshapes = False
     loss_scale_factor: Any = ScaledOnce()

@@ -85,6 +85,7 @@ class AdaGraft(Wrapper):
         "magnitude": "magnitude_optimizer",
         "direction": "direction_optimizer",
     }
+    offers: ClassVar[tuple[str, ...]] = ("norms",)
     rowwise = False
     _seen = Parameters({})
 

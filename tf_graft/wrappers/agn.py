@@ -3,7 +3,7 @@
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated, Any, Unpack
+from typing import Annotated, Any, ClassVar, Unpack
 
 import keras
 import tensorflow as tf
@@ -109,7 +109,17 @@ class AGN(OnServers):
         1710.02368); tf.contrib.opt.AGNOptimizer.
     """
 
+    offers: ClassVar[tuple[str, ...]] = (
+        "center_values",
+        "centered",
+        "round",
+        "rounds",
+        "scaler",
+        "workers",
+    )
     column = "local"
+    local_step: keras.Variable
+    accumulated_steps: keras.Variable
 
     loss_scale_factor: Any = ScaledOnce()
 

@@ -4,24 +4,26 @@ import inspect
 from collections.abc import Container, Mapping
 from typing import Any
 
+import keras
 from tensorflow.experimental import dtensor
 
-# Names that only the engine's parts use: `dir`, and with it tab completion, leaves them out.
-INTERNAL = {
-    *("accumulated_steps", "acts_dense", "adapts", "add_scalar", "adopt", "alone"),
-    *("apply_coalesced", "apply_summed"),
-    *("arguments", "builder", "called", "centers", "children", "column", "common"),
-    *("compiled_proposals", "complete", "counted_by", "decay", "decay_exclusions", "decays"),
-    *("delegate", "early_variables", "engine", "everywhere", "exact_on_rows", "examine"),
-    *("exchange", "extends", "fixed", "follow", "hold", "introduce", "keras_slots"),
-    *("lacks_state", "leads", "local_step", "multiplier_role", "named_variables", "namesake"),
-    *("on_servers",),
-    *("outer_exclusions", "own_arguments", "parameters", "parameters_for", "prepare"),
-    *("proposals", "rate_variables", "rates", "ratio", "reshapes", "round_length", "scaling"),
-    *("settle", "show_center", "signature", "slot_from_keras", "slots_in_keras", "snapshot"),
-    *("spoiled_micro_steps", "start_center", "state", "step_rate", "strategy", "undecayed"),
-    *("undecayed_paths", "watch"),
-}
+PACKAGE = __name__.partition(".")[0]
+
+
+def internal(cls: type) -> set[str]:
+    """Returns the names in a class that only the engine's parts use.
+
+    They are the public names that classes of this package define, without those of Keras and those
+    in the attribute `offers` of a class. `dir`, and with it tab completion, leaves them out.
+    """
+    offered = {*dir(keras.optimizers.Optimizer)}
+    defined: set[str] = set()
+    for each in cls.__mro__:
+        names = vars(each)
+        offered |= {*names.get("offers", ())}
+        if each.__module__.partition(".")[0] == PACKAGE:
+            defined |= {*names, *names.get("__annotations__", ())}
+    return {name for name in defined - offered if not name.startswith("_")}
 
 
 class Written(str):
