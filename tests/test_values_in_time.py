@@ -145,7 +145,7 @@ def test_two_replicas_equal_one(name):
         (
             lambda: tg.SGD(momentum=keras.optimizers.schedules.ExponentialDecay(2.0, 1, 0.5)),
             ValueError,
-            r"momentum at step 0 must lie in \[0, 1\]",
+            r"ExponentialDecay\(...\)\): at step 0 it is 2, and momentum must lie in",
         ),
         (lambda: tg.Adam(beta_2=IN_TIME), TypeError, "beta_2 must be a number"),
         (lambda: tg.Adam(beta_1={"class_name": "x"}), TypeError, "'x' is not a schedule"),

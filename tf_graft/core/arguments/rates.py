@@ -91,8 +91,16 @@ def schedule(owner: str, name: str, given: Any, check: Callable[[str, str, Any],
     with tf.init_scope():  # a function may be traced
         first = tf.get_static_value(_as_scalar(where, found(tf.constant(0, tf.int64)), "at step 0"))
     if first is not None:
-        check(owner, f"{name} at step 0", float(str(first)))
+        _check_first(where, float(str(first)), lambda value: check(owner, name, value))
     return found
+
+
+def _check_first(where: str, value: float, check: Callable[[float], object]) -> None:
+    try:
+        check(value)
+    except ValueError as error:
+        must = str(error).partition("): ")[2]
+        raise ValueError(f"{where}: at step 0 it is {value:g}, and {must}") from None
 
 
 def refuse_schedule(where: str, schedule: Any) -> None:
