@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tf_graft as tg
+from tf_graft import averages
 from tf_graft.averages import EMA, SWA, Averages, recompute_batch_normalization
 
 GOLDENS = json.loads((Path(__file__).parent / "goldens" / "averages.json").read_text())
@@ -84,7 +85,7 @@ def test_follows_the_equations_on_rows_too(name, execution):
     optimizer = tg.SGD(0.5, use_ema=rule)
     table, w = tf.Variable(tf.ones([4, 2])), tf.Variable([1.0, -1.0])
     right = [np.ones([4, 2]), np.array([1.0, -1.0])]
-    averages = [x.copy() for x in right]
+    means = [x.copy() for x in right]
 
     def step(g, rows):
         optimizer.apply([tf.IndexedSlices(tf.ones([2, 2]), rows), g], [table, w])
@@ -99,9 +100,9 @@ def test_follows_the_equations_on_rows_too(name, execution):
         np.add.at(right[0], rows, -0.5)
         right[1] = right[1] - 0.5 * g
         kept = share(rule, update)
-        averages = [kept * a + (1 - kept) * x for a, x in zip(averages, right, strict=True)]
+        means = [kept * a + (1 - kept) * x for a, x in zip(means, right, strict=True)]
         if update in (3, 8):
-            for found, expected in zip(averages_of(optimizer), averages, strict=True):
+            for found, expected in zip(averages_of(optimizer), means, strict=True):
                 np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-6)
 
 
@@ -259,3 +260,46 @@ def test_batch_normalization_is_as_before_where_it_fails():
     for one, other in zip(model.get_weights(), before, strict=True):
         assert one.tobytes() == other.tobytes()
     recompute_batch_normalization(keras.Sequential([keras.Input([2])]), None)
+
+
+# Files.
+
+
+@pytest.mark.parametrize("kind", ["{}.weights.h5", "{}.keras", "checkpoint_{}"])
+def test_files_of_several_epochs_are_averaged(kind, tmp_path):
+    model, x, y = model_and_data()
+    model.compile(tg.Adam(0.05), "mse")
+    names, seen = [str(tmp_path / kind.format(number)) for number in range(3)], []
+    for name in names:
+        model.fit(x, y, batch_size=8, epochs=1, verbose=0)
+        seen.append(model.get_weights())
+        if name.endswith(".keras"):
+            model.save(name)
+        elif name.endswith(".h5"):
+            model.save_weights(name)
+        else:
+            tf.train.Checkpoint(model=model).write(name)
+    state = [np.array(v) for v in model.optimizer.variables]
+    averages.average_files(model, names[1:])
+    for found, values in zip(model.get_weights(), zip(*seen[1:], strict=True), strict=True):
+        np.testing.assert_allclose(found, np.mean(values, axis=0), rtol=1e-6, atol=1e-7)
+    for one, other in zip(model.optimizer.variables, state, strict=True):
+        np.testing.assert_array_equal(one, other)
+    model.fit(x, y, batch_size=8, epochs=1, verbose=0)
+
+
+def test_a_file_that_is_missing_changes_nothing(tmp_path):
+    model, _, _ = model_and_data()
+    model.compile(tg.SGD(), "mse")
+    model.save_weights(tmp_path / "a.weights.h5")
+    model.set_weights([w + 1 for w in model.get_weights()])
+    before = model.get_weights()
+    with pytest.raises((OSError, ValueError)):
+        averages.average_files(model, [tmp_path / "a.weights.h5", tmp_path / "b.weights.h5"])
+    assert isinstance(model.optimizer, tg.SGD)
+    for one, other in zip(model.get_weights(), before, strict=True):
+        assert one.tobytes() == other.tobytes()
+    with pytest.raises(ValueError, match="there is no file"):
+        averages.average_files(model, [])
+    with pytest.raises(TypeError, match="they must be a list of names"):
+        averages.average_files(model, "a.weights.h5")

@@ -109,7 +109,7 @@ WRITERS = {
     "wrappers/resident.py": "a worker's own memory, which is no tf.Variable",
     "optimizers/kernels.py": "what the kernels of several optimizers share",
     "core/tensors/scratch_variables.py": "zeros that live for one step, which are no tf.Variable",
-    "averages.py": "puts back what is not a statistic of batch normalization",
+    "averages.py": "sets a model's weights and statistics, and puts back the others",
     "training/loop.py": "puts back the metrics of a resumed epoch, and counts its own batches",
     "training/replica_values.py": "restores what each replica had",
     "training/schedule_plot.py": "steps an optimizer that trains nothing",

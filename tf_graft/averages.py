@@ -1,15 +1,74 @@
-"""Averages of the weights, for `use_ema`, and what batch normalization needs with them."""
+"""Averages of the weights: in `use_ema`, of files; and what batch normalization needs with them."""
 
 import contextlib
+import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
+import numpy as np
+import tensorflow as tf
 
 from tf_graft.core import checks, keras_contract
 from tf_graft.core.arguments.averages import EMA, SWA, Averages
 
-__all__ = ["EMA", "SWA", "Averages", "recompute_batch_normalization"]
+__all__ = ["EMA", "SWA", "Averages", "average_files", "recompute_batch_normalization"]
+
+
+def average_files(model: keras.Model, files: Iterable[str | os.PathLike[str]]) -> None:
+    """Sets a model's weights to the mean of those in several files, as of the last epochs.
+
+    The optimizer's state in the files is left there, and the optimizer of the model stays as it is.
+    Weights that are no floating-point numbers, such as states of random generators, stay as they
+    are. If a file cannot be read, nothing changes.
+
+    Args:
+        model: a model that has been built.
+        files: names of files with the weights of such a model: `.weights.h5` or `.keras`, or the
+            prefix of a `tf.train.Checkpoint(model=model)`.
+
+    Raises:
+        TypeError: an argument of the wrong type.
+        ValueError: there is no file; or Keras refuses one, in its words.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1, use_bias=False)])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     files = [pathlib.Path(folder) / f"{number}.weights.h5" for number in (1, 2)]
+        ...     for number, file in enumerate(files):
+        ...         model.set_weights([np.float32([[number]])])
+        ...         model.save_weights(file)
+        ...     average_files(model, files)
+        >>> model.get_weights()[0].tolist()
+        [[0.5]]
+    """
+    owner = "average_files"
+    checks.instance(owner, "model", model, keras.Model)
+    names = checks.listed(f"{owner}: the files are {{}}; they must be a list of names.", files)
+    if not names:
+        raise ValueError(f"{owner}: there is no file.")
+    weights = [v for v in model.weights if tf.as_dtype(v.dtype).is_floating]
+    before = [v.numpy() for v in model.weights]
+    sums = [np.zeros(v.shape) for v in weights]
+    optimizer, model.optimizer = getattr(model, "optimizer", None), None
+    try:
+        for name in names:
+            _load(model, os.fspath(name))
+            sums = [total + v.numpy() for total, v in zip(sums, weights, strict=True)]
+    finally:
+        model.optimizer = optimizer
+        for variable, value in zip(model.weights, before, strict=True):
+            variable.assign(value)
+    for variable, total in zip(weights, sums, strict=True):
+        variable.assign(total / len(names))
+
+
+def _load(model: keras.Model, name: str) -> None:
+    if name.endswith((".h5", ".keras")):
+        model.load_weights(name)
+    else:
+        tf.train.Checkpoint(model=model).read(name).expect_partial()
 
 
 def recompute_batch_normalization(model: keras.Model, data: Iterable[Any]) -> None:
