@@ -58,7 +58,7 @@ print("FOUND", *fitted(lambda model: tg.dtensor.distribute(model, layout_map)))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_a_mesh_over_two_processes():
     """`create_mesh` finds the other process; all learn what one device learns."""
     with socket.socket() as first, socket.socket() as second:

@@ -378,7 +378,7 @@ def test_workers_and_replicas_learn_what_one_device_learns(tmp_path):
         column_runs.assert_logs_agree(tmp_path / name / log, tmp_path / "one" / log)
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_parameter_servers_learn(tmp_path):
     config = CONFIGS / "digits_parameter_server.yaml"
     code, said = tf_graft("launch", "--ps", 2, config, *SHORT, "run.dir=a", folder=tmp_path)

@@ -122,7 +122,7 @@ def half(runs):
     return runs / "half"
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 @pytest.mark.parametrize(
     ("command", "more"),
     [

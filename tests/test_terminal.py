@@ -92,7 +92,7 @@ def test_in_any_other_process_all_names_are_there_from_the_start():
     assert "Adam" in tf_graft.__all__
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_a_run_says_nothing_on_standard_error(terminal):
     """Neither the launcher nor the chief, a worker and a server, which train."""
     config = CONFIGS / "digits_agn_parameter_server.yaml"

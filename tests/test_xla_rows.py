@@ -150,7 +150,9 @@ PERIODIC = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PERIODIC)
+@pytest.mark.parametrize(
+    "name", ["accumulated", "agn", pytest.param("agn_accumulated", marks=pytest.mark.rare)]
+)
 def test_a_micro_step_of_more_rows_than_the_last(name):
     """XLA knows how many rows the last has: all rows are then updated under a mask."""
 
