@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import tf_graft as tg
 from support import samples
+from support.replicas import mirrored
 
 # By updates 1, 2 | 3 | 4 ...; Keras' boundaries are the last step of a piece.
 IN_TIME = keras.optimizers.schedules.PiecewiseConstantDecay([1, 2], [0.5, 0.75, 0.25])
@@ -123,7 +124,7 @@ def test_it_goes_on_where_a_checkpoint_was(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["sgd", "adamw", "larc"])
 def test_two_replicas_equal_one(name):
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    strategy = mirrored()
     with strategy.scope():
         optimizer, w = MADE[name](IN_TIME), tf.Variable([1.0, -2.0])
 
