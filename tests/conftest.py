@@ -29,6 +29,14 @@ def pytest_configure(config):
         devices.prepare()
 
 
+def pytest_itemcollected(item):
+    """Of a slow test, the cells that are slow themselves are rare; a rare test is not slow."""
+    if len(list(item.iter_markers("slow"))) > 1:
+        item.add_marker("rare")
+    if item.get_closest_marker("rare"):
+        item.own_markers = [mark for mark in item.own_markers if mark.name != "slow"]
+
+
 def pytest_runtest_logfinish():
     """Collects what tests have left, between two of them."""
     if gc.get_count()[0] > YOUNG:

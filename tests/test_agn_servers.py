@@ -5,7 +5,6 @@ import pytest
 from support import column_runs
 from tf_graft.processes.cluster import Cluster
 
-pytestmark = pytest.mark.slow
 KILLS = 2  # each costs a start of TensorFlow
 
 
@@ -15,12 +14,14 @@ def cluster_of(*cases, folder, workers):
     return Cluster(command, {"chief": 1, "worker": workers, "ps": 1}, environment)
 
 
+@pytest.mark.rare
 def test_one_worker_does_what_the_model_and_one_process_do(tmp_path):
     """`followed`: it equals the model. `options`: AGN in one process, with what AGN is given."""
     with cluster_of("followed", "options", folder=tmp_path, workers=1) as cluster:
         column_runs.assert_ends(cluster, 500)
 
 
+@pytest.mark.slow
 def test_two_workers_learn_and_lose_their_round_only_when_they_are_killed(tmp_path):
     """`plain`: every round is counted. Then `killed`."""
     with cluster_of("plain", "killed", folder=tmp_path, workers=2) as cluster:

@@ -294,7 +294,10 @@ def tiny():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("area", ["fit", "fit-xla", "half", "wrappers"])
+@pytest.mark.parametrize(
+    "area",
+    ["fit", "half", *(pytest.param(a, marks=pytest.mark.rare) for a in ("fit-xla", "wrappers"))],
+)
 def test_every_case_of_fit_trains(area, monkeypatch):
     monkeypatch.setattr(fit, "MODELS", {"Transformer": tiny})
     every = areas.AREAS[area].of(Choice())
@@ -360,7 +363,7 @@ def test_a_row_sparse_step_beats_one_that_follows_the_table():
     assert result.compared("step", "stock", "large").median > 5, result
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_a_dense_step_is_faster_than_stock_and_traced_no_slower():
     names = ("SGD, momentum", "Adam")
     cases_ = [given.on(given.resnet(), name, unchecked=True) for name in names]

@@ -51,7 +51,7 @@ def test_shares_that_are_no_equal_parts_are_refused(client):
         share_of(client, 2, {"batch": 2, "model": 3})
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_a_model_on_two_clients_equals_one_device(tmp_path):
     """That both say the same, bit for bit, `lines_of` sees to.
 

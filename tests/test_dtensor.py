@@ -15,10 +15,16 @@ from support.column_runs import ROOT, passed
 
 @pytest.mark.slow
 def test_models_on_a_mesh():
+    assert passed("programs/dtensor_cases.py", marked="not slow") >= 58
+
+
+@pytest.mark.rare
+def test_models_on_a_mesh_in_every_case():
+    """With models of several kinds, and under Keras' own distribution."""
     assert passed("programs/dtensor_cases.py", "programs/keras_distribution_cases.py") >= 89
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_slots_divided_over_the_batch_dimension():
     assert passed("programs/slot_share_cases.py", marked="not slow") >= 14
 

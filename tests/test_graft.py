@@ -144,7 +144,7 @@ def test_all_ordered_pairs_of_keras_built_ins():
     assert_all_pairs_are_grafts({name: Run(make(RATE)) for name, make in BUILT_IN.items()})
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_all_ordered_pairs_of_our_own():
     assert len(NATIVE) >= 11
     assert_all_pairs_are_grafts({name: Run(make(RATE)) for name, make in NATIVE.items()})

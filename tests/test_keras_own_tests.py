@@ -57,7 +57,7 @@ EXCEPTIONS = {
 NOT_OURS = {"OptimizerSparseTest.test_sparse_gradients_scatter_update"}
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 @pytest.mark.skipif(not keras_own_cases.files(), reason="this Keras holds no tests")
 def test_all_pass_but_those_named(tmp_path):
     outcomes = run(tmp_path)

@@ -238,7 +238,10 @@ def test_a_saved_model_has_the_weights_and_not_the_state(tmp_path):
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5:UserWarning")
 @pytest.mark.parametrize(
     ("name", "first"),
-    [("model.keras", "tf_graft"), ("model.h5", "tf_graft.tf_keras_models.optimizer")],
+    [
+        ("model.keras", "tf_graft"),
+        pytest.param("model.h5", "tf_graft.tf_keras_models.optimizer", marks=pytest.mark.rare),
+    ],
 )
 def test_a_new_process_loads_a_file(tmp_path, name, first):
     fitted(tf_keras, tg.legacy(tg.Adam(0.1))).save(tmp_path / name)

@@ -127,7 +127,11 @@ def half(runs):
     ("command", "more"),
     [
         ("train", ("mesh=null",)),
-        ("launch", ("--workers", "4", "mesh.batch=4", "mesh.model=1", "mesh.shard_slots=false")),
+        pytest.param(
+            "launch",
+            ("--workers", "4", "mesh.batch=4", "mesh.model=1", "mesh.shard_slots=false"),
+            marks=pytest.mark.rare,
+        ),
     ],
 )
 def test_what_two_processes_saved_goes_on_elsewhere(command, more, half, runs, tmp_path):
@@ -136,7 +140,7 @@ def test_what_two_processes_saved_goes_on_elsewhere(command, more, half, runs, t
     np.testing.assert_allclose(steps(tmp_path / "moved"), steps(runs / "one"), rtol=2e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_a_process_that_is_left_alone_says_so(runs):
     """As on a cluster, where nobody ends it."""
     spec = cluster_spec({"worker": 2})

@@ -97,7 +97,7 @@ CASES = {
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")  # Keras says so of each such epoch
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(case, marks=RARE if "eager" in case else pytest.mark.slow) for case in CASES],
+    [pytest.param(case, marks=pytest.mark.slow if "own" in case else RARE) for case in CASES],
 )
 def test_several_steps_are_single_ones(case):
     count, make, options = CASES[case]

@@ -506,7 +506,7 @@ def test_clip_by_global_norm_of_repeated_rows():
     )
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_it_needs_no_extras():
     """Only tensorflow, keras and numpy are there, as without `[train]`."""
     code = """

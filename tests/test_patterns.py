@@ -49,7 +49,7 @@ def test_matches_what_re_matches(expression, text, at_start):
     matches_as_re(expression, text, at_start)
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 @settings(max_examples=2_000, deadline=None)
 @given(EXPRESSIONS, st.text("ab/A1\n", max_size=9), st.booleans())
 def test_matches_what_re_matches_in_many_cases(expression, text, at_start):

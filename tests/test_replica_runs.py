@@ -104,7 +104,7 @@ def test_a_process_that_has_left_after_all_had_ended_is_not_lost():
         pass
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_workers_go_on_in_mid_epoch_as_undisturbed(config):
     config.write_text(CONFIG.replace("mirrored", "multi_worker").replace(ADAM, AGN))
     for each in ("parts:3", "parts", "whole"):

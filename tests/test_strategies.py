@@ -47,7 +47,7 @@ in_models = functools.partial(in_turn, through="model")
 
 
 # What each start of processes computes. One device: `test_equations.py`, `test_model_matrix.py`.
-RARE = ("4_replicas", "2_workers")
+RARE = ("2_replicas", "4_replicas", "2_workers")
 STARTS = {
     "2_replicas": [in_models("2_replicas", [*MORE[1::2], *WRAPPERS[::2]], 8)],
     "4_replicas": [

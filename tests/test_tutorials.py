@@ -14,8 +14,11 @@ ON_A_MESH = "dtensor_keras"
 PROGRAMS = sorted({path.stem for path in FOLDER.glob("*.py")} - BESIDE - {ON_A_MESH})
 # What the others do is in one of these too; `python -m tutorials.comparison` runs all.
 SOME = [
-    *("averages", "custom_training_loop", "distributed_keras", "gan", "learning_rate_callbacks"),
-    *("mixed_precision", "retrieval", "save_and_load", "transfer_learning"),
+    *("averages", "custom_training_loop", "distributed_keras", "mixed_precision", "retrieval"),
+    *(
+        pytest.param(name, marks=pytest.mark.rare)
+        for name in ("gan", "learning_rate_callbacks", "save_and_load", "transfer_learning")
+    ),
 ]
 
 

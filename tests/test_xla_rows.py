@@ -91,7 +91,9 @@ FITTED = {
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.rare if name == "agn_mixed" else pytest.mark.slow)
+        pytest.param(
+            name, marks=pytest.mark.slow if name in ("adam", "agn_dynamic") else pytest.mark.rare
+        )
         for name in FITTED
     ],
 )
