@@ -48,6 +48,7 @@ class Outcome(NamedTuple):
 # center      AGN(center_optimizer)
 # composed    AdaGraft(magnitude_optimizer, direction_optimizer), LayerwiseRates(optimizer)
 # parts       MultiOptimizer({pattern: optimizer, ...})
+# matrices    Muon(others=optimizer), and the other optimizers of matrices
 # keras       wrap(optimizer)
 COLUMNS = ("around", "mixed", "local", "center", "composed", "parts", "matrices", "keras")
 _O, _I, _B = Acts.OUTER, Acts.INNER, Acts.BOTH

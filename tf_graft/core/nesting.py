@@ -61,10 +61,9 @@ def nested(optimizer: keras.optimizers.Optimizer) -> Iterator[keras.optimizers.O
 
 
 def _directly_in(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:
-    if isinstance(getattr(optimizer, "optimizers", None), Mapping):  # MultiOptimizer of tf_graft
-        return [*optimizer.children().values()]
-    children = optimizer.children().values() if hasattr(optimizer, "children") else ()
+    ours = hasattr(optimizer, "children")
+    children = optimizer.children().values() if ours else ()
     names = ("inner_optimizer", "center_optimizer")  # Keras' LossScaleOptimizer; AGN
     named = [getattr(optimizer, name) for name in names if hasattr(optimizer, name)]
-    several = getattr(optimizer, "optimizers", ())  # Keras' MultiOptimizer
+    several = () if ours else getattr(optimizer, "optimizers", ())  # Keras' MultiOptimizer
     return [*children, *named, *several]

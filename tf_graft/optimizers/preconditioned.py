@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import tensorflow as tf
-from tensorflow.experimental import dtensor
 
 from tf_graft.algorithm import Axes, MatrixOptimizer
 from tf_graft.optimizers import jacobi
@@ -46,12 +45,6 @@ class Preconditioned(MatrixOptimizer):
                 f"preconditioner of the {length:,} {side} of '{path}' takes {size:,} bytes, and "
                 f"may take at most {LARGEST:,}; set a smaller {self.limit}."
             )
-
-    def gathered(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns a tensor whole on each device of a mesh, where TensorFlow divides no product."""
-        if self.mesh is None:
-            return x
-        return dtensor.relayout(x, dtensor.Layout.replicated(self.mesh, x.shape.rank))
 
     @property
     def eigenvectors(self) -> Eigenvectors:

@@ -138,12 +138,14 @@ class Prodigy(Optimizer):
         gain = tf.add_n([tf.cast(gain, total) for _, gain, _ in averaged])
         norm = tf.add_n([tf.cast(new["gradient_norm"], total) for _, _, new in averaged])
         shared = self._estimated(before, gain, norm)
+        distance = shared["distance"]
         for p, (a, _, new) in zip(points, averaged, strict=True):
-            d = tf.cast(shared["distance"], p.w.dtype)
+            d = tf.cast(distance, p.w.dtype)
             step = -a * quotient(new["momentum"], tf.sqrt(new["velocity"]) + d * self.epsilon)
             if self.decouple and super().decays(p.path):
                 step -= self.decay(p.w, a, p.t)
             yield step, new | shared
+            shared = {}  # written once
 
     def _averaged(self, p: Point, s: Slots, distance: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Returns a variable's `a`, its share of the growth of `n`, and its new slots."""

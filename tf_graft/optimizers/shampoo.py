@@ -144,7 +144,7 @@ class Shampoo(Preconditioned):
         self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor, axes: Axes
     ) -> Step:
         blocks, sides = self.blocks(axes), self.sides_of(axes)
-        parts = blocks.split(axes.matrices(self.gathered(g)))
+        parts = blocks.split(self.matrices(g, axes))
         new = {
             f"{side}_factor": self._averaged(
                 s[f"{side}_factor"], factors.second_moment(parts, side)
@@ -159,7 +159,7 @@ class Shampoo(Preconditioned):
         if self.beta_1:
             beta_1 = tf.constant(self.beta_1, g.dtype)
             new["momentum"] = s["momentum"] + (1 - beta_1) * (g - s["momentum"])
-            parts = blocks.split(axes.matrices(self.gathered(new["momentum"])))
+            parts = blocks.split(self.matrices(new["momentum"], axes))
             lr = lr / one_minus_power(self.beta_1, t)
         d = factors.multiplied({side: new[f"{side}_root"] for side in sides}, parts)
         return -lr * axes.restored(blocks.joined(d)), new

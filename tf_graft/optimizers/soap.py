@@ -121,10 +121,10 @@ class SOAP(Preconditioned):
             tf.where(first, tf.ones_like(t), beta) for beta in (self.beta_1, self.beta_2)
         )
         m = s["momentum"] + (1 - beta_1) * (g - s["momentum"])
-        each = axes.matrices(self.gathered(g))
+        each = self.matrices(g, axes)
         turned = factors.divided(bases, each)
         v = s["velocity"] + (1 - beta_2) * (turned * turned - s["velocity"])
-        turned = factors.divided(bases, axes.matrices(self.gathered(m)))
+        turned = factors.divided(bases, self.matrices(m, axes))
         d = axes.restored(factors.multiplied(bases, turned / (tf.sqrt(v) + self.epsilon)))
         new = {"momentum": m, "velocity": v}
         for side in bases:
