@@ -204,6 +204,7 @@ def trained(name: str, rate: float, seed: int, text: Text, updates: int) -> dict
         "optimizer": name,
         "rate": rate,
         "seed": seed,
+        "updates": updates,
         "losses": losses,
         "updates_to_goal": reached,
         "seconds_per_update": round(float(np.median(seconds[1:] or seconds)), 4),
@@ -226,7 +227,7 @@ def main() -> None:
             for seed in range(given.seeds):
                 run = trained(name, rate, seed, text, given.updates)
                 print(name, rate, seed, [*run["losses"].values()][-1], run, flush=True)
-                same = ("optimizer", "rate", "seed")
+                same = ("optimizer", "rate", "seed", "updates")
                 made = [old for old in made if any(old[key] != run[key] for key in same)]
                 NUMBERS.write_text(json.dumps([*made, run], indent=1) + "\n")
                 made.append(run)
