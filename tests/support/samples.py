@@ -316,7 +316,9 @@ def _axes(owner: str) -> tuple[Refusal, ...]:
 
 def _muon(owner: str) -> tuple[Refusal, ...]:
     scales = "'original', 'spectral', 'match_rms_adamw', 'none'"
-    threes = "three numbers a, b and c, or a list of threes, one for each iteration"
+    threes = (
+        "'polar_express', three numbers a, b and c, or a list of threes, one for each iteration"
+    )
     return (
         *_number(owner, "momentum", -0.1, 1, 1.5, must=_BETA),
         *_number(owner, "epsilon", 0, -1.0, must=_POSITIVE),

@@ -67,7 +67,8 @@ class Muon(MatrixOptimizer):
             0.2 * sqrt(max(inputs, outputs)), which makes steps as long as AdamW's, for its learning
             rate and decay. `"none"`: 1.
         ns_steps: the number of Newton-Schulz iterations.
-        ns_coefficients: a, b and c, or a list of them for each iteration.
+        ns_coefficients: a, b and c, or a list of them for each iteration; or `"polar_express"`,
+            those of Amsel et al., which after 8 iterations leave singular values at 1.
         epsilon: a term added to the norm of each matrix.
         others: updates all other variables: an optimizer of tf_graft or Keras, a name or a config.
         axes: which variables are matrices, and how, by pattern: see `tf_graft.axes_of`.
@@ -91,7 +92,8 @@ class Muon(MatrixOptimizer):
     Reference:
         Jordan et al., 2024, "Muon: an optimizer for hidden layers in neural networks"
         (kellerjordan.github.io/posts/muon); `"match_rms_adamw"`: Liu et al., 2025, "Muon is
-        scalable for LLM training" (arXiv 2502.16982).
+        scalable for LLM training" (arXiv 2502.16982); `"polar_express"`: Amsel et al., 2025, "The
+        Polar Express" (arXiv 2505.16932).
     """
 
     def __init__(

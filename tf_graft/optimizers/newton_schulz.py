@@ -9,19 +9,41 @@ from tf_graft.algorithm import Checked, number, quotient, shown
 
 Triple = list[float]
 QUINTIC = (3.4445, -4.7750, 2.0315)  # Jordan's: steepest at zero, and not quite one in the end
+# The best of degree 5 for singular values from 0.001 to 1, one iteration after the other, as in
+# Amsel et al., 2025 (arXiv 2505.16932), algorithm 1.
+OPTIMAL = (
+    (8.28721201814563, -23.595886519098837, 17.300387312530933),
+    (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
+    (3.9486908534822946, -2.908902115962949, 0.5518191394370137),
+    (3.3184196573706015, -2.488488024314874, 0.51004894012372),
+    (2.300652019954817, -1.6689039845747493, 0.4188073119525673),
+    (1.891301407787398, -1.2679958271945868, 0.37680408948524835),
+    (1.8750014808534479, -1.2500016453999487, 0.3750001645474248),
+)
+SAFETY = 1.01  # rounding may raise singular values up to here
+NAMED: dict[str, list[Triple]] = {
+    "polar_express": [
+        *([a / SAFETY, b / SAFETY**3, c / SAFETY**5] for a, b, c in OPTIMAL),
+        [1.875, -1.25, 0.375],
+    ]
+}
 
 
-def triples(owner: str, name: str, given: object) -> list[Triple]:
-    """Returns coefficients a, b and c for each iteration, from three numbers or a list of threes.
+def named_or_triples(owner: str, name: str, given: object) -> str | list[Triple]:
+    """Returns a name among `NAMED`, or the coefficients a, b and c of each iteration.
 
     Raises:
-        TypeError, ValueError: they are something else.
+        TypeError, ValueError: it is neither a name, three numbers nor a list of threes.
     """
+    return given if isinstance(given, str) and given in NAMED else _triples(owner, name, given)
+
+
+def _triples(owner: str, name: str, given: object) -> list[Triple]:
     listed = [given] if _three(given) else given
     if not isinstance(listed, list | tuple) or not listed or not all(map(_three, listed)):
         raise ValueError(
-            f"{owner}({name}={shown(given)}): {name} must be three numbers a, b and c, or a list "
-            "of threes, one for each iteration."
+            f"{owner}({name}={shown(given)}): {name} must be 'polar_express', three numbers a, b "
+            "and c, or a list of threes, one for each iteration."
         )
     return [[number(owner, name, x) for x in three] for three in listed]
 
@@ -32,11 +54,11 @@ def _three(given: object) -> bool:
     return len(given) == 3 and not any(isinstance(x, list | tuple) for x in given)
 
 
-Coefficients = Annotated[Sequence[Any], Checked(triples)]
+Coefficients = Annotated[str | Sequence[Any], Checked(named_or_triples)]
 
 
 def orthogonalized(
-    m: tf.Tensor, coefficients: Sequence[Triple], iterations: int, epsilon: float
+    m: tf.Tensor, coefficients: str | list[Triple], iterations: int, epsilon: float
 ) -> tf.Tensor:
     """Returns matrices whose singular values are brought near 1.
 
@@ -49,14 +71,16 @@ def orthogonalized(
 
     Args:
         m: matrices, [batch, inputs, outputs].
-        coefficients: a, b and c of each iteration; the last ones serve for all that follow.
+        coefficients: a name, or a, b and c of each iteration; the last ones serve for all that
+            follow.
         iterations: how many there are.
         epsilon: a term added to the norm of each matrix.
     """
+    triples = NAMED[coefficients] if isinstance(coefficients, str) else coefficients
     tall = m.shape[1] > m.shape[2]
     x = quotient(m, lengths(m) + epsilon)
     for i in range(iterations):
-        a, b, c = coefficients[min(i, len(coefficients) - 1)]
+        a, b, c = triples[min(i, len(triples) - 1)]
         square = tf.matmul(x, x, transpose_a=tall, transpose_b=not tall)
         inner = b * square + c * tf.matmul(square, square)
         x = a * x + (tf.matmul(x, inner) if tall else tf.matmul(inner, x))

@@ -48,7 +48,7 @@ class NorMuon(Muon):
         nesterov: whether the momentum looks one step ahead.
         scale: as in `Muon`. Default `"match_rms_adamw"`, the paper's.
         ns_steps: the number of Newton-Schulz iterations.
-        ns_coefficients: a, b and c, or a list of them for each iteration.
+        ns_coefficients: as in `Muon`.
         epsilon: a term added to the norm of each matrix.
         others: updates all other variables: an optimizer of tf_graft or Keras, a name or a config.
         axes: which variables are matrices, and how, by pattern: see `tf_graft.axes_of`.
