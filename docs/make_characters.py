@@ -24,6 +24,7 @@ NUMBERS = Path(__file__).parent / "data" / "characters.json"
 LAYERS, HEADS, WIDTH, BLOCK, BATCH = 4, 4, 128, 64, 12
 WARM_UP, EVERY, VALIDATED, GOAL = 100, 100, 20, 1.88
 DECAY = 0.1
+SAME = ("optimizer", "rate", "seed", "updates")
 
 # By name: the optimizer of a rate, a function that makes a schedule of a rate, and a model; and
 # the rates to try. With each rule of matrices, AdamW at nanoGPT's rate updates the rest.
@@ -43,6 +44,12 @@ CANDIDATES = {
     "soap": (
         lambda rate, falling, model: tg.SOAP(falling(rate), **matrices(falling, model)),
         (3e-4, 1e-3, 3e-3, 1e-2, 3e-2),
+    ),
+    "hyperball_muon": (
+        lambda rate, falling, model: tg.Hyperball(
+            tg.Muon(falling(rate), **matrices(falling, model) | {"weight_decay": None})
+        ),
+        (0.003, 0.01, 0.02, 0.03, 0.1),
     ),
     "adagraft_shampoo": (
         lambda rate, falling, model: tg.AdaGraft(
@@ -212,7 +219,7 @@ def trained(name: str, rate: float, seed: int, text: Text, updates: int) -> dict
 
 
 def main() -> None:
-    """Trains what is asked for; what was trained before stays."""
+    """Trains what is asked for, unless its figures are there."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("text", type=Path)
     parser.add_argument("optimizers", nargs="*", default=list(CANDIDATES))
@@ -225,12 +232,13 @@ def main() -> None:
         name, _, rates = asked.partition(":")
         for rate in map(float, rates.split(",")) if rates else CANDIDATES[name][1]:
             for seed in range(given.seeds):
+                asked_for = (name, rate, seed, given.updates)
+                if any(tuple(run[key] for key in SAME) == asked_for for run in made):
+                    continue
                 run = trained(name, rate, seed, text, given.updates)
-                print(name, rate, seed, [*run["losses"].values()][-1], run, flush=True)
-                same = ("optimizer", "rate", "seed", "updates")
-                made = [old for old in made if any(old[key] != run[key] for key in same)]
-                NUMBERS.write_text(json.dumps([*made, run], indent=1) + "\n")
+                print(*asked_for, [*run["losses"].values()][-1], flush=True)
                 made.append(run)
+                NUMBERS.write_text(json.dumps(made, indent=1) + "\n")
 
 
 if __name__ == "__main__":
