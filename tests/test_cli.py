@@ -1,5 +1,6 @@
 """The command line: what it prints, where, and its exit codes."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tf_graft import cli
+from tf_graft.training import loop, models, progress, run
 
 # Keras 3.15's convert_to_numpy on NumPy 2, met wherever a model is saved.
 pytestmark = pytest.mark.filterwarnings(
@@ -28,8 +30,10 @@ def command(tmp_path, monkeypatch):
 def test_list_names_what_configs_use(command):
     result = command("list")
     assert result.exit_code == 0
-    for name in ("adagrad", "poly_decay", "digits", "transformer", "ResNet50"):
-        assert name in result.stdout
+    first = {line.split()[0] for line in result.stdout.splitlines() if line}
+    assert {"adagrad", "lion", "nadam", "muon", "ftrl", "poly_decay"} < first
+    assert {"digits", "transformer", "resnet50"} < first
+    assert "EfficientNetV2S" in result.stdout
 
 
 @pytest.mark.slow
@@ -243,3 +247,38 @@ main()"""
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.strip().splitlines()[-1] == cli.NEEDS_EXTRAS
+
+
+def interrupted(command, monkeypatch, module, name, arguments, times=1):
+    """Runs `train` with Ctrl-C, `times` times, when a function is called."""
+    before = getattr(module, name)
+
+    def disturbed(*given, **more):
+        for _ in range(times):
+            signal.raise_signal(signal.SIGINT)
+        return before(*given, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, disturbed)
+        result = command(
+            "train", CONFIG, "run.dir=a", "model.units=8", "data.batch_size=64", *arguments
+        )
+    assert result.exit_code == 130, result.output
+    return result.stderr
+
+
+@pytest.mark.slow
+def test_ctrl_c_says_what_is_kept(command, monkeypatch, tmp_path):
+    """Before a run begins, before its first state is saved, and in a run that continues."""
+    early = interrupted(command, monkeypatch, models, "build", [])
+    assert early == "Interrupted. The run had not begun: nothing was written to a.\n"
+    assert not (tmp_path / "a").exists()
+    at_start = interrupted(command, monkeypatch, progress, "announced", [])
+    assert at_start.startswith("Interrupted. a has no saved state yet: the same command starts at")
+    log = loop.RecordedModel, "notes", []
+    assert "a has no saved state yet" in interrupted(command, monkeypatch, *log, times=2)
+    stopped = interrupted(command, monkeypatch, *log)
+    assert run.STOPPING not in stopped  # is written to the terminal itself
+    assert "Stopped by Ctrl-C after step 1, which is saved" in stopped
+    later = interrupted(command, monkeypatch, progress, "announced", [])
+    assert later == "Interrupted. a keeps the state after step 1, from which a run continues.\n"

@@ -400,7 +400,7 @@ def test_what_a_child_objects_to_is_found_where_it_stands(old, new, expected):
     assert old in GRAFT
     config, source = parse(GRAFT.replace(old, new), "c.yaml")
     with pytest.raises(ConfigError) as caught:
-        optimizer.build(config, 5, source, keras.Model())
+        optimizer.build(config, 5, source, keras.Model)
     assert str(caught.value).startswith(f"c.yaml{expected}")
 
 
@@ -409,7 +409,7 @@ def test_what_an_override_says_of_a_child_is_quoted():
     with pytest.raises(
         ConfigError, match=r"^override '.*beta_2=7': Adamax\(beta_2=7\): beta_2 must"
     ):
-        optimizer.build(config, 5, source, keras.Model())
+        optimizer.build(config, 5, source, keras.Model)
 
 
 TEXTS = st.text(max_size=40) | st.text("a\x85\u2028 \n'\":#", max_size=200)
@@ -418,11 +418,11 @@ TEXTS = st.text(max_size=40) | st.text("a\x85\u2028 \n'\":#", max_size=200)
 def test_nothing_is_a_value_where_an_optimizer_takes_it():
     config, source = parse(GOOD, overrides=["optimizer={name: nadam, momentum_decay: null}"])
     again, _ = parse(configs.dump(config))
-    assert optimizer.build(config, 5, source, keras.Model()).momentum_decay is None
-    assert optimizer.build(again, 5, source, keras.Model()).momentum_decay is None
+    assert optimizer.build(config, 5, source, keras.Model).momentum_decay is None
+    assert optimizer.build(again, 5, source, keras.Model).momentum_decay is None
     config, source = parse(GOOD, overrides=["optimizer.epsilon=null"])
     with pytest.raises(ConfigError, match="epsilon must be a number"):
-        optimizer.build(config, 5, source, keras.Model())
+        optimizer.build(config, 5, source, keras.Model)
 
 
 SCALARS = st.one_of(TEXTS, st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False))

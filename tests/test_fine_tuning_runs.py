@@ -158,7 +158,7 @@ def made(section):
     parsed_config, source = parsed(f"optimizer={section}")
     inputs = keras.Input([8, 8, 1])
     outputs = keras.layers.Dense(2, name="b")(keras.layers.Dense(2, name="a")(inputs))
-    return optimizer.build(parsed_config, 10, source, keras.Model(inputs, outputs))
+    return optimizer.build(parsed_config, 10, source, lambda: keras.Model(inputs, outputs))
 
 
 def test_words_for_groups_of_layers():

@@ -55,7 +55,7 @@ ALLOWED = {
 # that stand in no room are the ground, which imports nothing above it, or the top.
 ROOMS = ("tensors", "places", "arguments", "state", "pipeline", "files")
 GROUND = ("checks", "environment", "errors", "keras_contract", "media", "nesting", "patterns")
-GROUND += ("types",)
+GROUND += ("spelling", "types")
 # Algorithms do not import one another, but for these.
 SIDEWAYS = {
     ("optimizers/adamw.py", "tf_graft.optimizers.adam"): "AdamW is Adam with a default",

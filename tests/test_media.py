@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from tf_graft import cli
 from tf_graft.bench import chart, results, sheets
 from tf_graft.core import media
-from tf_graft.report import GraftReport, figures, page, records
+from tf_graft.report import GraftReport, figures, page, records, table
 from tf_graft.terminal import Terminal
 from tf_graft.training import plots
 
@@ -123,3 +123,17 @@ def test_errors_have_no_escape_sequences(tmp_path):
 def test_the_terminal_takes_no_text_for_markup(capsys):
     Terminal(soft_wrap=True).print("[/red] :smile: \x1b[31m")
     assert capsys.readouterr().out == "[/red] :smile: \\x1b[31m\n"
+
+
+@pytest.mark.parametrize(("width", "beside"), [(100, True), (50, False), (20, False)])
+def test_a_table_breaks_no_name(width, beside, capsys):
+    name = "transformer/layer_1/attention/query/kernel"
+    rows = table.NamedRows(("variable", "ratio", "weight"), "Norms", "Medians.")
+    rows.add(name, "0.25", "12")
+    rows.add("\x1b[31m", "0.5", "3", style="bright_black")
+    Terminal(width=width).print(rows, crop=False)
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert (name in lines) is not beside
+    (at,) = (i for i, line in enumerate(lines) if name in line)
+    assert lines[at + (not beside)].split()[-2:] == ["0.25", "12"]
+    assert r"\x1b[31m" in "".join(lines)

@@ -36,7 +36,7 @@ def read(*overrides, **section):
 
 def built(*overrides, per_epoch=7, **section):
     config, source = read(*overrides, **section)
-    return optimizer.build(config, per_epoch, source, keras.Model()), config
+    return optimizer.build(config, per_epoch, source, keras.Model), config
 
 
 def test_names_and_params():
@@ -115,7 +115,7 @@ def test_wiring_of_the_rate(policy, params, iter_size, expected):
 
 def test_the_translation_is_what_a_run_keeps():
     config, source = read(dtype="mixed", iter_size=2)
-    optimizer.build(config, 7, source, keras.Model())
+    optimizer.build(config, 7, source, keras.Model)
     text = configs.dump(config)
     assert "openseq2seq" not in text
     again, _ = parse(text)
@@ -189,4 +189,4 @@ def test_a_run_logs_the_scale(tmp_path):
 
 def test_configs_in_the_repository():
     config, source = configs.load(CONFIGS / "digits_openseq2seq.yaml")
-    assert type(optimizer.build(config, 44, source, keras.Model())) is tg.MixedPrecision
+    assert type(optimizer.build(config, 44, source, keras.Model)) is tg.MixedPrecision

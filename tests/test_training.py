@@ -471,7 +471,7 @@ def test_the_configs_in_the_repository_are_read():
             model = known[0] if known else models.build(config.model, batches, source)
             built.append(((config.model, config.data), model))
             fine_tuning.check_layers(model, config.fine_tuning, source)
-            run.optimizer.build(config, batches.steps_per_epoch, source, model)
+            run.optimizer.build(config, batches.steps_per_epoch, source, lambda m=model: m)
 
 
 def test_log_keeps_floats_exactly(tmp_path):

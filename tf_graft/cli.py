@@ -131,15 +131,17 @@ def list_() -> None:
 
         start.tensorflow()
         import tf_graft
+        from tf_graft.core.arguments import registry
         from tf_graft.training import data, models
 
     for title, entries in {
         "optimizer.name": tf_graft.list_optimizers(),
+        "optimizer.name, of Keras": registry.only_of_keras(),
         "optimizer.learning_rate.name": tf_graft.schedules.list_schedules(),
         "data.name": data.list_data_sets(),
         "model.name": models.list_models(),
     }.items():
-        names = Column(style="bold")
+        names = Column(style="bold", no_wrap=True)
         table = Table(names, "", title=title, title_justify="left", show_header=False, box=None)
         for name, line in sorted(entries.items()):
             table.add_row(name, line)
@@ -229,11 +231,12 @@ def report(
         if export and rates:
             rates.save(export)
     if of_graft:
-        Terminal().print(table.of_layers(of_graft), "", table.of_kinds(of_graft), "")
+        tables = table.of_layers(of_graft), "", table.of_kinds(of_graft), ""
+        Terminal().print(*tables, crop=False)
         for finding in findings.findings(of_graft):
             _say(finding)
     if monitored:
-        Terminal().print(table.of_norms(monitored), "")
+        Terminal().print(table.of_norms(monitored), "", crop=False)
     _say(f"Drawn in {output}." + (f" Rates ({kind.value}) are in {export}." if export else ""))
 
 

@@ -36,8 +36,8 @@ def errors() -> Iterator[None]:
         if str(missing.name).startswith("tf_graft"):
             raise
         raise SystemExit(NEEDS_EXTRAS) from None
-    except KeyboardInterrupt:
-        _end("Interrupted.", 128 + signal.SIGINT)
+    except KeyboardInterrupt as interrupt:
+        _end(str(interrupt) or "Interrupted.", 128 + signal.SIGINT)
     except Exception as error:
         code = _code(error)
         if code is None:

@@ -13,8 +13,8 @@ from tf_graft.compose.of_keras import Wrapped
 from tf_graft.compose.wrapper import Wrapper
 from tf_graft.core import checks
 from tf_graft.core.arguments import registry
-from tf_graft.core.arguments.names import plain
 from tf_graft.core.optimizer import Optimizer
+from tf_graft.core.spelling import plain
 from tf_graft.matrices.axes import Axes
 from tf_graft.matrices.optimizer import MatrixOptimizer
 

@@ -175,7 +175,7 @@ def _controls(every):
 def _refused(text):
     try:
         config, source = configs.parse(text)
-        optimizer.build(config, 2, source, keras.Model())
+        optimizer.build(config, 2, source, keras.Model)
     except ValueError as error:
         return f"refused: {error}"
     return None

@@ -1,5 +1,9 @@
 """The tables of a report for the terminal."""
 
+from collections.abc import Sequence
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.segment import Segment
 from rich.table import Column, Table
 
 from tf_graft.report.findings import KINDS, times
@@ -7,20 +11,64 @@ from tf_graft.report.graft_report import GraftReport
 from tf_graft.report.norms import NormsReport, number
 
 
-def of_layers(report: GraftReport) -> Table:
+class NamedRows:
+    """A table of numbers, a row for each name; no name is broken in a narrow terminal.
+
+    Where names and numbers do not fit beside one another, a name is above its numbers, and takes
+    the line that it needs.
+
+    Args:
+        columns: the columns' headers; the first is that of the names.
+        title: the line above the table.
+        caption: the line below it.
+    """
+
+    def __init__(self, columns: Sequence[str], title: str, caption: str) -> None:
+        self._columns, self._title, self._caption = columns, title, caption
+        self._rows: list[tuple[tuple[str, ...], str]] = []
+
+    def add(self, *cells: str, style: str = "") -> None:
+        """Adds a row."""
+        self._rows.append((cells, style))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Prints the table beside its names, or below each."""
+        whole = self._table(0)
+        if whole.__rich_measure__(console, options).maximum <= options.max_width:
+            whole.title, whole.caption = self._title, self._caption
+            yield whole
+            return
+        yield self._title
+        header, *lines = console.render_lines(self._table(1), options, pad=False)
+        yield from (*header, Segment.line())
+        for (cells, style), line in zip(self._rows, lines, strict=True):
+            name = console.render_str(cells[0], style=style)
+            name.overflow, name.no_wrap = "ignore", True
+            yield name
+            yield from (*line, Segment.line())
+        yield self._caption
+
+    def _table(self, first: int) -> Table:
+        """Returns the table from a column on, each row on one line."""
+        columns = [Column(name, no_wrap=True) for name in self._columns[first:]]
+        table = Table(*columns, box=None)
+        for cells, style in self._rows:
+            table.add_row(*cells[first:], style=style)
+        return table
+
+
+def of_layers(report: GraftReport) -> NamedRows:
     """Makes the table of layers, those furthest from the common ratio first."""
     header, steps = report.records.header, report.records.steps
     title = f"{header.magnitude}'s length, {header.direction}'s direction: "
-    table = Table(
-        Column("variable", overflow="fold"),
-        *("shape", "ratio", "of common", "over time", "length", "direction", "weight"),
-        title=f"{title}{len(steps):,} records to step {steps[-1]:,}",
-        caption="Geometric means; weight: its norm at the end; grey: the ratio says nothing.",
-        box=None,
+    table = NamedRows(
+        ("variable", "shape", "ratio", "of common", "over time", "length", "direction", "weight"),
+        f"{title}{len(steps):,} records to step {steps[-1]:,}",
+        "Geometric means; weight: its norm at the end; grey: the ratio says nothing.",
     )
     for layer in report.layers():
         numbers = (layer.magnitude, layer.direction, layer.weight)
-        table.add_row(
+        table.add(
             layer.path,
             "x".join(map(str, layer.shape)) or "scalar",
             f"{layer.ratio:.3g}",
@@ -32,18 +80,16 @@ def of_layers(report: GraftReport) -> Table:
     return table
 
 
-def of_norms(report: NormsReport) -> Table:
+def of_norms(report: NormsReport) -> NamedRows:
     """Makes the table of the norms that a monitor measured, the fastest layers first."""
-    table = Table(
-        Column("variable", overflow="fold"),
-        *("learning rate", "weights", "gradient", "step / weights", "at most"),
-        title=f"Norms by layer: {len(report.steps):,} records to step {report.steps[-1]:,}",
-        caption="Medians over the records; weights: the norm at the end.",
-        box=None,
+    table = NamedRows(
+        ("variable", "learning rate", "weights", "gradient", "step / weights", "at most"),
+        f"Norms by layer: {len(report.steps):,} records to step {report.steps[-1]:,}",
+        "Medians over the records; weights: the norm at the end.",
     )
     for row in report.layers():
         numbers = (row.learning_rate, row.weight, row.gradient, row.ratio, row.highest)
-        table.add_row(row.path, *map(number, numbers))
+        table.add(row.path, *map(number, numbers))
     return table
 
 

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from tf_graft.core.nesting import nested
-from tf_graft.training import data as data_sets
 from tf_graft.training import run
 from tf_graft.training.config import dump
 from tf_graft.training.errors import Source
@@ -26,12 +25,7 @@ def parts(config: RunConfig, source: Source) -> Iterator[str]:
     """
     place = enter(config, source)
     with run.environment(config, source), place.together():
-        data = data_sets.load(
-            config.data,
-            config.run.steps_per_execution,
-            source,
-            distributed=place.strategy is not None,
-        )
+        data = run.batches(config, source, place)
         started: list[str] = []
         model = run.compiled(config, data, source, place, started.append)
         yield dump(config)

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_graft.training import names
 from tf_graft.training.data import Batches, Kind
 from tf_graft.training.errors import Source
 from tf_graft.training.schema import MODELS, Cnn, Embedding, Mlp, Model, Transformer
@@ -21,8 +22,11 @@ MAX_WEIGHTS = 2**30  # they need 12 GB with their gradients and a slot each
 def list_models() -> dict[str, str]:
     """Lists the values of `model.name`, with a line on each."""
     known = {name: inspect.getdoc(spec) or "" for name, spec in MODELS.items()}
-    known["ResNet50, MobileNetV2 ..."] = known.pop("application")
-    return known
+    del known["application"]
+    of_keras = ", ".join(sorted(names.of_keras("applications")))
+    return known | {
+        "resnet50 ...": f"Networks of keras.applications, from random weights: {of_keras}."
+    }
 
 
 def build(spec: Model, data: Batches, source: Source) -> keras.Model:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tf_graft.core.media import for_message
+from tf_graft.core.spelling import plain, snake_case
 from tf_graft.training.errors import Key, Source, suggest
 from tf_graft.training.schema import MODELS, Config, RunConfig
 
@@ -40,10 +41,10 @@ def check_optimizers(config: RunConfig, source: Source) -> None:
     Raises:
         ConfigError: there is none of that name; the message suggests a similar one.
     """
-    known = {_plain(name): _snake_case(name) for name in (*of_keras("optimizers"), *of_package())}
+    known = {plain(name): snake_case(name) for name in (*of_keras("optimizers"), *of_package())}
     for key, name in _optimizers(config.optimizer.model_dump(), ("optimizer",)):
-        if isinstance(name, str) and _plain(name.rpartition(">")[2]) not in known:
-            hint = suggest(_snake_case(name), [*known.values()])
+        if isinstance(name, str) and plain(name.rpartition(">")[2]) not in known:
+            hint = suggest(snake_case(name), [*known.values()])
             raise source.error(key, f"no optimizer '{for_message(name)}'; {hint}")
 
 
@@ -67,11 +68,3 @@ def of_keras(module: str) -> frozenset[str]:
     """Returns the names of the classes and models that a module of Keras exports."""
     (folder,) = importlib.util.find_spec("keras").submodule_search_locations  # type: ignore
     return frozenset(EXPORTED.findall(Path(folder, module, "__init__.py").read_text("utf-8")))
-
-
-def _plain(name: str) -> str:
-    return name.replace("_", "").lower()
-
-
-def _snake_case(name: str) -> str:
-    return re.sub(r"(?<=[a-z])([A-Z])(?=[A-Za-z])", r"_\1", name).lower()

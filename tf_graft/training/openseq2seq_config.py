@@ -2,7 +2,7 @@
 
 import inspect
 
-from tf_graft.core.arguments.names import snake_case
+from tf_graft.core.spelling import snake_case
 from tf_graft.core.types import Config
 from tf_graft.openseq2seq import larc
 from tf_graft.openseq2seq.optimizers import NAMES

@@ -26,15 +26,16 @@ Change: TypeAlias = Callable[[Key, Any], Any]  # of a value, given its key
 
 
 def build(
-    config: RunConfig, steps_per_epoch: int, source: Source, model: keras.Model
+    config: RunConfig, steps_per_epoch: int, source: Source, model: Callable[[], keras.Model]
 ) -> keras.optimizers.Optimizer:
-    """Builds the optimizer that `config.optimizer` describes, for a model.
+    """Builds the optimizer that `config.optimizer` describes, for what `model` returns.
 
     In a schedule, `total` stands for the steps from the end of its warm-up, or from
     `begin_decay_at`, to the end of the run (as `total_steps`, for those of the whole run; in a
     sequence, for those from the schedule's milestone), and `epoch` for the steps of an epoch. Both
     are replaced by numbers in `config`, and the name of a rates file by its content. The words
-    `layerwise_decay` and `no_decay` stand for what the functions of these names make of the model.
+    `layerwise_decay` and `no_decay` stand for what the functions of these names make of the model,
+    which is asked for only if a config has these words.
 
     Raises:
         ConfigError: the optimizer or a schedule refuses an argument; the message says where.
@@ -102,16 +103,16 @@ def _in_numbers(total: int, epoch: int) -> Change:
     return change
 
 
-def _of_layers(model: keras.Model, source: Source) -> Change:
+def _of_layers(model: Callable[[], keras.Model], source: Source) -> Change:
     """Replaces the words for groups of the model's variables by patterns."""
 
     def change(place: Key, value: object) -> object:
         if place[-1] == "exclude_from_weight_decay" and value == "no_decay":
-            return no_decay(model)
+            return no_decay(model())
         if place[-1] != "learning_rate_multipliers" or not isinstance(value, dict):
             return value
         try:
-            layers = {DECAY: layerwise_decay(model, value[DECAY])} if DECAY in value else {}
+            layers = {DECAY: layerwise_decay(model(), value[DECAY])} if DECAY in value else {}
         except (TypeError, ValueError) as error:
             raise source.error((*place, DECAY), str(error)) from None
         return {p: m for key, x in value.items() for p, m in layers.get(key, {key: x}).items()}

@@ -62,6 +62,11 @@ class Place:
         """The mesh, if each of several processes holds a part of the variables."""
         return self.mesh if self.mesh is not None and clients.several(self.mesh) else None
 
+    @property
+    def alone(self) -> bool:
+        """Whether no other process takes part in the run."""
+        return self.workers == 1 and not self.servers and self.shared_mesh is None
+
     def told(self, number: int) -> list[int]:
         """Waits until all processes that run the same program have called this method.
 

@@ -29,9 +29,9 @@ from tf_graft.training import (
     results,
     servers,
 )
-from tf_graft.training.checkpoints import Checkpoints
+from tf_graft.training.checkpoints import Checkpoints, number, states
 from tf_graft.training.errors import Source
-from tf_graft.training.folder import SPLITS, RunFolder
+from tf_graft.training.folder import SPLITS, RunFolder, State
 from tf_graft.training.log import Log, read
 from tf_graft.training.loop import (
     STEP_COLUMNS,
@@ -50,6 +50,7 @@ from tf_graft.training.stop import StopRequest
 from tf_graft.wrappers import AGN, CenterWeights
 
 RECORDS = 200  # the largest number of records of a graft's norms in a run, as they take time
+STOPPING = "Stopping after this step, whose state will be saved. Ctrl-C again stops at once."
 
 
 def train(config: RunConfig, source: Source, say: Callable[[str], None] = print) -> Numbers:
@@ -68,13 +69,22 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
         CheckpointError: no saved state of the run can be read.
         FolderError: the run's folder can no longer be written to.
         Stopped: a signal ended the run, whose state is saved.
+        KeyboardInterrupt: Ctrl-C ended the run before that; the message says what is kept.
     """
-    place = enter(config, source)
+    place, folder = enter(config, source), RunFolder(config.run.dir or "runs/run")
+    try:
+        return _trained(config, source, place, folder, say)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"Interrupted. {_kept(folder)}") from None
+
+
+def _trained(
+    config: RunConfig, source: Source, place: Place, folder: RunFolder, say: Callable[[str], None]
+) -> Numbers:
     with environment(config, source), StopRequest().listening() as stop, ExitStack() as opened:
+        stop.at_once, stop.notice = place.alone, STOPPING if place.alone else ""
         opened.enter_context(place.together())
-        steps = config.run.steps_per_execution
-        data = data_sets.load(config.data, steps, source, distributed=place.strategy is not None)
-        folder = RunFolder(config.run.dir or "runs/run")
+        data = batches(config, source, place)
         model = compiled(config, data, source, place, say, anew=not folder.resumes(config))
         if place.chief:
             folder.check(config, source)
@@ -93,12 +103,28 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
             folder = _own_folder(opened)
             if place.shared_mesh is None:
                 checkpoints = Checkpoints(folder.checkpoints, saved, keep, origin)
-        began = time.monotonic()
+        began, stop.at_once = time.monotonic(), False
         if remote:
             servers.fit(config, data, remote, folder, checkpoints, start, stop)
         else:
             _fit(config, data, model, place, folder, checkpoints, start, stop)
         return _finish(config, data, model, folder, time.monotonic() - began)
+
+
+def _kept(folder: RunFolder) -> str:
+    """Says in a sentence what an interrupted run leaves."""
+    path = folder.path
+    if folder.state() != State.RUN:
+        return f"The run had not begun: nothing was written to {path}."
+    if not (saved := states(folder.checkpoints)):
+        return f"{path} has no saved state yet: the same command starts at the first step."
+    return f"{path} keeps the state after step {number(saved[0]):,}, from which a run continues."
+
+
+def batches(config: RunConfig, source: Source, place: Place) -> data_sets.Batches:
+    """Returns the data of a run."""
+    steps, distributed = config.run.steps_per_execution, place.strategy is not None
+    return data_sets.load(config.data, steps, source, distributed)
 
 
 def _may_be_nonfinite(optimizer: keras.optimizers.Optimizer) -> bool:
@@ -144,7 +170,7 @@ def compiled(
             say(started)
         model = RecordedModel(plain.input, plain.output, name=plain.name)
         model.compile(
-            optimizer=optimizer.build(config, data.steps_per_epoch, source, plain),
+            optimizer=optimizer.build(config, data.steps_per_epoch, source, lambda: plain),
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             metrics=models.metrics(data),
             jit_compile=config.run.jit_compile,

@@ -1,5 +1,6 @@
 """The learning rate over the updates of a config's run, without training."""
 
+import functools
 from pathlib import Path
 
 import keras
@@ -21,7 +22,7 @@ def draw(config: RunConfig, source: Source, path: Path) -> list[tuple[int, float
         A few (step, rate) pairs from the first step to the last.
     """
     batches = data.load(config.data, config.run.steps_per_execution, source)
-    model = models.build(config.model, batches, source)
+    model = functools.partial(models.build, config.model, batches, source)
     chosen = optimizer.build(config, batches.steps_per_epoch, source, model)
     every = getattr(chosen, "gradient_accumulation_steps", None)
     total = max(config.run.epochs * (batches.steps_per_epoch // (every or 1)), 1)

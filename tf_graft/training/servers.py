@@ -50,7 +50,9 @@ class Remote:
         self.here, self._strategy = here, place.strategy
         with self._strategy.scope():
             self.model = models.build(config.model, data, source)
-            self.optimizer = optimizer.build(config, data.steps_per_epoch, source, self.model)
+            self.optimizer = optimizer.build(
+                config, data.steps_per_epoch, source, lambda: self.model
+            )
             self._parts = replicas.shards(self.model.trainable_variables)
             self.optimizer.build(self._parts)
         self.model.set_weights(here.get_weights())

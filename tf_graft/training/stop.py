@@ -1,6 +1,7 @@
 """Signals that ask a run to stop, and the exceptions of a run that has stopped."""
 
 import contextlib
+import os
 import signal
 from collections.abc import Iterator
 
@@ -32,10 +33,18 @@ class ProcessLost(Exception):
 
 
 class StopRequest:
-    """Remembers a SIGTERM or Ctrl-C until the run can stop; a second Ctrl-C interrupts at once."""
+    """Remembers a SIGTERM or Ctrl-C until the run can stop; a second Ctrl-C interrupts at once.
+
+    Attributes:
+        signum: the signal that came.
+        at_once: whether the first Ctrl-C interrupts at once, too, as there is nothing to save.
+        notice: what a user reads after the first Ctrl-C otherwise.
+    """
 
     def __init__(self) -> None:
         self.signum: int | None = None
+        self.at_once = False
+        self.notice = ""
 
     @contextlib.contextmanager
     def listening(self) -> Iterator["StopRequest"]:
@@ -46,6 +55,10 @@ class StopRequest:
             self.signum = signum
             signal.signal(signal.SIGTERM, before[signal.SIGTERM])
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            if signum == signal.SIGINT and self.at_once:
+                raise KeyboardInterrupt
+            if signum == signal.SIGINT and self.notice:
+                os.write(2, f"\n{self.notice}\n".encode())  # `print` may be at work
 
         for number in before:
             signal.signal(number, remember)

@@ -8,9 +8,10 @@ import keras
 
 from tf_graft.core import keras_contract
 from tf_graft.core.arguments import keras_arguments
-from tf_graft.core.arguments.names import PACKAGE, Registry, refuse_missing, snake_case
+from tf_graft.core.arguments.names import Registry, refuse_missing
 from tf_graft.core.checks import shown
 from tf_graft.core.nesting import refuse_deep
+from tf_graft.core.spelling import PACKAGE, snake_case
 
 Class = TypeVar("Class", bound=type)
 OURS: Registry[keras.optimizers.Optimizer] = Registry("optimizer")
@@ -100,6 +101,22 @@ def _made(config: dict[str, Any]) -> keras.optimizers.Optimizer:
     cls = find(name)
     refuse_missing(f"get({shown(name)}): it", inspect.signature(cls).parameters, config)
     return cls(**(keras_arguments.checked(cls, config) if is_of_keras(cls) else config))
+
+
+def only_of_keras() -> dict[str, str]:
+    """Returns the names of Keras' optimizers that stand for no class here, with a summary of each.
+
+    Those that need another optimizer are left out.
+    """
+    return {
+        name: summary
+        for name, summary in KERAS.summaries().items()
+        if OURS.get(name) is None
+        and all(
+            p.default is not p.empty or p.kind is p.VAR_KEYWORD
+            for p in inspect.signature(KERAS.get(name) or object).parameters.values()
+        )
+    }
 
 
 def is_of_keras(cls: type) -> bool:
