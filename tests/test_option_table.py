@@ -47,7 +47,7 @@ VALUES = {
     "sparse": ("exact", "exact"),
     "nonfinite": ("raise", "apply"),
     "learning_rate_multipliers": ({"table": 0.5}, {"table": 0.25}),
-    "state_dtype": ("bfloat16", "bfloat16"),
+    "state_dtype": ("bfloat16", "bfloat16+8"),
 }
 KERAS_HAS = {*VALUES} - {
     *("jit_compile", "sparse", "nonfinite"),

@@ -101,7 +101,7 @@ COMMON_REFUSALS = [
     *_choices("jit_compile", "'auto', True, False", "yes", None, 1, 0),
     *_choices("sparse", "'lazy', 'exact'", "dense", None, True),
     *_choices("nonfinite", "'skip', 'raise', 'apply'", "ignore", None, False),
-    *_choices("state_dtype", "None, 'bfloat16'", "float16", False, 16),
+    *_choices("state_dtype", "None, 'bfloat16', 'bfloat16+8'", "float16", False, 16),
     *_types("exclude_from_weight_decay", "be a list of patterns", "bias", 3),
     Refusal(
         {"exclude_from_weight_decay": ["bias", 3]},

@@ -14,13 +14,14 @@ from tf_graft.core.files.identity import Named
 from tf_graft.core.pipeline import accumulation, averaging, judge
 from tf_graft.core.state import slots
 from tf_graft.core.state.algorithm import Algorithm
-from tf_graft.core.state.parameters import Parameter
+from tf_graft.core.state.parameters import Parameter, error_of
 from tf_graft.core.state.slots import Slot
 from tf_graft.core.tensors import numerics
 from tf_graft.core.types import VariableLike
 
 MASTER = Slot(dtype="float32")
 COUNTER = Slot(dtype="int64", within=slots.COUNTS)
+ERROR = Slot(dtype="int8", within=(-128, 127))  # what a slot lacks that is stored in bfloat16
 
 
 class Builder(NamedTuple):
@@ -100,7 +101,9 @@ class Builder(NamedTuple):
             present: the shared slots that exist already, by role.
         """
         own = {path: algorithm.slots_for(path) for path in variables}
-        engine = {path: engine_slots(options, v) for path, v in variables.items()}
+        if options.state_dtype is not None:
+            own = self._halved(own, variables, options.state_dtype)
+        engine = {path: engine_slots(options, v, own[path]) for path, v in variables.items()}
         shared = algorithm.shared_slots()
         checked_state.refuse_clashes(self.owner, own, engine, shared, early)
         dtype = slots.shared_dtype([tf.as_dtype(v.dtype) for v in variables.values()]).name
@@ -109,8 +112,6 @@ class Builder(NamedTuple):
             for role, slot in shared.items()
             if role not in present
         }
-        if options.state_dtype is not None:
-            own = self._halved(own, variables, options.state_dtype)
         parameters = [self._parameter(v, p, own[p], engine[p]) for p, v in variables.items()]
         return parameters, {**present, **made}
 
@@ -120,12 +121,10 @@ class Builder(NamedTuple):
         variables: Mapping[str, VariableLike],
         dtype: str,
     ) -> dict[str, dict[str, Slot]]:
-        """Returns the slots by path and role, in another dtype where they can be rounded."""
+        """Returns the slots by path and role, in bfloat16 where they can be rounded."""
         kinds = {p: numerics.compute_dtype(tf.as_dtype(v.dtype)) for p, v in variables.items()}
         halved = {
-            path: {r: s.stored_as(dtype) for r, s in slots.items()}
-            if kinds[path] == tf.float32
-            else slots
+            path: {r: s.halved() for r, s in slots.items()} if kinds[path] == tf.float32 else slots
             for path, slots in own.items()
         }
         if halved == own:
@@ -150,8 +149,10 @@ class Builder(NamedTuple):
         return Parameter(variable, path, made(own), made(engine))
 
 
-def engine_slots(options: Options, variable: VariableLike) -> dict[str, Slot]:
-    """Returns the engine's slots for a variable, by role."""
+def engine_slots(
+    options: Options, variable: VariableLike, own: Mapping[str, Slot | keras.Variable]
+) -> dict[str, Slot]:
+    """Returns the engine's slots for a variable, by role, beside those of its algorithm."""
     engine: dict[str, Slot] = {}
     if tf.as_dtype(variable.dtype) in numerics.HALF:
         engine["master"] = MASTER
@@ -159,6 +160,8 @@ def engine_slots(options: Options, variable: VariableLike) -> dict[str, Slot]:
         engine |= averaging.SLOTS
     if options.gradient_accumulation_steps:
         engine |= accumulation.SLOTS
+    if options.state_dtype == "bfloat16+8":
+        engine |= {error_of(r): ERROR for r, slot in own.items() if slot.dtype == "bfloat16"}
     return engine
 
 
@@ -171,5 +174,5 @@ def counters(options: Options) -> tuple[str, ...]:
 def lacks(options: Options, early: Named, parameters: Iterable[Parameter]) -> bool:
     """Returns whether there is less state than the options require."""
     return any(role not in early for role in counters(options)) or any(
-        engine_slots(options, p.variable).keys() - p.state.keys() for p in parameters
+        engine_slots(options, p.variable, p.slots).keys() - p.state.keys() for p in parameters
     )

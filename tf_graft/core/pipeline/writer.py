@@ -17,7 +17,7 @@ from tf_graft.core.state.algorithm import Algorithm, Delegate
 from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.state.point import Point, Step
 from tf_graft.core.state.write import Part, Rows, Whole
-from tf_graft.core.tensors import memo, numerics, rounding
+from tf_graft.core.tensors import memo, numerics
 from tf_graft.core.types import Gradient, Rates, Slots
 
 # Variables of at least so many entries are updated in turn, so that few steps are in memory.
@@ -171,28 +171,20 @@ class Writer:
                     if role in shared:
                         write.put(shared[role], value)
                         continue
-                    slot = replicas.local(parameter.slots[role])
-                    if slot.dtype != value.dtype:  # see `state_dtype`
-                        name = role.rpartition("/")[2]  # the same inside of wrappers
-                        value = rounding.rounded(value, point.s[role], point.w, point.t, name)
-                    part.write(slot, value)
+                    parameter.write_slot(role, part, value, point)
 
     def _point(
         self, gradient: Gradient, parameter: Parameter, part: Part, scalars: Scalars, shared: Slots
     ) -> Point:
         """Returns the data of a variable, or of its touched rows, for the algorithm."""
-        slots = {role: replicas.local(slot) for role, slot in parameter.slots.items()}
         in_place = isinstance(part, Whole) and self._kernels_serve(parameter.has_master)
-        if not in_place:
-            slots = {role: self._read(part, slot) for role, slot in slots.items()}
+        slots: dict[str, Any] = {
+            role: replicas.local(slot) if in_place else parameter.read_slot(role, part)
+            for role, slot in parameter.slots.items()
+        }
         g, w, s = numerics.values(gradient), parameter.read(part), {**slots, **shared}
         rates = dict(scalars.rates)
         return Point(parameter.path, g, w, s, rates, scalars.t, in_place, part.touched)
-
-    @staticmethod
-    def _read(part: Part, slot: tf.Variable) -> tf.Tensor:
-        value = part.read(slot)
-        return tf.cast(value, tf.float32) if value.dtype == tf.bfloat16 else value
 
     def _proposed(self, points: Iterable[Point], compiled: bool) -> Iterator[tuple[Point, Step]]:
         """Yields each point with the step from there.

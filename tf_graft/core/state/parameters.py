@@ -12,11 +12,17 @@ from tensorflow.experimental import dtensor
 
 from tf_graft.core.places import replicas
 from tf_graft.core.state import slots
+from tf_graft.core.state.point import Point
 from tf_graft.core.state.write import Part, Whole
-from tf_graft.core.tensors import numerics
+from tf_graft.core.tensors import numerics, rounding
 from tf_graft.core.types import Gradient, Key, VariableLike
 
 G = TypeVar("G", bound=Gradient)
+
+
+def error_of(role: str) -> str:
+    """Returns the role, in `state`, of the error term of a slot: see `state_dtype`."""
+    return f"{role}_error"
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +40,40 @@ class Parameter:
     path: str
     slots: dict[str, keras.Variable]
     state: dict[str, keras.Variable]
+
+    def read_slot(self, role: str, part: Part) -> tf.Tensor:
+        """Returns the touched part of a slot, in the precision of the update."""
+        value = part.read(replicas.local(self.slots[role]))
+        if value.dtype != tf.bfloat16:
+            return value
+        error = self.state.get(error_of(role))
+        if error is None:
+            return tf.cast(value, tf.float32)
+        return rounding.joined(value, part.read(replicas.local(error)))
+
+    def write_slot(self, role: str, part: Part, value: tf.Tensor, point: Point) -> None:
+        """Replaces the touched part of a slot, rounded as `state_dtype` says.
+
+        Args:
+            role: the slot's role.
+            part: the touched part.
+            value: its new value.
+            point: the weights, the slots and the number of the update before the step.
+        """
+        slot = replicas.local(self.slots[role])
+        if slot.dtype != tf.bfloat16:
+            part.write(slot, value)
+            return
+        error = self.state.get(error_of(role))
+        name = role.rpartition("/")[2]  # the same inside of wrappers
+        kept = 16 if error is None else 24
+        value = rounding.rounded(value, point.s[role], point.w, point.t, name, kept)
+        if error is None:
+            part.write(slot, tf.cast(value, tf.bfloat16))
+            return
+        value, missing = rounding.split(value)
+        part.write(slot, value)
+        part.write(replicas.local(error), missing)
 
     @property
     def rows(self) -> int:

@@ -40,8 +40,8 @@ class Slot(NamedTuple):
             shape of its own; or a function of the variable's shape that returns the slot's.
         dtype: the slot's dtype; None for the precision in which the variable's update is computed.
         within: the least and the largest value that the slot can have; others are not loaded.
-        rounds: whether `state_dtype="bfloat16"` may round the slot, if it has the variable's shape
-            and begins as a number. False for values whose small differences count.
+        rounds: whether `state_dtype` may round the slot, if it has the variable's shape and begins
+            as a number. False for values whose small differences count.
 
     Example:
         >>> columns = Slot(shape=lambda shape: shape[1:])
@@ -59,10 +59,10 @@ class Slot(NamedTuple):
     within: tuple[float, float] = (-math.inf, math.inf)
     rounds: bool = True
 
-    def stored_as(self, dtype: str) -> "Slot":
-        """Returns the slot as `state_dtype` says that it is stored, if it may be rounded."""
+    def halved(self) -> "Slot":
+        """Returns the slot in bfloat16, if it may be rounded."""
         fits = self.shape == "variable" and self.dtype is None and not callable(self.fill)
-        return self._replace(dtype=dtype) if fits and self.rounds else self
+        return self._replace(dtype="bfloat16") if fits and self.rounds else self
 
     def shape_for(self, variable: VariableLike | None) -> tuple[int, ...]:
         """Returns the slot's shape for a model variable; for None its own shape, or a scalar's.

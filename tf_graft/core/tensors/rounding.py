@@ -1,8 +1,12 @@
-"""Stochastic rounding to bfloat16, which is the same wherever it is done.
+"""Stochastic rounding to 16 or 24 bits, which is the same wherever it is done.
 
 bfloat16 has the upper half of float32's bits. Noise is added to the lower half, which is then cut
 off. So a number is rounded up as often as it is near the number above, and the mean over many
 updates is exact; rounding to the nearest would lose every change below one part in 512.
+
+With an error term, the upper 24 bits are kept: the nearest bfloat16, and what is missing in 8 bits.
+Bits are read as whole numbers here, so that the next bfloat16 above is 65,536 away, whatever its
+exponent, and the error term counts in units of 256.
 
 The noise of an entry is a hash of numbers that are the same in every execution: the number of the
 update, and the upper halves of the entry's weight and of its value before. No position is in it, so
@@ -16,8 +20,10 @@ import tensorflow as tf
 from tf_graft.core.tensors.memo import memoized
 
 
-def rounded(x: tf.Tensor, before: tf.Tensor, w: tf.Tensor, t: tf.Tensor, name: str) -> tf.Tensor:
-    """Returns float32 numbers rounded to bfloat16, up or down at random.
+def rounded(
+    x: tf.Tensor, before: tf.Tensor, w: tf.Tensor, t: tf.Tensor, name: str, kept: int = 16
+) -> tf.Tensor:
+    """Returns float32 numbers of which only some upper bits are set, rounded up or down at random.
 
     Args:
         x: the numbers.
@@ -26,10 +32,28 @@ def rounded(x: tf.Tensor, before: tf.Tensor, w: tf.Tensor, t: tf.Tensor, name: s
         t: the number of the update.
         name: the slot's role; another one gives other noise. Paths do not count, because Keras
             gives the layers of a loaded model others.
+        kept: how many bits are kept, 16 or 24.
     """
     own = tf.bitwise.bitwise_xor(_upper(_bits(w)), _shifted(_bits(before), 16))
-    noise = _shifted(_hashed(own + _key(t, name)), 16)
-    return tf.cast(tf.bitcast(_upper(_bits(x) + noise), tf.float32), tf.bfloat16)
+    noise = _shifted(_hashed(own + _key(t, name)), kept)
+    lower = tf.constant(2 ** (32 - kept) - 1, tf.uint32)
+    moved = _bits(x) + noise
+    return tf.bitcast(moved - tf.bitwise.bitwise_and(moved, lower), tf.float32)
+
+
+def split(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns numbers of 24 bits as the nearest bfloat16 and an error term, int8."""
+    bits = tf.bitcast(x, tf.int32)
+    upper = tf.bitwise.bitwise_and(bits + 0x8000, -0x10000)
+    return tf.cast(tf.bitcast(upper, tf.float32), tf.bfloat16), tf.cast(
+        (bits - upper) // 256, tf.int8
+    )
+
+
+def joined(x: tf.Tensor, error: tf.Tensor) -> tf.Tensor:
+    """Returns the float32 numbers that `split` was given."""
+    upper = tf.bitcast(tf.cast(x, tf.float32), tf.int32)
+    return tf.bitcast(upper + 256 * tf.cast(error, tf.int32), tf.float32)
 
 
 @memoized
