@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tf_graft.core.arguments.averages import Averages
+from tf_graft.core.pipeline.turns import Turns
 from tf_graft.core.places import replicas
 from tf_graft.core.state import write
 from tf_graft.core.state.parameters import Parameter
@@ -71,16 +72,19 @@ def update(
         averages: how much of an average is kept.
         in_place: whether in-place kernels can update the averages; the result is bit-identical.
     """
+    turns = Turns()
     for parameter, part in zip(parameters, parts, strict=True):
         average = replicas.local(parameter.state["average"])
-        weights = parameter.read(part)
-        kept = averages.kept_at(step, weights.dtype) * tf.cast(step > 1, weights.dtype)
-        if in_place and isinstance(part, Whole):
-            part.write(average, kept * part.read(average))
-            write.add_product(average, 1 - kept, weights)
-        else:
-            part.write(average, kept * part.read(average) + (1 - kept) * weights)
-        _stamp(parameter, part, step)
+        with turns.of(parameter.variable):
+            weights = parameter.read(part)
+            kept = averages.kept_at(step, weights.dtype) * tf.cast(step > 1, weights.dtype)
+            if in_place and isinstance(part, Whole):
+                part.write(average, kept * part.read(average))
+                turns.ends_with(write.add_product(average, 1 - kept, weights))
+            else:
+                fresh = kept * part.read(average) + (1 - kept) * weights
+                turns.ends_with(part.write(average, fresh))
+            _stamp(parameter, part, step)
 
 
 def _catch_up(parameter: Parameter, part: Part, step: tf.Tensor, averages: Averages) -> None:

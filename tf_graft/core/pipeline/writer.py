@@ -1,15 +1,14 @@
 """Writes the steps that an algorithm proposes into the variables, where each variable is."""
 
-import contextlib
 import itertools
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import keras
 import tensorflow as tf
 
+from tf_graft.core.pipeline.turns import Turns
 from tf_graft.core.pipeline.update import Update
 from tf_graft.core.places import replicas
 from tf_graft.core.state import parameters, write
@@ -19,27 +18,6 @@ from tf_graft.core.state.point import Point, Step
 from tf_graft.core.state.write import Part, Rows, Whole
 from tf_graft.core.tensors import memo, numerics
 from tf_graft.core.types import Gradient, Rates, Slots
-
-# Variables of at least so many entries are updated in turn, so that few steps are in memory.
-LARGE = 2**20
-
-
-class Turns:
-    """Updates large variables in turn: tensors of one are in caches, and freed before the next."""
-
-    def __init__(self) -> None:
-        self._before: list[Any] = []
-        self.large = False  # whether the current turn is that of a large variable
-
-    def of(self, parameter: Parameter) -> contextlib.AbstractContextManager[Any]:
-        """A context in which operations wait for the end of the previous turn."""
-        self.large = math.prod(parameter.variable.shape) >= LARGE
-        return tf.control_dependencies(self._before if self.large else [])
-
-    def ends_with(self, last: Any) -> None:
-        """Sets the operation that ends the turn; None eagerly, where operations run in order."""
-        if self.large and last is not None:
-            self._before = [last]
 
 
 class Scalars(NamedTuple):
@@ -118,7 +96,7 @@ class Writer:
         turns = Turns()
         for (gradient, parameter), by in zip(both, found, strict=True):
             if by is not None:
-                with turns.of(parameter):
+                with turns.of(parameter.variable):
                     gradient = numerics.divided(gradient, update.scale)
                     _write_by_kernel(gradient, parameter, by, scalars[parameter.path].t)
                     if turns.large:  # another operation for each small variable would add up
@@ -164,7 +142,7 @@ class Writer:
         )
         turns = Turns()
         for parameter, part in zip(update.parameters, parts, strict=True):
-            with turns.of(parameter):
+            with turns.of(parameter.variable):
                 point, (d, slots) = next(proposed)
                 turns.ends_with(parameter.move(part, point.w, d))
                 for role, value in slots.items():

@@ -55,9 +55,13 @@ def clear(variable: tf.Variable, part: "Part") -> None:
         part.write(variable, tf.fill(tf.shape(value), numerics.zero(value.dtype)))
 
 
-def add_product(variable: tf.Variable, factor: tf.Tensor, x: tf.Tensor) -> None:
-    """Adds `factor * x` in one pass by a kernel, which runs neither on meshes nor in XLA."""
-    tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=-factor, delta=x)
+def add_product(variable: tf.Variable, factor: tf.Tensor, x: tf.Tensor) -> Any:
+    """Adds `factor * x` in one pass by a kernel, which runs neither on meshes nor in XLA.
+
+    Returns:
+        The operation; None eagerly.
+    """
+    return tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=-factor, delta=x)
 
 
 def either(
