@@ -32,6 +32,13 @@ AREAS = {
     "dense": Area("Steps on the 214 tensors of ResNet-50", ("given", "dense"), PEERS),
     "xla": Area("The same steps compiled by XLA", ("given", "xla")),
     "small": Area("Steps on 1,500 tensors of 256 to 4,096 entries", ("given", "small"), PEERS),
+    "matrices": Area(
+        "Steps on the 24 matrices of a Transformer of width 128",
+        ("matrices", "cases"),
+        ("ours", "matmul", "stock", "torch", "optax"),
+        (("ours", "matmul"),),
+        base="matmul",
+    ),
     "rows": Area(
         "Updates of fit through an Embedding of 10,000 rows and of 1,000,000",
         ("rows", "cases"),

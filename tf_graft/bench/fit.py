@@ -8,7 +8,16 @@ import tensorflow as tf
 
 from tf_graft.bench.cases import Candidate, Case, Choice
 from tf_graft.bench.models import MODELS
-from tf_graft.bench.optimizers import PLAIN, Make, adagraft, agn, larc, mixed_precision
+from tf_graft.bench.optimizers import (
+    PLAIN,
+    Make,
+    adagraft,
+    agn,
+    larc,
+    mixed_precision,
+    multi,
+    multi_all_on,
+)
 from tf_graft.bench.training import training
 
 REPLICAS = 2
@@ -21,7 +30,13 @@ WRAPPERS: dict[str, Make] = {
     "MixedPrecision": mixed_precision,
     "AGN": agn,
     "LARC": larc,
+    "MultiOptimizer": multi,
+    "MultiOptimizer, all on": multi_all_on,
 }
+SELDOM = (
+    "MultiOptimizer",
+    "MultiOptimizer, all on",
+)  # of the wrappers, measured only when asked for
 
 
 def plain(_: Choice) -> Iterable[Case]:
@@ -66,7 +81,8 @@ def wrappers(_: Choice) -> Iterable[Case]:
         for name, make in WRAPPERS.items():
             inner = "SGD, momentum" if name == "LARC" else "Adam"
             title = f"{model}, {name} of {inner}"
-            yield _case(model, inner, make, title=title, usual=model == SHORT[0])
+            usual = model == SHORT[0] and name not in SELDOM
+            yield _case(model, inner, make, title=title, usual=usual)
 
 
 def _case(

@@ -14,11 +14,29 @@ from tf_graft.bench import peers
 from tf_graft.bench.cases import SCALE, Candidate, Case, Choice, Shapes, Step
 from tf_graft.bench.optimizers import OPTIMIZERS, PLAIN, Make, Named
 
-Tensors: TypeAlias = tuple[list[tf.Variable], Callable[[], list[Any]]]
+Tensors: TypeAlias = tuple[list[Any], Callable[[], list[Any]]]
 
 XLA = ("SGD, momentum", "Adam", "Adam, global_clipnorm")
 # Measured only when asked for.
-SELDOM = ("LARC of SGD", "NovoGrad", "Adadelta", "Adamax", "NAdamW", "AdaBelief", "RowWiseAdagrad")
+SELDOM = (
+    "LARC of SGD",
+    "NovoGrad",
+    "Adadelta",
+    "Adamax",
+    "NAdamW",
+    "AdaBelief",
+    "RowWiseAdagrad",
+    "Adam, Settable",
+    "Adafactor",
+    "MARS",
+    "Yogi",
+    "ADOPT",
+    "SGDSaI",
+    "COCOB",
+    "Cautious of Adam",
+    "ScheduleFreeSGD",
+    "ScheduleFreeRAdam",
+)
 SMALL = 1500
 ENTRIES = (256, 4096)  # of a small tensor
 TABLES = (100, 1000)
@@ -55,7 +73,7 @@ def tables(_: Choice) -> Iterable[Case]:
             tensors = functools.partial(_tables, count)
             makers = _makers(named)
             candidates = {
-                which: functools.partial(_given, tensors, make, named)
+                which: functools.partial(prepared, tensors, make, named.calls)
                 for which, make in makers.items()
             }
             usual = name == "Adam" and count == TABLES[0]
@@ -92,9 +110,9 @@ def on(
     makers = _makers(named)
     if unchecked:
         makers["unchecked"] = functools.partial(named.ours, nonfinite="apply")
-    tensors = functools.partial(_tensors, shapes, named.dtype)
+    tensors = functools.partial(tensors_of, shapes, named.dtype)
     candidates: dict[str, Callable[[], Candidate]] = {
-        which: functools.partial(_given, tensors, make, named, compiled)
+        which: functools.partial(prepared, tensors, make, named.calls, compiled)
         for which, make in makers.items()
     }
     if beside:
@@ -106,8 +124,8 @@ def _makers(named: Named) -> dict[str, Make]:
     return {"ours": named.ours, **({"stock": named.stock} if named.stock else {})}
 
 
-def _given(
-    tensors: Callable[[], Tensors], make: Make, named: Named, compiled: bool = False
+def prepared(
+    tensors: Callable[[], Tensors], make: Make, calls: int = 1, compiled: bool = False
 ) -> Candidate:
     """Prepares an optimizer on existing variables and gradients."""
     weights, gradients = tensors()
@@ -119,13 +137,13 @@ def _given(
 
     def start() -> Step:
         optimizer.build(weights)
-        return lambda: [apply() for _ in range(named.calls)]
+        return lambda: [apply() for _ in range(calls)]
 
     return Candidate(start, lambda: weights)
 
 
 @functools.lru_cache(maxsize=1)
-def _tensors(shapes: Shapes, dtype: str) -> Tensors:
+def tensors_of(shapes: Shapes, dtype: str = "float32") -> Tensors:
     """Makes weights, and gradients that are read from variables, which costs nothing.
 
     All candidates share these tensors: TensorFlow keeps the graph of stock Keras' `apply`, with

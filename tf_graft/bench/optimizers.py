@@ -1,5 +1,6 @@
 """The optimizers whose steps are measured: ours, and stock Keras' with the same arguments."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
@@ -7,6 +8,7 @@ import keras
 
 import tf_graft as tg
 from tf_graft.bench.cases import RATE
+from tf_graft.core.types import Config
 
 Make: TypeAlias = Callable[..., Any]
 
@@ -29,18 +31,21 @@ class Named(NamedTuple):
         return 4 * size * (self.calls + 2 * self.state)
 
 
-def both(name: str, **given: Any) -> tuple[Make, Make]:
-    """Returns the makers of ours and of stock Keras' of the same name, with the same arguments."""
-    stock = getattr(keras.optimizers, {"LAMB": "Lamb", "NAdam": "Nadam"}.get(name, name))
+def both(name: str, **given: Any) -> tuple[Make, Make | None]:
+    """Returns the makers of ours and of stock Keras' of the same name, with the same arguments.
+
+    The second is None if the installed Keras has no such optimizer.
+    """
+    stock = getattr(keras.optimizers, {"LAMB": "Lamb", "NAdam": "Nadam"}.get(name, name), None)
     return (
         lambda **options: getattr(tg, name)(RATE, **given, **options),
-        lambda **options: stock(RATE, **given, **options),
+        stock and (lambda **options: stock(RATE, **given, **options)),
     )
 
 
-def ours(name: str, **given: Any) -> tuple[Make, None]:
+def ours(name: str, rate: float = RATE, **given: Any) -> tuple[Make, None]:
     """Returns the maker of an optimizer that stock Keras does not have."""
-    return lambda **options: getattr(tg, name)(RATE, **given, **options), None
+    return lambda **options: getattr(tg, name)(rate, **given, **options), None
 
 
 def larc(**options: Any) -> Any:
@@ -53,6 +58,31 @@ def adagraft(**options: Any) -> Any:
     return tg.AdaGraft(tg.Adam(RATE), tg.SGD(RATE, momentum=0.9), **options)
 
 
+def cautious(**options: Any) -> Any:
+    """Makes Adam whose steps against the gradient are left out."""
+    return tg.Cautious(tg.Adam(RATE), **options)
+
+
+def graft_of_shampoo(**options: Any) -> Any:
+    """Makes the graft of Adam's length and the direction of one-sided Shampoo."""
+    return tg.AdaGraft(tg.Adam(RATE), tg.Shampoo(RATE, sides="smaller"), **options)
+
+
+def settable(**options: Any) -> Any:
+    """Makes Adam with a beta_1 that may be set between steps."""
+    return tg.Adam(RATE, beta_1=tg.Settable(0.9), **options)
+
+
+def multi(make: Make = tg.Adam, **options: Any) -> Any:
+    """Makes two groups of one optimizer, biases and all other variables."""
+    return tg.MultiOptimizer({"bias$": make(), ".*": make()}, **options)
+
+
+def multi_all_on(**options: Any) -> Any:
+    """Makes two groups of Adam with decay, a settable beta_1, and options that act on both."""
+    return multi(functools.partial(settable, weight_decay=0.01), **OF_ALL_GROUPS, **options)
+
+
 def mixed_precision(**options: Any) -> Any:
     """Makes Adam with a loss scale."""
     return tg.MixedPrecision(tg.Adam(RATE), "backoff", **options)
@@ -63,6 +93,11 @@ def agn(**options: Any) -> Any:
     return tg.AGN(tg.Adam(RATE), **options)
 
 
+OF_ALL_GROUPS: Config = {
+    "use_ema": True,
+    "global_clipnorm": 1.0,
+    "gradient_accumulation_steps": 2,
+}
 PLAIN = {
     "SGD, momentum": Named(*both("SGD", momentum=0.9), state=2),
     "Adagrad": Named(*both("Adagrad"), state=2),
@@ -94,4 +129,27 @@ OPTIMIZERS = {
     "AdEMAMix": Named(*ours("AdEMAMix"), state=4),
     "Adan": Named(*ours("Adan"), state=5),
     "RowWiseAdagrad": Named(*ours("RowWiseAdagrad"), state=1),
+    "Adam, Settable": Named(settable, both("Adam")[1], state=3),
+    "Adafactor": Named(*both("Adafactor"), state=1),
+    "Prodigy": Named(*ours("Prodigy", 1.0, d0=RATE), state=5),
+    "MARS": Named(*ours("MARS"), state=4),
+    "Yogi": Named(*ours("Yogi"), state=3),
+    "ADOPT": Named(*ours("ADOPT"), state=3),
+    "SGDSaI": Named(*ours("SGDSaI"), state=2),
+    "COCOB": Named(*ours("COCOB", 1.0), state=6),
+    "Cautious of Adam": Named(cautious, None, state=3),
+    "ScheduleFreeSGD": Named(*ours("ScheduleFreeSGD"), state=2),
+    "ScheduleFreeAdamW": Named(*both("ScheduleFreeAdamW"), state=3),
+    # Silent, its first five updates would move nothing.
+    "ScheduleFreeRAdam": Named(*ours("ScheduleFreeRAdam", silent_sgd_phase=False), state=3),
+}
+# Those whose steps are products of matrices.
+OF_MATRICES: dict[str, tuple[Make, Make | None]] = {
+    "Muon": both("Muon"),
+    "NorMuon": ours("NorMuon"),
+    "Shampoo": ours("Shampoo"),
+    "Shampoo, one side": ours("Shampoo", sides="smaller"),
+    "SOAP": ours("SOAP"),
+    "Graft of Shampoo": (graft_of_shampoo, None),
+    "Adam": both("Adam"),
 }

@@ -22,6 +22,13 @@ TORCH: dict[str, tuple[str, dict[str, Any], bool]] = {
     "AdamW": ("AdamW", {"fused": True}, False),
     "Adam, global_clipnorm": ("Adam", {"fused": True}, True),
     "Adadelta": ("Adadelta", {"rho": 0.95, "foreach": True}, False),
+    # None of these has a fused version.
+    "RAdam": ("RAdam", {"foreach": True}, False),
+    "NAdam": ("NAdam", {"foreach": True}, False),
+    "NAdamW": ("NAdam", {"foreach": True, "decoupled_weight_decay": True}, False),
+    "Adamax": ("Adamax", {"foreach": True}, False),
+    "Adafactor": ("Adafactor", {"foreach": True}, False),
+    "Muon": ("Muon", {}, False),
 }
 OPTAX: dict[str, Callable[[Any], Any]] = {
     "SGD, momentum": lambda optax: optax.sgd(RATE, momentum=0.9),
@@ -37,6 +44,22 @@ OPTAX: dict[str, Callable[[Any], Any]] = {
     "LARS": lambda optax: optax.lars(RATE),
     "NovoGrad": lambda optax: optax.novograd(RATE),
     "Adadelta": lambda optax: optax.adadelta(RATE),
+    "Lion": lambda optax: optax.lion(RATE),
+    "RAdam": lambda optax: optax.radam(RATE),
+    "NAdam": lambda optax: optax.nadam(RATE),
+    "NAdamW": lambda optax: optax.nadamw(RATE),
+    "Adamax": lambda optax: optax.adamax(RATE),
+    "AdaBelief": lambda optax: optax.adabelief(RATE),
+    "AdEMAMix": lambda optax: optax.contrib.ademamix(RATE),
+    "Adan": lambda optax: optax.adan(RATE),
+    "Yogi": lambda optax: optax.yogi(RATE),
+    "ADOPT": lambda optax: optax.contrib.adopt(RATE),
+    "COCOB": lambda optax: optax.contrib.cocob(),
+    "Adafactor": lambda optax: optax.adafactor(RATE),
+    "Prodigy": lambda optax: optax.contrib.prodigy(1.0, estim_lr0=RATE),
+    "ScheduleFreeSGD": lambda optax: optax.contrib.schedule_free_sgd(RATE),
+    "ScheduleFreeAdamW": lambda optax: optax.contrib.schedule_free_adamw(RATE),
+    "Muon": lambda optax: optax.contrib.muon(RATE),
 }
 
 

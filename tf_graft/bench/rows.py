@@ -10,7 +10,7 @@ import numpy as np
 
 import tf_graft as tg
 from tf_graft.bench.cases import RATE, Candidate, Case, Choice
-from tf_graft.bench.optimizers import OPTIMIZERS, PLAIN, Make, agn, mixed_precision
+from tf_graft.bench.optimizers import OPTIMIZERS, PLAIN, Make, agn, mixed_precision, multi
 from tf_graft.bench.training import Task, training
 from tf_graft.core.types import Config
 
@@ -22,11 +22,29 @@ SMALL, LARGE = 10_000, 1_000_000
 ZIPF = 1.2
 
 MORE = ("Adadelta", "NovoGrad", "LARS", "LAMB", "LARC of SGD", "AdaGraft", "Lion", "RowWiseAdagrad")
+# Measured only when asked for.
+SELDOM = (
+    "RAdam",
+    "NAdamW",
+    "AdaBelief",
+    "AdEMAMix",
+    "Adan",
+    "Yogi",
+    "ADOPT",
+    "Adamax",
+    "MARS",
+    "SGDSaI",
+    "COCOB",
+    "Prodigy",
+    "Adam, Settable",
+    "ScheduleFreeAdamW",
+)
 EVERY: dict[str, Make] = {
-    **{name: OPTIMIZERS[name].ours for name in (*PLAIN, *MORE)},
+    **{name: OPTIMIZERS[name].ours for name in (*PLAIN, *MORE, *SELDOM)},
     "wrap of Nadam": lambda **options: tg.wrap(keras.optimizers.Nadam(RATE), **options),
     "MixedPrecision of Adam": mixed_precision,
     "AGN of Adam": agn,
+    "MultiOptimizer of Adam": multi,
 }
 ALL_ON: Config = {
     "use_ema": True,
@@ -49,7 +67,7 @@ def cases(_: Choice) -> Iterable[Case]:
             f"{name}, all on" if on else name,
             make,
             PLAIN[name].stock if name == "Adam" and not on else None,
-            usual=not on or name in USUAL_ALL_ON,
+            usual=name in USUAL_ALL_ON or not (on or name in SELDOM),
         )
 
 

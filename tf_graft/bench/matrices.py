@@ -1,0 +1,114 @@
+"""Steps of optimizers of matrices on given gradients, beside their `tf.matmul`s alone."""
+
+import collections
+import functools
+from collections.abc import Callable, Iterable
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_graft.bench import peers
+from tf_graft.bench.cases import RATE, Candidate, Case, Choice, Step
+from tf_graft.bench.given import Tensors, prepared, tensors_of
+from tf_graft.bench.optimizers import OF_MATRICES
+
+LAYERS, WIDTH, HIDDEN = 4, 128, 512
+# Of a layer: query, key, value and output of the attention, then two of the MLP.
+SHAPES = LAYERS * (*[(WIDTH, WIDTH)] * 4, (WIDTH, HIDDEN), (HIDDEN, WIDTH))
+ITERATIONS = 5  # of Newton and Schulz
+
+
+def newton_schulz(x: tf.Tensor) -> tf.Tensor:
+    """Does the products of Muon: three for each iteration, with squares of the smaller side."""
+    tall = x.shape[-2] > x.shape[-1]
+    for _ in range(ITERATIONS):
+        square = tf.matmul(x, x, transpose_a=tall, transpose_b=not tall)
+        square = tf.matmul(square, square)
+        x = tf.matmul(x, square) if tall else tf.matmul(square, x)
+    return x
+
+
+def two_sides(x: tf.Tensor) -> tf.Tensor:
+    """Does the products of Shampoo between refreshes: the two factors, and a root on each side."""
+    return tf.matmul(tf.matmul(tf.matmul(x, x, transpose_b=True), x), _right(x))
+
+
+def one_side(x: tf.Tensor) -> tf.Tensor:
+    """Does the products of one-sided Shampoo between refreshes, on the smaller side."""
+    if x.shape[-2] > x.shape[-1]:
+        return tf.matmul(x, _right(x))
+    return tf.matmul(tf.matmul(x, x, transpose_b=True), x)
+
+
+def rotations(x: tf.Tensor) -> tf.Tensor:
+    """Does the products of SOAP between refreshes.
+
+    These are the two factors, and three rotations: of the gradient, of the momentum, and back.
+    """
+    left, right = tf.matmul(x, x, transpose_b=True), _right(x)
+    for _ in range(3):
+        x = tf.matmul(tf.matmul(left, x), right)
+    return x
+
+
+def _right(x: tf.Tensor) -> tf.Tensor:
+    return tf.matmul(x, x, transpose_a=True)
+
+
+PRODUCTS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
+    "Muon": newton_schulz,
+    "NorMuon": newton_schulz,
+    "Shampoo": two_sides,
+    "Shampoo, one side": one_side,
+    "Graft of Shampoo": one_side,
+    "SOAP": rotations,
+}
+
+
+def cases(choice: Choice) -> Iterable[Case]:
+    """Makes a case of every optimizer of matrices, and of Adam on the same tensors."""
+    for name, (ours, stock) in OF_MATRICES.items():
+        candidates: dict[str, Callable[[], Candidate]] = {
+            "ours": functools.partial(prepared, _tensors, ours)
+        }
+        if name in PRODUCTS:
+            candidates["matmul"] = functools.partial(_multiplied, PRODUCTS[name])
+        if stock:
+            candidates["stock"] = functools.partial(prepared, _tensors, stock)
+        if choice.peers:
+            candidates |= peers.candidates(name, SHAPES, 1)
+        yield Case(name, candidates, usual=name in ("Muon", "Adam"))
+
+
+def _tensors() -> Tensors:
+    """Makes weights that have the paths by which stock Keras' Muon chooses, and gradients."""
+    weights, gradients = tensors_of(SHAPES)
+    return [keras.Variable(weight, name="kernel") for weight in weights], gradients
+
+
+def _multiplied(products: Callable[[tf.Tensor], tf.Tensor]) -> Candidate:
+    """Prepares products of matrices, which add to the weights what comes out.
+
+    The matrices of one shape are multiplied together. They are orthogonal, so that products stay as
+    large as they are.
+    """
+    random = np.random.default_rng(0)
+    stacks = [(count, *shape) for shape, count in collections.Counter(SHAPES).items()]
+    matrices = [tf.Variable(_orthogonal(random.standard_normal(stack))) for stack in stacks]
+    weights = [tf.Variable(tf.zeros(stack)) for stack in stacks]
+
+    @tf.function
+    def multiply() -> None:
+        for weight, matrix in zip(weights, matrices, strict=True):
+            weight.assign_add(RATE * products(matrix))
+
+    def start() -> Step:
+        return multiply
+
+    return Candidate(start, lambda: weights)
+
+
+def _orthogonal(matrices: np.ndarray) -> tf.Tensor:
+    left, _, right = np.linalg.svd(matrices, full_matrices=False)
+    return tf.constant(left @ right, tf.float32)
