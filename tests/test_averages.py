@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tf_graft as tg
+from support import recordings
 from tf_graft import averages
 from tf_graft.averages import EMA, SWA, Averages, recompute_batch_normalization
 
@@ -69,7 +70,7 @@ def replayed(case, use_ema):
 @pytest.mark.parametrize("name", CASES)
 def test_equals_the_recording(name):
     bound = 1e-6 if CASES[name]["dtype"] == "float32" else 5e-8  # a rate of 0.2 is 3e-9 off
-    assert replayed(CASES[name], CASES[name]["use_ema"]) < bound
+    recordings.check(name, replayed(CASES[name], CASES[name]["use_ema"]), bound)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 import tf_graft as tg
-from support import replicas
+from support import recordings, replicas
 
 CASES = json.loads((Path(__file__).parent / "goldens" / "schedule_free.json").read_text())
 WITH_MOMENTUM = "schedule_free/wrapper_production_sgd_momentum"  # around SGD(momentum=0.5)
@@ -77,7 +77,7 @@ def off(weights, expected):
 
 @pytest.mark.parametrize("name", CASES)
 def test_equals_the_recording(name):
-    assert replayed(name) < ATOL.get(name, 2e-11)
+    recordings.check(name, replayed(name), ATOL.get(name, 2e-11))
 
 
 @pytest.mark.parametrize("changed", [{"weight_lr_power": 0.0}, {"warmup_steps": 3}, {"r": 1.0}])

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from support import recordings
 from tf_graft import schedules
 from tf_graft.schedules import (
     CosineRestarts,
@@ -92,6 +93,8 @@ def test_every_recorded_case_is_here():
 def test_rates_equal_torchs(name):
     rates = [float(EQUAL[name](step)) for step in range(len(TORCH[name]["rates"]))]
     np.testing.assert_allclose(rates, TORCH[name]["rates"], rtol=3e-7, atol=1e-12)
+    off = np.abs(np.array(rates) - TORCH[name]["rates"]).max() / max(rates)
+    recordings.check(f"lr_schedulers_torch/{name}", off, 3e-7)
 
 
 @pytest.mark.parametrize("name", MOMENTA)
