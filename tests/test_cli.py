@@ -1,5 +1,6 @@
 """The command line: what it prints, where, and its exit codes."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -282,3 +283,45 @@ def test_ctrl_c_says_what_is_kept(command, monkeypatch, tmp_path):
     assert "Stopped by Ctrl-C after step 1, which is saved" in stopped
     later = interrupted(command, monkeypatch, progress, "announced", [])
     assert later == "Interrupted. a keeps the state after step 1, from which a run continues.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["mpl", "digits"], "no model 'mpl'; did you mean 'mlp'?"),
+        (["mlp", "digits", "--optimizer", "adagrd"], "no optimizer 'adagrd'; did you mean"),
+        (["mlp", "digit"], "no data set 'digit'"),
+        (["transformer", "digits"], "'transformer' is for characters, the data are images."),
+        (["mlp", "digits", "--optimizer", "layerwise_rates"], "also needs rates"),
+        (["mlp", "digits", "here.yaml"], "here.yaml exists, and stays as it is"),
+    ],
+)
+def test_new_refuses_in_one_sentence(arguments, says, command, tmp_path):
+    (tmp_path / "here.yaml").write_text("mine")
+    result = command("new", *arguments)
+    assert result.exit_code == 2, result.output
+    assert says in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert (tmp_path / "here.yaml").read_text() == "mine"
+    assert {path.name for path in tmp_path.iterdir()} == {"here.yaml"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "data", "optimizer"),
+    [
+        ("cnn", "digits", "ada_graft"),
+        ("transformer", "text", "ftrl"),
+        ("MobileNet", "digits", "soap"),
+    ],
+)
+def test_what_new_writes_can_be_trained(model, data, optimizer, command, tmp_path):
+    result = command("new", model, data, "--optimizer", optimizer)
+    assert result.exit_code == 0, result.output
+    file = f"{data}_{model.lower()}.yaml"
+    assert result.stdout.endswith(f"tf-graft train {file}\n")
+    lines = (tmp_path / file).read_text().splitlines()
+    assert max(map(len, lines)) <= 100
+    assert any(re.match(r"  batch_size: 32 +# the number of examples in a batch", x) for x in lines)
+    result = command("train", file, "--dry-run")
+    assert result.exit_code == 0, result.output

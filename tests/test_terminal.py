@@ -121,3 +121,11 @@ with start._without_noise():
     assert done.returncode < 0
     assert done.stderr.endswith("] an error\nof Python\nlast words")
     assert "information" not in done.stderr
+
+
+@pytest.mark.slow
+def test_a_new_config_has_the_optimizers_of_this_package(terminal, tmp_path):
+    """Where no other module has registered them."""
+    done = terminal(*MODULE, "new", "mlp", "digits")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "# decay of the mean square." in (tmp_path / "digits_mlp.yaml").read_text()

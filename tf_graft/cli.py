@@ -2,6 +2,7 @@
 
 import enum
 import importlib
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -100,6 +101,22 @@ def train(
     numbers = {name: value for name, value in summary.items() if name.startswith("test_")}
     shown = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in numbers.items())
     _say(f"Done: {shown}. See {parsed.run.dir}/plot.png and {parsed.run.dir}/summary.json.")
+
+
+@app.command()
+def new(
+    model: Annotated[str, typer.Argument(help="A model, such as mlp or resnet50.")],
+    data: Annotated[str, typer.Argument(help="A data set, such as digits.")],
+    file: Annotated[Path | None, typer.Argument(help="The file; else DATA_MODEL.yaml")] = None,
+    optimizer: Annotated[str, typer.Option(help="The optimizer.")] = "adam",
+) -> None:
+    """Writes a config with every key, its meaning and its default, for you to edit."""
+    path = file or Path(f"{re.sub(r'[^0-9A-Za-z]+', '_', data)}_{model.lower()}.yaml")
+    with errors():
+        from tf_graft.training import new_config
+
+        new_config.write(model, data, optimizer, path)
+    _say(f"Written to {path}. Train it: tf-graft train {path}")
 
 
 @app.command()

@@ -85,6 +85,19 @@ def list_data_sets() -> dict[str, str]:
     return ours | {"mnist, imdb_reviews ...": "Any image or text classes of tensorflow-datasets."}
 
 
+def kind_of(config: Data, source: Source) -> tuple[Kind, bool]:
+    """Returns the kind of a data set's examples, and whether they are of one size; loads none.
+
+    Raises:
+        ConfigError: the data set is unknown or of an unsupported kind.
+    """
+    if config.name == "text":
+        return "characters", True
+    info = prepared.found(config, source).info
+    form, _ = _classes(info, config, source)
+    return form.kind, None not in info.features[info.supervised_keys[0]].shape
+
+
 def load(
     config: Data, steps_per_execution: int, source: Source, distributed: bool = False
 ) -> Batches:

@@ -45,15 +45,30 @@ def builder(config: Data, source: Source) -> tfds.core.DatasetBuilder:
             # A second's work on local files: without progress bars and notices of a download.
             tfds.disable_progress_bar()
             with contextlib.redirect_stdout(io.StringIO()):
-                found = _prepared(lambda: SOURCES[config.name](data_dir=folder), download)
+                ours = _prepared(lambda: SOURCES[config.name](data_dir=folder), download)
             tfds.enable_progress_bar()
-            if not _is_whole(found):
+            if not _is_whole(ours):
                 raise ParseError("files are missing, or of another size")
-        return found
+        return ours
+    result = found(config, source)
+    if not result.is_prepared():
+        find = functools.partial(tfds.builder, config.name, data_dir=folder, try_gcs=False)
+        result = _download(find, download, config, source)
+    return result
+
+
+def found(config: Data, source: Source) -> tfds.core.DatasetBuilder:
+    """Returns the builder of a data set, which may not be prepared yet.
+
+    Raises:
+        ConfigError: the data set is unknown, or the folder cannot be used.
+    """
+    folder = data_dir(config)
+    if config.name in SOURCES:
+        return SOURCES[config.name](data_dir=folder)
     try:
         with _usable(folder, config, source):
-            find = functools.partial(tfds.builder, config.name, data_dir=folder, try_gcs=False)
-            found = find()
+            return tfds.builder(config.name, data_dir=folder, try_gcs=False)
     except ConfigError:
         raise
     except (tfds.core.registered.DatasetNotFoundError, ValueError):
@@ -64,9 +79,6 @@ def builder(config: Data, source: Source) -> tfds.core.DatasetBuilder:
             f"(data.dir); {hint}"
         )
         raise source.error(("data", "name"), message) from None
-    if not found.is_prepared():
-        found = _download(find, download, config, source)
-    return found
 
 
 def _prepared(
