@@ -144,7 +144,7 @@ class ScheduleFreeSGD(ScheduleFree):
         learning_rate: number, at least 0, or schedule. A constant rate, larger than the one of a
             schedule, is the purpose of the method.
         momentum: the share of x in y.
-        warmup_steps: the updates in which the rate rises in a line; 0 for none.
+        warmup_steps: the updates in which the learning rate rises linearly; 0 for none.
         r: the power of `t` in the weights of the average.
         weight_lr_power: the power of the largest rate in the weights of the average.
         **common: see `tf_graft.algorithm.Common`. `weight_decay` is decoupled, and acts at y.
@@ -217,7 +217,7 @@ class ScheduleFreeAdamW(ScheduleFree):
         beta_1: the share of x in y.
         beta_2: decay of the mean square.
         epsilon: a term added to the root.
-        warmup_steps: the updates in which the rate rises in a line; 0 for none.
+        warmup_steps: the updates in which the learning rate rises linearly; 0 for none.
         r: the power of `t` in the weights of the average.
         weight_lr_power: the power of the largest rate in the weights of the average.
         **common: see `tf_graft.algorithm.Common`. `weight_decay` is decoupled, and acts at y.

@@ -35,7 +35,7 @@ class Norms(NamedTuple):
 
 @register
 class AdaGraft(Wrapper):
-    """AdaGraft: steps as long as the magnitude optimizer's, along the direction optimizer's.
+    """AdaGraft: takes the length of one optimizer's step and the direction of another's.
 
     ```
     w <- w + learning_rate * (||m|| / ||d||) * d
@@ -46,9 +46,9 @@ class AdaGraft(Wrapper):
     over each variable, or over all variables together. A variable whose `||d||` is zero or not
     finite does not move.
 
-    Differences from Lingvo's: the global norm is computed anew at each step and works in
-    `tf.function`; row-sparse gradients are supported; steps are not measured on the weights, which
-    would round them. As in Lingvo's, `||d||` counts as at least 1e-30.
+    Differences from Lingvo's AdaGraft: the global norm is computed at each step and works in
+    `tf.function`; row-sparse gradients are supported; the steps are computed directly and not from
+    differences of weights, which would round them. As in Lingvo's, `||d||` is at least 1e-30.
 
     Args:
         magnitude_optimizer: sets the length of the step: an optimizer of tf_graft or Keras, a name

@@ -37,7 +37,7 @@ PAPER = {"name": "sgd", "learning_rate": 1.0}  # adds the mean of the updates to
 
 @register
 class AGN(OnServers):
-    """AGN: a period of local steps, then one push of the mean gradient to a shared center.
+    """AGN: takes several local steps, then updates a shared center with the mean gradient.
 
     ```
     w <- w + step(g)                         `optimizer`, on the worker's own copy

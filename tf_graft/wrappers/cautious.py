@@ -20,7 +20,7 @@ LARGEST = 1000  # the factor by which what is left of a step is lengthened, at m
 
 @register
 class Cautious(Around):
-    """Makes only those entries of a step that go against the gradient, and lengthens them.
+    """Drops the entries of a step that point up the gradient, and lengthens the others.
 
     ```
     d     = the optimizer's step, without weight decay
@@ -28,11 +28,12 @@ class Cautious(Around):
     w <- w + d * kept * size / (sum(kept) + xi) - learning_rate * weight_decay * w
     ```
 
-    `size` is the number of entries of the variable. Momentum can point uphill; such entries wait.
+    `size` is the number of entries of the variable. Momentum can point uphill; such entries are not
+    updated.
     Weight decay, if it is the optimizer's own, acts on every entry. The optimizer's slots are the
     same as without caution. The entries are lengthened by at most 1000.
 
-    Two programs of the authors differ in `xi`: C-AdamW has 0, C-Lion 1 as in the paper. With 1 the
+    The authors use two values of `xi`: 0 in C-AdamW, and 1 in C-Lion, as in the paper. With 1 the
     step of a scalar is halved.
 
     Args:

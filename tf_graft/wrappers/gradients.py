@@ -93,7 +93,7 @@ class AdaptiveGradientClipping(Around):
 
 @register
 class GradientCentralization(Around):
-    """Takes the mean of each unit's gradient from that gradient.
+    """Subtracts from each unit's gradient its mean.
 
     ```
     g <- g - mean(g)                                 over all axes but the last

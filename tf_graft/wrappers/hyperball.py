@@ -19,7 +19,7 @@ from tf_graft.core.types import RateLike, VariableLike
 
 @register
 class Hyperball(Around):
-    """Keeps the norm of each matrix of weights, and makes each step as long as the rate says.
+    """Keeps the norm of each weight matrix, and takes steps relative to this norm.
 
     ```
     radius = ||w||                                   when the optimizer is built
@@ -30,8 +30,8 @@ class Hyperball(Around):
 
     It acts on variables of at least two axes, but for embeddings; the norm is over all entries. All
     other variables get the optimizer's own steps. The learning rate is relative to the weights:
-    0.01 moves them by a hundredth of their norm, whatever the optimizer's own steps would be. An
-    optimizer that finds the length of its steps itself, such as `Prodigy`, has no use for it.
+    0.01 moves them by a hundredth of their norm, whatever the optimizer's own steps would be. Do
+    not use it around an optimizer that finds the length of its steps itself, such as `Prodigy`.
 
     Weight decay cannot shorten the weights: it makes the effective learning rate `learning_rate /
     (1 - learning_rate * weight_decay)`, and that only. After a step of zero the weights are the

@@ -18,7 +18,7 @@ from tf_graft.report.rate_checks import FORMAT
 
 @register
 class LayerwiseRates(Wrapper):
-    """Multiplies an optimizer's step of each variable by a factor that a graft measured.
+    """Multiplies each variable's step by a factor that a graft measured.
 
     ```
     w <- w + learning_rate * rates(path, t) * d
@@ -26,8 +26,8 @@ class LayerwiseRates(Wrapper):
 
     `d` is the step that the optimizer proposes, including its own learning rate and weight decay.
     Give it the rates that `tf-graft report --export` writes, and that graft's direction optimizer
-    with the same arguments: it then makes the graft's average step without the magnitude optimizer,
-    whose slots and time are saved.
+    with the same arguments: it then takes the graft's average step, and saves the
+    memory and time of the magnitude optimizer.
 
     Args:
         optimizer: proposes the step: an optimizer of tf_graft or Keras, a name or a config.

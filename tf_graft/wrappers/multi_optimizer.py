@@ -25,17 +25,16 @@ from tf_graft.core.types import Config, NumberLike, RateLike, Rates, Scalar, Var
 
 @register
 class MultiOptimizer(Wrapper):
-    """Updates each group of variables with an optimizer of its own.
+    """Updates each group of variables with its own optimizer.
 
     ```
     w <- w + learning_rate * d           d: the step of the first optimizer whose pattern matches
     ```
 
-    A group has its own learning rate, weight decay, momentum and every other argument of an
-    optimizer, or another optimizer altogether. What concerns all variables together is given to
-    `MultiOptimizer` itself: `global_clipnorm` is over all groups, and averages, accumulation and
-    loss scaling are the same for all. Differences from Keras' `MultiOptimizer`: that one clips each
-    group by a norm of its own, and has no learning rate.
+    Each group has its own learning rate, weight decay, momentum and other arguments, and may have a
+    different optimizer. Give the arguments that act on all variables together to `MultiOptimizer`
+    itself: `global_clipnorm`, averages, accumulation and loss scaling. Differences from Keras'
+    `MultiOptimizer`: Keras clips each group by its own norm, and has no common learning rate.
 
     Args:
         optimizers: optimizers of tf_graft or Keras, names or configs, by regular expression. The

@@ -75,7 +75,7 @@ def diloco(
     outer_momentum: float = 0.9,
     **common: Unpack[Common],
 ) -> AGN:
-    """Makes DiLoCo: workers train alone for a while, then a Nesterov step moves what they share.
+    """Makes DiLoCo: workers train alone for some steps, then a Nesterov step moves the center.
 
     ```
     w <- w + step(g)                                 `optimizer`, on each worker
