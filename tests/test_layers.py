@@ -84,7 +84,6 @@ SIDEWAYS = {
     ("wrappers/agn.py", "tf_graft.wrappers.worker_round"): "the sums that a round reads",
     ("wrappers/outer_steps.py", "tf_graft.wrappers.agn"): "settings of AGN by the methods' names",
     ("wrappers/push.py", "tf_graft.wrappers.center"): "what is pushed to",
-    ("wrappers/push.py", "tf_graft.wrappers.collectives"): "how replicas push",
     ("wrappers/servers.py", "tf_graft.wrappers.cells"): "what a round is made on",
     ("wrappers/worker_round.py", "tf_graft.wrappers.cells"): "what a round is made on",
     ("wrappers/worker_round.py", "tf_graft.wrappers.resident"): "what stays on a worker",

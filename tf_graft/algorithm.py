@@ -27,7 +27,7 @@ guarantees on it.
 - `TwoWeights`: the base class of optimizers that evaluate other weights than those they train
 - `Wrapper`, `Around`, `Point`, `under`, `within`, `Parameter`, `Parameters`: for optimizers made of
   optimizers
-- `MatrixOptimizer`, `Axes`, `GivenAxes`, `Heads`: for optimizers of matrices
+- `MatrixOptimizer`, `Axes`, `GivenAxes`, `Heads`, `Sharing`: for optimizers of matrices
 """
 
 from tf_graft.compose.wrapper import Around, Wrapper
@@ -52,6 +52,7 @@ from tf_graft.core.arguments.registry import register
 from tf_graft.core.checks import boolean, choice, integer, number, patterns, shown
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.patterns import matches
+from tf_graft.core.places.shares import Sharing
 from tf_graft.core.state.parameters import Parameter, Parameters
 from tf_graft.core.state.point import Point, Step, under, within
 from tf_graft.core.state.slots import NOT_NEGATIVE, Slot
@@ -102,6 +103,7 @@ __all__ = [
     "Point",
     "RateLike",
     "Rates",
+    "Sharing",
     "Slot",
     "SlotVariables",
     "Slots",

@@ -1,9 +1,8 @@
 """The base class of optimizers that update matrices, and leave the rest to another optimizer."""
 
 import dataclasses
-import itertools
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Unpack
 
 import tensorflow as tf
@@ -12,12 +11,15 @@ from tensorflow.experimental import dtensor
 from tf_graft.compose.wrapper import Wrapper
 from tf_graft.core import checks
 from tf_graft.core.arguments.checked import Checked
+from tf_graft.core.arguments.declared import Flag
 from tf_graft.core.arguments.options import Common
+from tf_graft.core.places import shares
+from tf_graft.core.places.shares import Sharing
 from tf_graft.core.state.algorithm import Delegate
 from tf_graft.core.state.parameters import Parameter
-from tf_graft.core.state.point import Point, Step, under, within
+from tf_graft.core.state.point import Point, Step, grouped, under, within
 from tf_graft.core.state.slots import Slot
-from tf_graft.core.types import RateLike, Rates, Scalar, VariableLike
+from tf_graft.core.types import RateLike, Rates, Scalar, Slots, VariableLike
 from tf_graft.matrices import axes as given_axes
 from tf_graft.matrices.axes import Axes, Given
 from tf_graft.matrices.found import HEADS, axes_of_variables
@@ -25,14 +27,18 @@ from tf_graft.matrices.found import HEADS, axes_of_variables
 GivenAxes = Annotated[Given | None, Checked(given_axes.checked)]
 Heads = Annotated[str, Checked(checks.choice, HEADS)]
 
+# Matrices of at most so many entries are computed together, which larger ones do not gain from.
+SMALL = 2**15
+
 
 class MatrixOptimizer(Wrapper):
     """An optimizer of matrices; another optimizer updates what is no matrix.
 
     A subclass declares in `slots` or `slots_of` what it remembers for a variable that is one matrix
-    or several, and computes their step: `step(g, w, s, lr, t, axes)`, where
-    `self.matrices(g, axes)` is the gradient as matrices, [batch, inputs, outputs], and
-    `self.restored` is the way back.
+    or several. It computes in `moments` what it does to each entry of a variable, and in
+    `direction` what it does to matrices. All matrices of one size are one batch, so that
+    `direction` is called once for all: always if devices divide the work, otherwise for small
+    matrices.
 
     Attributes:
         axes_by_path: how each variable is a matrix, by path; None if it is none. Empty until the
@@ -45,12 +51,13 @@ class MatrixOptimizer(Wrapper):
         axes: which variables are matrices, and how: see `tf_graft.axes_of`. None finds it from the
             layers that hold the variables.
         heads: `"merged"` or `"apart"`: see `tf_graft.axes_of`.
+        divide: whether devices divide the work: see `direction`.
         **common: see `tf_graft.algorithm.Common`. Weight decay is that of the matrices.
     """
 
     roles: ClassVar = {"others": "others"}
     column: ClassVar[str] = "matrices"
-    offers: ClassVar[tuple[str, ...]] = ("axes_by_path", "matrices", "restored", "slots_of")
+    offers: ClassVar[tuple[str, ...]] = ("axes_by_path", "direction", "moments", "slots_of")
     rowwise = False
     axes_by_path: Mapping[str, Axes | None] = types.MappingProxyType({})
 
@@ -60,6 +67,7 @@ class MatrixOptimizer(Wrapper):
         others: Any,
         axes: GivenAxes = None,
         heads: Heads = "merged",
+        divide: Flag = True,
         **common: Unpack[Common],
     ):
         super().__init__(learning_rate, **common)
@@ -103,11 +111,33 @@ class MatrixOptimizer(Wrapper):
     def decays(self, path: str) -> bool:
         return not self.serves("others", path) and super().decays(path)
 
-    def matrices(self, x: tf.Tensor, axes: Axes) -> tf.Tensor:
+    def moments(self, g: tf.Tensor, s: Slots, t: tf.Tensor) -> tuple[list[tf.Tensor], Slots]:
+        """Returns the tensors that `direction` gets as matrices, and new slots.
+
+        Args:
+            g: the gradient, of the variable's shape.
+            s: the slots of the variable.
+            t: the number of this update, from 1.
+        """
+        return [g], {}
+
+    def direction(self, matrices: list[tf.Tensor], s: Slots, t: tf.Tensor, share: Sharing) -> Step:
+        """Returns minus the step at learning rate 1, as matrices, and new slots of matrices.
+
+        Args:
+            matrices: the tensors of `moments`, each [n, inputs, outputs].
+            s: the slots that have a shape of their own; the first dimension belongs to the n
+                matrices of all variables, one after the other.
+            t: the number of this update, from 1.
+            share: `share(f, *batches)` is `f(*batches)`, of which each device computes a share.
+        """
+        raise NotImplementedError
+
+    def _matrices(self, x: tf.Tensor, axes: Axes) -> tf.Tensor:
         """Returns a tensor of the variable's shape as matrices; on a mesh each device has all."""
         return self._on_each_device(axes.matrices(self._on_each_device(x)))
 
-    def restored(self, m: tf.Tensor, axes: Axes) -> tf.Tensor:
+    def _restored(self, m: tf.Tensor, axes: Axes) -> tf.Tensor:
         """Returns matrices as a tensor of the variable's shape."""
         return self._on_each_device(axes.restored(self._on_each_device(m)))
 
@@ -144,13 +174,74 @@ class MatrixOptimizer(Wrapper):
         return self.others.step_rate(self.of_others(p)) if others else p.lr
 
     def propose(self, points: Iterable[Point]) -> Iterator[Step]:
-        points, given = itertools.tee(points)
-        others = self.others.proposals(
-            self.of_others(p) for p in given if self.serves("others", p.path)
-        )
-        for p in points:
-            if self.serves("others", p.path):
-                d, slots = next(others)
+        return grouped(points, self._group, self._steps)
+
+    def _group(self, p: Point) -> Hashable:
+        """Returns what a point's step is computed with: the size of its matrices, or its path.
+
+        It is None for the points of `others`.
+        """
+        axes = self.axes_by_path[p.path]
+        if axes is None:
+            return None
+        _, rows, columns = axes.size
+        together = rows * columns <= SMALL or self._sharing(p).devices > 1
+        return (rows, columns, p.g.dtype) if together else p.path
+
+    def _steps(self, group: Hashable, points: Iterator[Point]) -> Iterator[Step]:
+        """Yields the steps of a group, each on its own if the group is a path."""
+        if group is None:
+            for d, slots in self.others.proposals(map(self.of_others, points)):
                 yield d, under("others", slots)
-            else:
-                yield self.step(p.g, p.w, p.state(), p.lr, p.t, **self.traits(p.path))
+        elif isinstance(group, str):
+            for p in points:
+                yield from self._together([p])
+        else:
+            yield from self._together(list(points))
+
+    def _together(self, points: Sequence[Point]) -> Iterator[Step]:
+        """Yields the steps of variables whose matrices have one size."""
+        all_axes = [self._axes(p) for p in points]
+        states = [p.state() for p in points]
+        own = {role for role, slot in self.slots_of(all_axes[0]).items() if slot.has_own_shape}
+        both = [self.moments(p.g, s, p.t) for p, s in zip(points, states, strict=True)]
+        each = [
+            [self._matrices(x, axes) for x in moments]
+            for (moments, _), axes in zip(both, all_axes, strict=True)
+        ]
+        matrices = [_joined(x) for x in zip(*each, strict=True)]
+        of_matrices = {role: _joined([s[role] for s in states]) for role in sorted(own)}
+        sharing = self._sharing(points[0])
+        d, new = self.direction(matrices, of_matrices, points[0].t, sharing)
+        parts = zip(
+            _parted(d, [x[0].shape[0] for x in each]),
+            *(_parted(x, [s[role].shape[0] for s in states]) for role, x in new.items()),
+            strict=True,
+        )
+        every = zip(points, all_axes, both, parts, strict=True)
+        for p, axes, (_, slots), (direction, *values) in every:
+            step = -p.lr * self._restored(direction, axes)
+            yield step, {**slots, **dict(zip(new, values, strict=True))}
+
+    def _axes(self, p: Point) -> Axes:
+        axes = self.axes_by_path[p.path]
+        assert axes is not None  # for the type checker
+        return axes
+
+    def _sharing(self, p: Point) -> Sharing:
+        """Returns how devices divide the work at a point."""
+        if not self.divide:
+            return shares.ALONE
+        if self.mesh is not None:
+            return shares.of_mesh(self.mesh)
+        return shares.of_replicas(self.iterations) if p.alike else shares.ALONE
+
+
+def _joined(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns one batch of several."""
+    return tensors[0] if len(tensors) == 1 else tf.concat(tensors, 0)
+
+
+def _parted(x: tf.Tensor, lengths: Sequence[int]) -> list[tf.Tensor]:
+    """Returns the batches of these lengths of which one is made."""
+    return [x] if len(lengths) == 1 else tf.split(x, lengths)

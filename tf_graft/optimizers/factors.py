@@ -1,13 +1,14 @@
 """The sides of matrices: blocks, second moments, and products with one matrix for each side."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
 
 INPUTS, OUTPUTS = "inputs", "outputs"
 BOTH = (INPUTS, OUTPUTS)
+Sides = dict[str, tf.Tensor]  # one batch of matrices for each side that has them
 
 
 class Blocks(NamedTuple):
@@ -24,7 +25,7 @@ class Blocks(NamedTuple):
     block: tuple[int, int]
 
     @classmethod
-    def of(cls, size: tuple[int, int, int], largest: int | None) -> "Blocks":
+    def of(cls, size: Sequence[int], largest: int | None) -> "Blocks":
         """Returns the division into blocks with sides of at most `largest`; None: no division.
 
         Args:
@@ -81,13 +82,13 @@ def second_moment(m: tf.Tensor, side: str) -> tf.Tensor:
     return tf.matmul(m, m, transpose_a=side == OUTPUTS, transpose_b=side == INPUTS)
 
 
-def multiplied(by: Mapping[str, tf.Tensor], m: tf.Tensor) -> tf.Tensor:
+def multiplied(by: Sides, m: tf.Tensor) -> tf.Tensor:
     """Returns `L m R^T` with the matrices of the inputs, `L`, and of the outputs, `R`, if any."""
     m = tf.matmul(by[INPUTS], m) if INPUTS in by else m
     return tf.matmul(m, by[OUTPUTS], transpose_b=True) if OUTPUTS in by else m
 
 
-def divided(by: Mapping[str, tf.Tensor], m: tf.Tensor) -> tf.Tensor:
+def turned(by: Sides, m: tf.Tensor) -> tf.Tensor:
     """Returns `L^T m R`: what undoes `multiplied` for orthogonal matrices."""
     m = tf.matmul(by[INPUTS], m, transpose_a=True) if INPUTS in by else m
     return tf.matmul(m, by[OUTPUTS]) if OUTPUTS in by else m

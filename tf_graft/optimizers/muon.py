@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from tf_graft.algorithm import (
     AboveZero,
-    Axes,
     BelowOne,
     Checked,
     Common,
@@ -18,6 +17,7 @@ from tf_graft.algorithm import (
     Heads,
     MatrixOptimizer,
     RateLike,
+    Sharing,
     Slot,
     Slots,
     Step,
@@ -73,6 +73,7 @@ class Muon(MatrixOptimizer):
         others: updates all other variables: an optimizer of tf_graft or Keras, a name or a config.
         axes: which variables are matrices, and how, by pattern: see `tf_graft.axes_of`.
         heads: `"merged"` or `"apart"`: whether the heads of attention are one matrix or several.
+        divide: whether replicas, or the devices of a mesh, divide the work.
         **common: see `tf_graft.algorithm.Common`. `weight_decay` is that of the matrices.
 
     Raises:
@@ -108,28 +109,28 @@ class Muon(MatrixOptimizer):
         others: Any = "adamw",
         axes: GivenAxes = None,
         heads: Heads = "merged",
+        divide: Flag = True,
         **common: Unpack[Common],
     ):
-        super().__init__(learning_rate, others, axes, heads, **common)
+        super().__init__(learning_rate, others, axes, heads, divide, **common)
 
     def slots(self) -> dict[str, Slot]:
         return {"momentum": Slot()}
 
-    def step(  # type: ignore[override]  # of matrices
-        self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor, axes: Axes
-    ) -> Step:
-        o, slots = self.direction(g, s, axes)
-        return -(lr * self.factor(axes)) * self.restored(o, axes), slots
-
-    def direction(self, g: tf.Tensor, s: Slots, axes: Axes) -> Step:
-        """Returns the direction of the step, as matrices, and the new slots."""
+    def moments(self, g: tf.Tensor, s: Slots, t: tf.Tensor) -> tuple[list[tf.Tensor], Slots]:
         m = s["momentum"] + (1 - tf.constant(self.momentum, g.dtype)) * (g - s["momentum"])
         u = g + self.momentum * (m - g) if self.nesterov else m
-        x = self.matrices(u, axes)
-        o = orthogonalized(x, self.ns_coefficients, self.ns_steps, self.epsilon)
-        return o, {"momentum": m}
+        return [u], {"momentum": m}
 
-    def factor(self, axes: Axes) -> float:
+    def direction(self, matrices: list[tf.Tensor], s: Slots, t: tf.Tensor, share: Sharing) -> Step:
+        (u,) = matrices
+        return share(lambda u: self.factor(u) * self.orthogonal(u), u), {}
+
+    def orthogonal(self, u: tf.Tensor) -> tf.Tensor:
+        """Returns matrices with all singular values made one."""
+        return orthogonalized(u, self.ns_coefficients, self.ns_steps, self.epsilon)
+
+    def factor(self, u: tf.Tensor) -> float:
         """Returns by what the step of a matrix is multiplied."""
-        _, inputs, outputs = axes.size
+        _, inputs, outputs = u.shape
         return SCALES[self.scale](inputs, outputs)

@@ -15,6 +15,7 @@ from tf_graft.algorithm import (
     GivenAxes,
     Heads,
     RateLike,
+    Sharing,
     Slot,
     Slots,
     Step,
@@ -53,6 +54,7 @@ class NorMuon(Muon):
         others: updates all other variables: an optimizer of tf_graft or Keras, a name or a config.
         axes: which variables are matrices, and how, by pattern: see `tf_graft.axes_of`.
         heads: `"merged"` or `"apart"`: whether the heads of attention are one matrix or several.
+        divide: whether replicas, or the devices of a mesh, divide the work.
         **common: see `tf_graft.algorithm.Common`. `weight_decay` is that of the matrices.
 
     Raises:
@@ -85,18 +87,23 @@ class NorMuon(Muon):
         others: Any = "adamw",
         axes: GivenAxes = None,
         heads: Heads = "merged",
+        divide: Flag = True,
         **common: Unpack[Common],
     ):
         own = (momentum, nesterov, scale, ns_steps, ns_coefficients, epsilon)
-        super().__init__(learning_rate, *own, others, axes, heads, **common)
+        super().__init__(learning_rate, *own, others, axes, heads, divide, **common)
 
     def slots_of(self, axes: Axes) -> dict[str, Slot]:
         batch, _, outputs = axes.size
         return self.slots() | {"velocity": Slot(shape=(batch, outputs), within=NOT_NEGATIVE)}
 
-    def direction(self, g: tf.Tensor, s: Slots, axes: Axes) -> Step:
-        o, slots = super().direction(g, s, axes)
-        new = 1 - tf.constant(self.beta_2, g.dtype)
-        v = s["velocity"] + new * (tf.reduce_mean(o * o, 1) - s["velocity"])
+    def direction(self, matrices: list[tf.Tensor], s: Slots, t: tf.Tensor, share: Sharing) -> Step:
+        d, v = share(self._normalized, *matrices, s["velocity"])
+        return d, {"velocity": v}
+
+    def _normalized(self, u: tf.Tensor, v: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the directions of matrices, and the new mean squares."""
+        o, new = self.orthogonal(u), 1 - tf.constant(self.beta_2, u.dtype)
+        v += new * (tf.reduce_mean(o * o, 1) - v)
         n = o / (tf.expand_dims(tf.sqrt(v), 1) + LEAST)
-        return n * (lengths(o) / tf.maximum(lengths(n), LEAST)), slots | {"velocity": v}
+        return n * (self.factor(u) * lengths(o) / tf.maximum(lengths(n), LEAST)), v

@@ -1,11 +1,11 @@
 """The base class of optimizers that precondition the sides of matrices."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from tf_graft.algorithm import Axes, MatrixOptimizer
+from tf_graft.algorithm import MatrixOptimizer
 from tf_graft.optimizers import jacobi
 from tf_graft.optimizers.factors import Blocks
 from tf_graft.optimizers.roots import Eigenvectors
@@ -22,20 +22,20 @@ class Preconditioned(MatrixOptimizer):
 
     limit: ClassVar[str]
 
-    def sides_of(self, axes: Axes) -> tuple[str, ...]:
-        """Returns the sides that have preconditioners."""
+    def sides_of(self, size: Sequence[int]) -> tuple[str, ...]:
+        """Returns the sides of matrices of a size, `Axes.size`, that have preconditioners."""
         raise NotImplementedError
 
-    def blocks(self, axes: Axes) -> Blocks:
-        """Returns how the matrices are divided."""
+    def blocks(self, size: Sequence[int]) -> Blocks:
+        """Returns the blocks of matrices of a size."""
         raise NotImplementedError
 
     def prepare(self, variables: Mapping[str, Any]) -> None:
         super().prepare(variables)
         for path, axes in self.axes_by_path.items():
             if axes is not None:
-                for side in self.sides_of(axes):
-                    self._check_size(path, side, self.blocks(axes).length(side))
+                for side in self.sides_of(axes.size):
+                    self._check_size(path, side, self.blocks(axes.size).length(side))
 
     def _check_size(self, path: str, side: str, length: int) -> None:
         size = 4 * length * length

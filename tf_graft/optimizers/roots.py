@@ -49,7 +49,8 @@ def eigenbasis(a: tf.Tensor, eigenvectors: Eigenvectors = tf.linalg.eigh) -> tf.
         a: symmetric matrices, of shape [n, b, b]; those that are not finite count as zeros.
         eigenvectors: returns eigenvalues, ascending, and eigenvectors.
     """
-    vectors = tf.reverse(eigenvectors(_finite(a))[1], [-1])
+    vectors = eigenvectors(_finite(a))[1]
+    vectors = tf.gather(vectors, range(vectors.shape[-1])[::-1], axis=-1)  # for a mesh, no reverse
     return _signed(vectors, tf.reduce_sum(vectors, -2, keepdims=True))
 
 

@@ -21,6 +21,7 @@ from tf_graft.algorithm import (
     OptionalCount,
     Parameter,
     RateLike,
+    Sharing,
     Slot,
     Slots,
     Step,
@@ -31,12 +32,12 @@ from tf_graft.algorithm import (
     register,
 )
 from tf_graft.optimizers import factors, roots
-from tf_graft.optimizers.factors import Blocks
+from tf_graft.optimizers.factors import Blocks, Sides
 from tf_graft.optimizers.preconditioned import Preconditioned
 
 FAILED = "failed_roots"
-SIDES = ("both", *factors.BOTH, "smaller")
-Sides = Annotated[str, Checked(choice, SIDES)]
+CHOICES = ("both", *factors.BOTH, "smaller")
+Side = Annotated[str, Checked(choice, CHOICES)]
 Exponent = Annotated[float | None, Checked(number, 0, open_low=True, optional=True)]
 
 
@@ -79,6 +80,7 @@ class Shampoo(Preconditioned):
         others: updates what is no matrix: an optimizer of tf_graft or Keras, a name or a config.
         axes: which variables are matrices, and how: see `tf_graft.axes_of`.
         heads: `"merged"` or `"apart"`: see `tf_graft.axes_of`.
+        divide: whether replicas, or the devices of a mesh, divide the work.
         **common: see `tf_graft.algorithm.Common`. Weight decay is that of the matrices.
 
     Raises:
@@ -111,58 +113,59 @@ class Shampoo(Preconditioned):
         epsilon: AboveZero = 1e-12,
         relative_epsilon: Flag = False,
         exponent: Exponent = None,
-        sides: Sides = "both",
+        sides: Side = "both",
         precondition_frequency: Count = 10,
         start: Count = 1,
         block_size: OptionalCount = 1024,
         others: Any = "adamw",
         axes: GivenAxes = None,
         heads: Heads = "merged",
+        divide: Flag = True,
         **common: Unpack[Common],
     ):
-        super().__init__(learning_rate, others, axes, heads, **common)
+        super().__init__(learning_rate, others, axes, heads, divide, **common)
 
     @property
     def failed_roots(self) -> int:
         """How many roots were not finite and were not used, so far."""
-        return sum(int(tf.convert_to_tensor(count)) for count in self._counted)
+        return sum(int(tf.reduce_sum(tf.convert_to_tensor(count))) for count in self._counted)
 
     def complete(self, parameters: Sequence[Parameter]) -> None:
         super().complete(parameters)
         self._counted = [p.slots[FAILED] for p in parameters if FAILED in p.slots]
 
     def slots_of(self, axes: Axes) -> dict[str, Slot]:
-        blocks = self.blocks(axes)
+        blocks = self.blocks(axes.size)
         made = {"momentum": Slot()} if self.beta_1 else {}
-        for side in self.sides_of(axes):
+        for side in self.sides_of(axes.size):
             shape = blocks.squares(side)
             made[f"{side}_factor"] = Slot(shape=shape)
             made[f"{side}_root"] = Slot(functools.partial(_identity, shape), shape)
-        return made | {FAILED: Slot(shape="scalar", within=NOT_NEGATIVE)}
+        return made | {FAILED: Slot(shape=(blocks.number,), within=NOT_NEGATIVE)}
 
-    def step(  # type: ignore[override]  # of matrices
-        self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor, axes: Axes
-    ) -> Step:
-        blocks, sides = self.blocks(axes), self.sides_of(axes)
-        parts = blocks.split(self.matrices(g, axes))
+    def moments(self, g: tf.Tensor, s: Slots, t: tf.Tensor) -> tuple[list[tf.Tensor], Slots]:
+        if not self.beta_1:
+            return [g], {}
+        m = s["momentum"] + (1 - tf.constant(self.beta_1, g.dtype)) * (g - s["momentum"])
+        return [g, m], {"momentum": m}
+
+    def direction(self, matrices: list[tf.Tensor], s: Slots, t: tf.Tensor, share: Sharing) -> Step:
+        blocks, sides = self.blocks(matrices[0].shape), self.sides_of(matrices[0].shape)
+        parts = [blocks.split(m) for m in matrices]  # of the gradient, and of the momentum
         new = {
-            f"{side}_factor": self._averaged(
-                s[f"{side}_factor"], factors.second_moment(parts, side)
-            )
+            side: self._averaged(s[f"{side}_factor"], factors.second_moment(parts[0], side))
             for side in sides
         }
-        new |= tf.cond(
+        before = {side: s[f"{side}_root"] for side in sides}
+        computed, failed = tf.cond(
             _due(self.precondition_frequency, self.start, t),
-            lambda: self._new_roots(new, s, t, sides),
-            lambda: {role: s[role] for role in _root_roles(sides)},
+            lambda: share(functools.partial(self._new_roots, t), new, before, s[FAILED]),
+            lambda: (before, s[FAILED]),
         )
-        if self.beta_1:
-            beta_1 = tf.constant(self.beta_1, g.dtype)
-            new["momentum"] = s["momentum"] + (1 - beta_1) * (g - s["momentum"])
-            parts = blocks.split(self.matrices(new["momentum"], axes))
-            lr = lr / one_minus_power(self.beta_1, t)
-        d = factors.multiplied({side: new[f"{side}_root"] for side in sides}, parts)
-        return -lr * axes.restored(blocks.joined(d)), new
+        d = blocks.joined(share(factors.multiplied, computed, parts[-1]))
+        slots = {f"{side}_factor": x for side, x in new.items()} | {FAILED: failed}
+        slots |= {f"{side}_root": x for side, x in computed.items()}
+        return d / one_minus_power(self.beta_1, t) if self.beta_1 else d, slots
 
     def _averaged(self, before: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
         """Returns the running mean, or the sum, of second moments with one more."""
@@ -170,30 +173,27 @@ class Shampoo(Preconditioned):
         return before + (x if self.beta_2 == 1 else (1 - beta_2) * (x - before))
 
     def _new_roots(
-        self, new: Slots, s: Slots, t: tf.Tensor, sides: Sequence[str]
-    ) -> dict[str, tf.Tensor]:
-        """Returns the slots of the roots, computed anew; what is not finite stays as it is."""
-        made, failed = {}, s[FAILED]
-        exponent = self.exponent or 0.5 / len(sides)
-        for side in sides:
-            factor = new[f"{side}_factor"]
+        self, t: tf.Tensor, of: Sides, before: Sides, failed: tf.Tensor
+    ) -> tuple[Sides, tf.Tensor]:
+        """Returns the roots, those before where they are not finite, and how often this was so."""
+        made, exponent = {}, self.exponent or 0.5 / len(of)
+        for side, factor in of.items():
             if self.beta_2 < 1:
                 factor /= one_minus_power(self.beta_2, t)
             root, good = roots.inverse_power(
                 factor, exponent, self.epsilon, self.relative_epsilon, self.eigenvectors
             )
-            made[f"{side}_root"] = roots.chosen(good, root, s[f"{side}_root"])
-            failed += tf.reduce_sum(tf.cast(~good, failed.dtype))
-        return made | {FAILED: failed}
+            made[side] = roots.chosen(good, root, before[side])
+            failed += tf.cast(~good, failed.dtype)
+        return made, failed
 
-    def blocks(self, axes: Axes) -> Blocks:
-        return Blocks.of(axes.size, self.block_size)
+    def blocks(self, size: Sequence[int]) -> Blocks:
+        return Blocks.of(size, self.block_size)
 
-    def sides_of(self, axes: Axes) -> tuple[str, ...]:
-        """Returns the sides that have preconditioners."""
+    def sides_of(self, size: Sequence[int]) -> tuple[str, ...]:
         if self.sides == "both":
             return factors.BOTH
-        _, rows, columns = axes.size
+        _, rows, columns = size
         smaller = factors.INPUTS if rows <= columns else factors.OUTPUTS
         return (smaller if self.sides == "smaller" else self.sides,)
 
@@ -201,10 +201,6 @@ class Shampoo(Preconditioned):
 def _identity(shape: tuple[int, int, int], variable: Any) -> tf.Tensor:
     """Returns identity matrices of a shape, for a variable of any shape."""
     return tf.eye(shape[-1], batch_shape=shape[:1])
-
-
-def _root_roles(sides: Sequence[str]) -> list[str]:
-    return [*(f"{side}_root" for side in sides), FAILED]
 
 
 @memoized

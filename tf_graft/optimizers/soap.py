@@ -1,5 +1,6 @@
 """SOAP: Adam in the eigenvectors of Shampoo's second moments."""
 
+from collections.abc import Sequence
 from typing import Any, Unpack
 
 import tensorflow as tf
@@ -11,9 +12,11 @@ from tf_graft.algorithm import (
     BelowOne,
     Common,
     Count,
+    Flag,
     GivenAxes,
     Heads,
     RateLike,
+    Sharing,
     Slot,
     Slots,
     Step,
@@ -22,7 +25,7 @@ from tf_graft.algorithm import (
     register,
 )
 from tf_graft.optimizers import factors, roots
-from tf_graft.optimizers.factors import Blocks
+from tf_graft.optimizers.factors import Blocks, Sides
 from tf_graft.optimizers.preconditioned import Preconditioned
 
 
@@ -59,6 +62,7 @@ class SOAP(Preconditioned):
         others: updates what is no matrix: an optimizer of tf_graft or Keras, a name or a config.
         axes: which variables are matrices, and how: see `tf_graft.axes_of`.
         heads: `"merged"` or `"apart"`: see `tf_graft.axes_of`.
+        divide: whether replicas, or the devices of a mesh, divide the work.
         **common: see `tf_graft.algorithm.Common`. Weight decay is that of the matrices.
 
     Raises:
@@ -94,78 +98,90 @@ class SOAP(Preconditioned):
         others: Any = "adamw",
         axes: GivenAxes = None,
         heads: Heads = "merged",
+        divide: Flag = True,
         **common: Unpack[Common],
     ):
-        super().__init__(learning_rate, others, axes, heads, **common)
+        super().__init__(learning_rate, others, axes, heads, divide, **common)
 
-    def sides_of(self, axes: Axes) -> tuple[str, ...]:
-        sizes = zip(factors.BOTH, axes.size[1:], strict=True)
-        return tuple(side for side, length in sizes if 0 < length <= self.max_size)
+    def sides_of(self, size: Sequence[int]) -> tuple[str, ...]:
+        sides = zip(factors.BOTH, size[1:], strict=True)
+        return tuple(side for side, length in sides if 0 < length <= self.max_size)
 
-    def blocks(self, axes: Axes) -> Blocks:
-        return Blocks.of(axes.size, None)
+    def blocks(self, size: Sequence[int]) -> Blocks:
+        return Blocks.of(size, None)
 
     def slots_of(self, axes: Axes) -> dict[str, Slot]:
         made = {"momentum": Slot(), "velocity": Slot(shape=axes.size, within=NOT_NEGATIVE)}
-        for side in self.sides_of(axes):
-            square = Slot(shape=self.blocks(axes).squares(side))
+        for side in self.sides_of(axes.size):
+            square = Slot(shape=self.blocks(axes.size).squares(side))
             made |= {f"{side}_factor": square, f"{side}_basis": square}
         return made
 
-    def step(  # type: ignore[override]  # of matrices
-        self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor, axes: Axes
-    ) -> Step:
-        bases = {side: s[f"{side}_basis"] for side in self.sides_of(axes)}
-        first = _first(bases, t)
-        beta_1, beta_2 = (
-            tf.where(first, tf.ones_like(t), beta) for beta in (self.beta_1, self.beta_2)
-        )
+    def moments(self, g: tf.Tensor, s: Slots, t: tf.Tensor) -> tuple[list[tf.Tensor], Slots]:
+        beta_1 = tf.where(tf.reduce_all(_first(s, t)), tf.ones_like(t), self.beta_1)
         m = s["momentum"] + (1 - beta_1) * (g - s["momentum"])
-        each = self.matrices(g, axes)
-        turned = factors.divided(bases, each)
-        v = s["velocity"] + (1 - beta_2) * (turned * turned - s["velocity"])
-        turned = factors.divided(bases, self.matrices(m, axes))
-        d = axes.restored(factors.multiplied(bases, turned / (tf.sqrt(v) + self.epsilon)))
-        new = {"momentum": m, "velocity": v}
-        for side in bases:
-            before = s[f"{side}_factor"]
-            moment = factors.second_moment(each, side)
-            new[f"{side}_factor"] = before + (1 - self.shampoo_beta) * (moment - before)
-        new |= self._new_bases(new, bases, first, t)
-        return -lr * _correction(self.beta_1, self.beta_2, t) * d, new
+        return [g, m], {"momentum": m}
 
-    def _new_bases(
-        self, s: Slots, bases: dict[str, tf.Tensor], first: tf.Tensor, t: tf.Tensor
-    ) -> dict[str, tf.Tensor]:
-        """Returns the bases, and the mean square in them, for the next update."""
+    def direction(self, matrices: list[tf.Tensor], s: Slots, t: tf.Tensor, share: Sharing) -> Step:
+        g, m = matrices
+        bases, first = _of_sides("basis", s), _first(s, t)
+        d, v = share(self._turned_step, bases, g, m, s["velocity"], first)
+        moments = {}
+        for side, before in _of_sides("factor", s).items():
+            moment = factors.second_moment(g, side)
+            moments[side] = before + (1 - self.shampoo_beta) * (moment - before)
+        bases, v = tf.cond(
+            _due(self.precondition_frequency, t),
+            lambda: share(_next, moments, bases, v),
+            lambda: (bases, v),
+        )
+        bases = tf.cond(
+            tf.reduce_any(first), lambda: share(self._begun, moments, bases, first), lambda: bases
+        )
+        slots = {f"{side}_factor": x for side, x in moments.items()} | {"velocity": v}
+        slots |= {f"{side}_basis": x for side, x in bases.items()}
+        return _correction(self.beta_1, self.beta_2, t) * d, slots
 
-        def eigenvectors() -> dict[str, tf.Tensor]:
-            made = {
-                f"{side}_basis": roots.eigenbasis(s[f"{side}_factor"], self.eigenvectors)
-                for side in bases
-            }
-            return made | {"velocity": s["velocity"]}
+    def _turned_step(
+        self, bases: Sides, g: tf.Tensor, m: tf.Tensor, v: tf.Tensor, first: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns Adam's step in the bases, turned back, and the new mean square."""
+        turned = factors.turned(bases, g)
+        beta_2 = tf.where(tf.reshape(first, [-1, 1, 1]), tf.ones([], v.dtype), self.beta_2)
+        v += (1 - beta_2) * (turned * turned - v)
+        turned = factors.turned(bases, m)
+        return factors.multiplied(bases, turned / (tf.sqrt(v) + self.epsilon)), v
 
-        def turned() -> dict[str, tf.Tensor]:
-            made, v = {}, s["velocity"]
-            for side, basis in bases.items():
-                made[f"{side}_basis"], order = roots.next_eigenbasis(s[f"{side}_factor"], basis)
-                v = tf.gather(v, order, axis=1 + factors.BOTH.index(side), batch_dims=1)
-            return made | {"velocity": v}
-
-        def same() -> dict[str, tf.Tensor]:
-            kept = {f"{side}_basis": basis for side, basis in bases.items()}
-            return kept | {"velocity": s["velocity"]}
-
-        due = _due(self.precondition_frequency, t)
-        return tf.cond(first, eigenvectors, lambda: tf.cond(due, turned, same))
+    def _begun(self, moments: Sides, bases: Sides, first: tf.Tensor) -> Sides:
+        """Returns bases with eigenvectors for matrices that have none yet."""
+        return {
+            side: roots.chosen(first, roots.eigenbasis(moments[side], self.eigenvectors), basis)
+            for side, basis in bases.items()
+        }
 
 
-def _first(bases: dict[str, tf.Tensor], t: tf.Tensor) -> tf.Tensor:
-    """Returns whether there is no basis yet; without any bases, whether it is the first update."""
-    for basis in bases.values():
-        return ~tf.reduce_any(basis != 0)
-    return t <= 1
+def _next(moments: Sides, bases: Sides, v: tf.Tensor) -> tuple[Sides, tf.Tensor]:
+    """Returns the next bases, and the mean square in them."""
+    made = {}
+    for side, basis in bases.items():
+        made[side], order = roots.next_eigenbasis(moments[side], basis)
+        v = tf.gather(v, order, axis=1 + factors.BOTH.index(side), batch_dims=1)
+    return made, v
+
+
+def _of_sides(role: str, s: Slots) -> Sides:
+    """Returns the slots of a role by side."""
+    return {side: s[f"{side}_{role}"] for side in factors.BOTH if f"{side}_{role}" in s}
+
+
+def _first(s: Slots, t: tf.Tensor) -> tf.Tensor:
+    """Returns which matrices have no basis yet; without any bases, whether it is the first update.
+
+    A basis has no row of zeros.
+    """
+    for basis in _of_sides("basis", s).values():
+        return ~tf.reduce_any(basis[:, 0] != 0, 1)
+    return tf.broadcast_to(t <= 1, s["velocity"].shape[:1])
 
 
 @memoized

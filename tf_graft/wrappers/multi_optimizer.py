@@ -1,8 +1,6 @@
 """MultiOptimizer: an optimizer for each group of variables."""
 
-import collections
 import dataclasses
-import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Unpack
 
@@ -19,7 +17,7 @@ from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.pipeline.clipping import clipped_alone
 from tf_graft.core.state.algorithm import Delegate
 from tf_graft.core.state.parameters import Parameter
-from tf_graft.core.state.point import Point, Step, under, within
+from tf_graft.core.state.point import Point, Step, grouped, under, within
 from tf_graft.core.types import Config, NumberLike, RateLike, Rates, Scalar, VariableLike
 
 
@@ -124,23 +122,12 @@ class MultiOptimizer(Wrapper):
         return "" if key is None else list(self.roles)[list(self.optimizers).index(key)]
 
     def propose(self, points: Iterable[Point]) -> Iterator[Step]:
-        points, given = itertools.tee(points)
-        waiting: dict[str, collections.deque[Point]] = collections.defaultdict(collections.deque)
+        return grouped(points, lambda p: self._role(p.path), self._steps)
 
-        def of(role: str) -> Iterator[Point]:
-            """Yields the points of one optimizer; those on the way to them wait for theirs."""
-            while True:
-                while not waiting[role]:
-                    p = next(given, None)
-                    if p is None:
-                        return
-                    waiting[self._role(p.path)].append(p)
-                yield self._inner(role, waiting[role].popleft())
-
-        steps = {role: child.proposals(of(role)) for role, child in self.children().items()}
-        for p in points:
-            role = self._role(p.path)
-            d, slots = next(steps[role])
+    def _steps(self, role: str, points: Iterable[Point]) -> Iterator[Step]:
+        """Yields the steps of one optimizer."""
+        given = (self._inner(role, p) for p in points)
+        for d, slots in self.children()[role].proposals(given):
             yield d, under(role, slots)
 
     def _inner(self, role: str, p: Point) -> Point:

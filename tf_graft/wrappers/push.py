@@ -12,13 +12,12 @@ from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.pipeline import accumulation
 from tf_graft.core.pipeline.exchange import Exchange
 from tf_graft.core.pipeline.update import Update
-from tf_graft.core.places import replicas
+from tf_graft.core.places import collectives, replicas
 from tf_graft.core.state import write
 from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.state.slots import refill
 from tf_graft.core.tensors import numerics, rows
 from tf_graft.core.types import Gradient
-from tf_graft.wrappers import collectives
 from tf_graft.wrappers.center import center_of
 
 
@@ -53,6 +52,8 @@ class PeriodicPush(Exchange):
     Args:
         agn: the optimizer with its variables, center, counters and period.
     """
+
+    alike = False
 
     def __init__(self, agn: Pushing):
         self._agn = agn

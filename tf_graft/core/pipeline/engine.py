@@ -164,17 +164,17 @@ class Engine:
             averaging.catch_up(parameters, parts, done, options.averages)
         if any(clip is not None for clip in options.clips):
             update = clipping.clipped(update, *options.clips)
-        self._write(update)
+        self._write(update, self.exchange.alike)
         if options.use_ema:
             in_place = self.state.takes_kernels
             averaging.update(parameters, parts, done + 1, options.averages, in_place)
             self._overwrite_when_due(done + 1)
         self._count("iteration")
 
-    def _write(self, update: Update) -> None:
+    def _write(self, update: Update, alike: bool) -> None:
         compiles = self.options.jit_compile is True and self.state.compiles
         takes_kernels = self.state.takes_kernels and self.options.state_dtype is None
-        writer = Writer(self.algorithm, compiles, takes_kernels)
+        writer = Writer(self.algorithm, compiles, takes_kernels, alike)
         writer.write(update, self.state.updates() + 1, self.state.shared)
 
     def _count(self, role: str) -> None:
@@ -186,7 +186,7 @@ class Engine:
         """Writes steps at given rates, without any other stage of the pipeline."""
         gradients = in_precision(gradients, parameters)
         with self._coalesced(gradients, parameters) as ready:
-            self._write(Update(ready, parameters, None, rates))
+            self._write(Update(ready, parameters, None, rates), alike=False)
 
     def _overwrite_when_due(self, step: tf.Tensor) -> None:
         frequency = self.options.ema_overwrite_frequency

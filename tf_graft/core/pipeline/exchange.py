@@ -14,7 +14,12 @@ class Exchange:
     """Sums gradients over the replicas, so that all replicas make the same update.
 
     Every method is called in each replica's context, on all replicas.
+
+    Attributes:
+        alike: whether all replicas make the same update, so that they can divide its work.
     """
+
+    alike = True
 
     def begin(self) -> None:
         """Called first, before any gradient is read."""

@@ -40,11 +40,13 @@ class Writer:
         algorithm: proposes the steps.
         compiles: whether XLA compiles the steps of dense variables.
         takes_kernels: whether in-place kernels update the variables.
+        alike: whether all replicas write the same steps.
     """
 
     algorithm: Algorithm
     compiles: bool
     takes_kernels: bool
+    alike: bool
 
     def write(self, update: Update, t: tf.Tensor, shared: Mapping[str, keras.Variable]) -> None:
         """Adds the steps of an update to its variables, and applies their constraints.
@@ -162,7 +164,8 @@ class Writer:
         }
         g, w, s = numerics.values(gradient), parameter.read(part), {**slots, **shared}
         rates = dict(scalars.rates)
-        return Point(parameter.path, g, w, s, rates, scalars.t, in_place, part.touched)
+        t, touched = scalars.t, part.touched
+        return Point(parameter.path, g, w, s, rates, t, in_place, touched, self.alike)
 
     def _proposed(self, points: Iterable[Point], compiled: bool) -> Iterator[tuple[Point, Step]]:
         """Yields each point with the step from there.

@@ -1,6 +1,7 @@
 """The point at which a variable's step is computed, and the step."""
 
-from collections.abc import Mapping
+import collections
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -28,6 +29,7 @@ class Point(NamedTuple):
         touched: which rows of `w` the gradient touches, booleans of shape [k]; None if it touches
             all of them. Other rows are there only if sizes must be static: XLA adds rows, and a
             mesh uses whole variables. In these rows `g`, `w` and `s` are zero.
+        alike: whether all replicas compute the same step, and may divide the work.
     """
 
     path: str
@@ -38,6 +40,7 @@ class Point(NamedTuple):
     t: tf.Tensor
     in_place: bool = False
     touched: tf.Tensor | None = None
+    alike: bool = False
 
     @property
     def lr(self) -> tf.Tensor:
@@ -68,3 +71,43 @@ def within(role: str, named: Mapping[str, Any]) -> dict[str, Any]:
 def under(role: str, named: Mapping[str, Any]) -> dict[str, Any]:
     """Returns all entries with `role/` before their names."""
     return {f"{role}/{name}": x for name, x in named.items()}
+
+
+def grouped(
+    points: Iterable[Point],
+    group_of: Callable[[Point], Hashable],
+    steps: Callable[[Any, Iterator[Point]], Iterator[Step]],
+) -> Iterator[Step]:
+    """Yields the step from each point, in order, as computed for the group of the point.
+
+    A point is requested when its group, or the caller, needs it. Points of other groups that come
+    before it wait.
+
+    Args:
+        points: the points.
+        group_of: returns the group of a point.
+        steps: yields the steps of one group from the group and its points.
+    """
+    source = iter(points)
+    order: collections.deque[Hashable] = collections.deque()
+    waiting: dict[Hashable, collections.deque[Point]] = collections.defaultdict(collections.deque)
+    made: dict[Hashable, Iterator[Step]] = {}
+
+    def another() -> bool:
+        for p in source:
+            group = group_of(p)
+            order.append(group)
+            waiting[group].append(p)
+            return True
+        return False
+
+    def of(group: Hashable) -> Iterator[Point]:
+        while waiting[group] or another():
+            if waiting[group]:
+                yield waiting[group].popleft()
+
+    while order or another():
+        group = order.popleft()
+        if group not in made:
+            made[group] = steps(group, of(group))
+        yield next(made[group])

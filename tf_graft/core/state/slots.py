@@ -64,6 +64,11 @@ class Slot(NamedTuple):
         fits = self.shape == "variable" and self.dtype is None and not callable(self.fill)
         return self._replace(dtype="bfloat16") if fits and self.rounds else self
 
+    @property
+    def has_own_shape(self) -> bool:
+        """Whether the shape does not follow from the variable's."""
+        return isinstance(self.shape, tuple)
+
     def shape_for(self, variable: VariableLike | None) -> tuple[int, ...]:
         """Returns the slot's shape for a model variable; for None its own shape, or a scalar's.
 

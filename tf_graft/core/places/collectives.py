@@ -1,4 +1,4 @@
-"""Sums over replicas that work inside control flow.
+"""Sums and gathers over replicas that work inside control flow.
 
 `ReplicaContext.all_reduce` of `MirroredStrategy` and `MultiWorkerMirroredStrategy` is a merge call,
 which is not allowed in a branch of a `tf.cond`. In a graph this module uses the collective
@@ -79,6 +79,18 @@ def summed(
     dense = [v for v in given if not isinstance(v, tf.IndexedSlices)]
     sums, gathered = iter(_dense(dense, own)), iter(_gathered(sparse, own))
     return [next(gathered if isinstance(v, tf.IndexedSlices) else sums) for v in given]
+
+
+def gathered(x: tf.Tensor, variable: VariableLike) -> tf.Tensor:
+    """Returns the tensors of all replicas, of one shape, joined along the first axis; in a graph.
+
+    Args:
+        x: the calling replica's tensor, of a static shape.
+        variable: orders the replica's collectives: see `summed`.
+    """
+    context = tf.distribute.get_replica_context()
+    every = _collective(tf.raw_ops.CollectiveGatherV2, x, replicas.local(variable).handle)
+    return tf.ensure_shape(every, [context.num_replicas_in_sync * x.shape[0], *x.shape[1:]])
 
 
 def _dense(tensors: list[tf.Tensor], own: tf.Tensor) -> list[tf.Tensor]:
