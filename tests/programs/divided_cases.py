@@ -37,10 +37,8 @@ def optimizers():
     return {
         "muon": tg.Muon(0.1, **plain),
         "undivided": tg.Muon(0.1, divide=False, **plain),
-        "normuon": tg.NorMuon(0.1, others="sgd"),
         "shampoo": tg.AdaGraft(tg.Adam(0.1), tg.Shampoo(**roots, epsilon=1e-3, block_size=4)),
         "soap": tg.SOAP(0.1, **roots),
-        "hyperball": tg.Hyperball(tg.Muon(0.1, others="sgd")),
         # whose replicas take steps of their own, which they must not divide
         "own_steps": tg.AGN(tg.Muon(0.1, others="sgd"), communication_period=9),
         "own_steps_undivided": tg.AGN(
