@@ -60,6 +60,18 @@ def test_schedule_draws_and_prints_the_rate(command, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"data", "digits_sgd_poly_schedule.png"}
 
 
+def test_schedule_tells_what_each_variable_of_a_matrix_optimizer_gets(command):
+    muon = "{name: muon, learning_rate: {name: fixed_lr, learning_rate: 0.02}, others: sgd}"
+    result = command("schedule", CONFIG, f"optimizer={muon}", "model={name: mlp}")
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    first = next(line.split() for line in lines if line.split()[:1] == ["0"])
+    assert first[1:] == ["0.02", "0.01"], result.output
+    matrices = [line for line in lines if re.search(r"\d+ x \d+$", line.strip())]
+    assert matrices
+    assert all(" 0.02 " in line for line in matrices), result.output
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "change"),

@@ -130,6 +130,7 @@ WRITERS = {
     "training/replica_values.py": "restores what each replica had",
     "training/schedule_plot.py": "steps an optimizer that trains nothing",
     "bench/floor.py": "measures assignment",
+    "bench/matrices.py": "measures products that are added to weights",
 }
 
 

@@ -84,7 +84,7 @@ def test_figures_show_names_as_they_are(tmp_path, kind):
     figure.savefig(tmp_path / "ratios.png")
     [legend] = figure.legends
     assert media.for_figure(name) in [text.get_text() for text in legend.get_texts()]
-    plots.draw_schedule(np.ones(3), np.arange(3), name, tmp_path / "schedule.png")
+    plots.draw_schedule({name: np.ones(3)}, np.arange(3), name, tmp_path / "schedule.png")
     run = SimpleNamespace(**{n: tmp_path / n for n in ("steps", "metrics", "plot.png")})
     run.plot = tmp_path / "plot.png"
     run.steps.write_text("step,loss,learning_rate\n1,1,1\n2,1,1\n")

@@ -158,7 +158,7 @@ def test_a_file_takes_the_place_of_a_link(tmp_path):
         path = tmp_path / "rate.png"
         path.unlink(missing_ok=True)
         path.symlink_to(target)
-        plots.draw_schedule(np.ones(2), np.arange(2), "a schedule", path)
+        plots.draw_schedule({"all": np.ones(2)}, np.arange(2), "a schedule", path)
         assert not path.is_symlink()
         assert path.read_bytes().startswith(b"\x89PNG")
     assert mine.read_text() == "mine"

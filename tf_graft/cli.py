@@ -171,7 +171,7 @@ def schedule(
     overrides: Overrides = None,
     output: Annotated[Path | None, typer.Option(help="The PNG; else CONFIG_schedule.png")] = None,
 ) -> None:
-    """Draws the learning rate over the run a config describes."""
+    """Draws the learning rate over the run a config describes; tells what each variable gets."""
     with errors():
         from tf_graft.training import start
 
@@ -180,11 +180,13 @@ def schedule(
         from tf_graft.training import schedule_plot
 
         path = output or Path(f"{config.stem}_schedule.png")
-        points = schedule_plot.draw(parsed, source, path)
-    table = Table("step", "learning rate", box=None)
-    for step, rate in points:
-        table.add_row(f"{step:,}", f"{rate:.3g}")
+        drawn = schedule_plot.draw(parsed, source, path)
+    table = Table("step", *drawn.names, box=None)
+    for step, rates in drawn.rates:
+        table.add_row(f"{step:,}", *(f"{rate:.3g}" for rate in rates))
     Terminal().print(table)
+    if drawn.table:
+        _say(f"\n{drawn.table}\n")
     _say(f"Drawn in {path}.")
 
 

@@ -138,7 +138,7 @@ def _write_records(path, name):
 
 def _drawn(name):
     with tempfile.TemporaryDirectory() as home:
-        plots.draw_schedule(np.ones(2), np.arange(2), name, Path(home) / "plot.png")
+        plots.draw_schedule({name: np.ones(2)}, np.arange(2), name, Path(home) / "plot.png")
 
 
 def _failure(call):

@@ -1,5 +1,6 @@
 """Plots of a run and of a schedule, as PNG files."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tf_graft.training.folder import RunFolder
 from tf_graft.training.log import read
 
 TRAIN, TEST, RATE = "#4269d0", "#e8743b", "#3ca951"
+IN_LEGEND = 8  # curves; more cannot be told apart
 
 
 def draw_run(folder: RunFolder, title: str) -> None:
@@ -39,16 +41,26 @@ def draw_run(folder: RunFolder, title: str) -> None:
         figure.savefig(part, dpi=120)
 
 
-def draw_schedule(rates: np.ndarray, steps: np.ndarray, title: str, path: Path) -> None:
-    """Draws a learning rate over the steps of a run."""
+def draw_schedule(
+    curves: Mapping[str, np.ndarray], steps: np.ndarray, title: str, path: Path
+) -> None:
+    """Draws learning rates, by name, over the steps of a run."""
     figure = Figure(figsize=(7, 3.8), layout="constrained")
     axis = figure.subplots()
-    _line(axis, steps, rates, color=RATE)
+    for name, rates in curves.items():
+        _line(axis, steps, rates, label=for_figure(name), **_one_color(curves))
     _label(axis, "learning rate", "step")
     axis.set_ylim(bottom=0)
+    if 1 < len(curves) <= IN_LEGEND:
+        axis.legend(frameon=False, fontsize="small")
     figure.suptitle(for_figure(title))
     with whole(path) as part:
         figure.savefig(part, dpi=120)
+
+
+def _one_color(curves: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Returns the color of the learning rate for one curve; several have matplotlib's."""
+    return {"color": RATE} if len(curves) == 1 else {}
 
 
 def _pair(axis: Axes, epochs: dict[str, np.ndarray], name: str) -> None:

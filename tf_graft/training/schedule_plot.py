@@ -1,40 +1,110 @@
-"""The learning rate over the updates of a config's run, without training."""
+"""The learning rates over the updates of a config's run, without training."""
 
 import functools
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 
 from tf_graft.core.nesting import nested
+from tf_graft.matrices.optimizer import MatrixOptimizer
 from tf_graft.training import data, models, optimizer, plots
 from tf_graft.training.errors import Source
 from tf_graft.training.schema import RunConfig
+from tf_graft.wrappers.layerwise_rates import LayerwiseRates
+from tf_graft.wrappers.multi_optimizer import MultiOptimizer
 
 POINTS = 1_000
+POINTS_OF_VARIABLES = 100  # each takes a learning rate of each variable
 SHOWN = 8
+COLUMNS = 4
 
 
-def draw(config: RunConfig, source: Source, path: Path) -> list[tuple[int, float]]:
-    """Draws the learning rate over the run by steps, or by updates if steps are accumulated.
+class Drawn(NamedTuple):
+    """What was drawn.
 
-    Returns:
-        A few (step, rate) pairs from the first step to the last.
+    Attributes:
+        names: of the learning rates: one, or one for each group of variables.
+        rates: a few steps from the first to the last, with the learning rates at each.
+        table: what the optimizer does to each variable; empty if the learning rate is the same for
+            all.
+    """
+
+    names: list[str]
+    rates: list[tuple[int, list[float]]]
+    table: str
+
+
+def draw(config: RunConfig, source: Source, path: Path) -> Drawn:
+    """Draws the learning rates over the run by steps, or by updates if steps are accumulated.
+
+    It is one for all variables, or one for each group of variables that differ: the matrices and
+    the others of `Muon`, the groups of `MultiOptimizer`, layers with a multiplier.
     """
     batches = data.load(config.data, config.run.steps_per_execution, source)
-    model = functools.partial(models.build, config.model, batches, source)
+    model = functools.cache(functools.partial(models.build, config.model, batches, source))
     chosen = optimizer.build(config, batches.steps_per_epoch, source, model)
     every = getattr(chosen, "gradient_accumulation_steps", None)
     total = max(config.run.epochs * (batches.steps_per_epoch // (every or 1)), 1)
     title = f"{source.file}: {total:,} {'updates' if every else 'steps'}"
-    steps = np.unique(np.linspace(0, total - 1, POINTS).astype(int))
-    rates = np.array([_rate(chosen, step) for step in steps])
-    plots.draw_schedule(rates, steps, title, path)
+    if by_variable := _differs(chosen):
+        chosen.build(model().trainable_variables)
+    points = POINTS_OF_VARIABLES if by_variable else POINTS
+    steps = np.unique(np.linspace(0, total - 1, points).astype(int))
+    curves = _of_variables(chosen, steps) if by_variable else _of_all(chosen, steps)
+    plots.draw_schedule(curves, steps, title, path)
+    shown = _narrow(curves)
     some = np.linspace(0, len(steps) - 1, min(SHOWN, len(steps))).astype(int)
-    return [(int(steps[i]), float(rates[i])) for i in some]
+    rates = [(int(steps[i]), [float(curve[i]) for curve in shown.values()]) for i in some]
+    return Drawn([*shown], rates, chosen.table() if by_variable else "")
 
 
-def _rate(chosen: keras.optimizers.Optimizer, step: int) -> float:
-    for each in nested(chosen):  # children count by their wrapper's steps once they are built
-        each.iterations.assign(step)
-    return float(keras.ops.convert_to_numpy(chosen.learning_rate))
+def _differs(chosen: keras.optimizers.Optimizer) -> bool:
+    """Returns whether variables may have learning rates that differ."""
+    grouping = (MatrixOptimizer, MultiOptimizer, LayerwiseRates)
+    return any(
+        isinstance(each, grouping) or getattr(each, "learning_rate_multipliers", None)
+        for each in nested(chosen)
+    ) and hasattr(chosen, "table")
+
+
+def _of_all(chosen: keras.optimizers.Optimizer, steps: Iterable[int]) -> dict[str, np.ndarray]:
+    rates = [keras.ops.convert_to_numpy(chosen.learning_rate) for _ in _stepped(chosen, steps)]
+    return {"learning rate": np.array(rates, float)}
+
+
+def _of_variables(chosen: Any, steps: Iterable[int]) -> dict[str, np.ndarray]:
+    """Returns a curve for each group of variables whose learning rates are the same."""
+    paths = [parameter.path for parameter in chosen.parameters]
+    rates = [
+        [float(chosen.rate_of(path, given)) for path in paths]
+        for given in (chosen.rates() for _ in _stepped(chosen, steps))
+    ]
+    next(_stepped(chosen, [0]))  # where the table is
+    groups = defaultdict(list)
+    for path, curve in zip(paths, zip(*rates, strict=True), strict=True):
+        groups[curve].append(path)
+    return {_name(members): np.array(curve) for curve, members in groups.items()}
+
+
+def _name(paths: Sequence[str]) -> str:
+    return paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+
+
+def _stepped(chosen: keras.optimizers.Optimizer, steps: Iterable[int]) -> Iterator[None]:
+    """Sets the counts of an optimizer, and of those within it, to one step after the other."""
+    for step in steps:
+        for each in nested(chosen):  # children count by their wrapper's steps once they are built
+            each.iterations.assign(step)
+        yield
+
+
+def _narrow(curves: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+    """Returns curves for the columns of a table: all, or the lowest and highest rates."""
+    if len(curves) <= COLUMNS:
+        return curves
+    rates = [*curves.values()]
+    return {"lowest": np.min(rates, axis=0), "highest": np.max(rates, axis=0)}
