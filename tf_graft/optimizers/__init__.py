@@ -1,4 +1,4 @@
-"""One algorithm per file, each written as two pure functions for the engine in `tf_graft.core`."""
+"""Holds one algorithm in each file, as two pure functions for the engine in `tf_graft.core`."""
 
 from tf_graft.optimizers.adabelief import AdaBelief
 from tf_graft.optimizers.adadelta import Adadelta

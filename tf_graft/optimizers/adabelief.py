@@ -1,4 +1,4 @@
-"""AdaBelief: Adam divided by how far gradients lie from their mean."""
+"""AdaBelief: Adam, divided by how far gradients lie from their mean."""
 
 from typing import Unpack
 
@@ -24,7 +24,7 @@ from tf_graft.algorithm import (
 
 @register
 class AdaBelief(Optimizer):
-    """AdaBelief: long steps where the gradient is as its running mean predicts.
+    """AdaBelief: takes long steps where the gradient is close to its running mean.
 
     ```
     m <- m + (1 - beta_1) * (g - m)
@@ -54,7 +54,7 @@ class AdaBelief(Optimizer):
 
     Reference:
         Zhuang et al., 2020, "AdaBelief optimizer: adapting stepsizes by the belief in observed
-        gradients" (arXiv 2010.07468), algorithm 2. The paper has one epsilon for both places.
+        gradients" (arXiv 2010.07468), algorithm 2. The paper uses one epsilon in both places.
     """
 
     def __init__(

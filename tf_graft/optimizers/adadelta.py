@@ -22,7 +22,7 @@ from tf_graft.algorithm import (
 
 @register
 class Adadelta(Optimizer):
-    """Adadelta: each step is the gradient times the root mean square of the steps before it.
+    """Adadelta: scales each gradient by the ratio of recent steps to recent gradients.
 
     ```
     a <- rho * a + (1 - rho) * g^2

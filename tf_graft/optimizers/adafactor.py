@@ -30,7 +30,7 @@ from tf_graft.algorithm import (
 
 @register
 class Adafactor(Optimizer):
-    """Adafactor: steps over the root of factored mean squares, relative to the weights' size.
+    """Adafactor: factored mean squares, and steps relative to the size of the weights.
 
     ```
     b = 1 - t^beta_2_decay
@@ -44,22 +44,23 @@ class Adafactor(Optimizer):
 
     A matrix of n x m weights keeps n + m numbers instead of Adam's 2 n m. A vector keeps the mean
     square of each entry, and so does a variable with an axis shorter than `min_dim_size_to_factor`.
-    With more than two axes, `factored_axes="last"` factors the last two, as Keras does, so that its
-    files load. `"largest"` factors the two longest, as Optax does: it keeps less of an attention
-    kernel of shape (512, 8, 64): 0.02 numbers for each weight instead of 0.14.
+    If a variable has more than two axes, `factored_axes="last"` factors the last two, as Keras
+    does, so that you can load Keras' files. `"largest"` factors the two longest, as Optax does,
+    which needs less memory: for an attention kernel of shape (512, 8, 64) it keeps 0.02 numbers for
+    each weight instead of 0.14.
 
-    Differences from Keras': no slot has the variable's shape where the mean squares are factored;
-    `relative_step=False` is obeyed; the other of the two has its effect with a schedule, too.
+    Differences from Keras': no slot has the variable's shape if the mean squares are factored;
+    `relative_step=False` has an effect; `relative_step=True` also has one with a schedule.
 
     Args:
         learning_rate: number, at least 0, or schedule. It is relative to the weights' size.
-        beta_2_decay: the exponent by which the decay of the mean squares approaches 1.
+        beta_2_decay: the exponent that takes the decay of the mean squares to 1.
         epsilon_1: a term added to the squares.
-        epsilon_2: the least size of the weights that counts.
+        epsilon_2: the lower limit of the weights' size.
         clip_threshold: the largest root mean square of `u`.
         relative_step: whether the learning rate is at most `1 / sqrt(t)`.
-        beta_1: decay of a mean of the steps, which replaces the step; with 0 none is kept.
-        multiply_by_parameter_scale: whether the step is multiplied by the weights' size.
+        beta_1: decay of a running mean of the steps, which replaces the step; 0 for none.
+        multiply_by_parameter_scale: whether to multiply the step by the weights' size.
         min_dim_size_to_factor: the least length of both axes that are factored.
         factored_axes: `"last"` or `"largest"`.
         **common: see `tf_graft.algorithm.Common`.
@@ -67,9 +68,9 @@ class Adafactor(Optimizer):
     Raises:
         TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
 
-    Row-sparse gradients: with `sparse="lazy"` the touched rows are the matrix: all means are taken
-    over them, and other rows keep their `r`. All rows share `c`, of which only the proportions
-    count. The table acts as a whole if it has as many rows as its second axis is long.
+    Row-sparse gradients: with `sparse="lazy"` all means are taken over the touched rows alone, and
+    other rows keep their `r`. All rows share `c`, and only its proportions matter. A square table
+    is updated as with a dense gradient.
 
     Example:
         >>> w = tf.Variable([[1.0, 1.0], [1.0, 1.0]])

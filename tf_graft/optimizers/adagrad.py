@@ -1,4 +1,4 @@
-"""Adagrad: a rate for each weight, shrinking with the gradients it has seen."""
+"""Adagrad: a learning rate for each weight, which shrinks with the weight's gradients."""
 
 from typing import Unpack
 
@@ -24,7 +24,7 @@ from tf_graft.algorithm import (
 
 @register
 class Adagrad(Optimizer):
-    """Adagrad: the rate of each weight shrinks with the squares of its gradients.
+    """Adagrad: the learning rate of each weight shrinks with the squares of its gradients.
 
     ```
     a <- a + g^2
@@ -32,7 +32,7 @@ class Adagrad(Optimizer):
     ```
 
     Keras adds `epsilon` to `a` under each root. Here the accumulator contains `epsilon` from the
-    start, which gives the same sum with one pass less.
+    start, which gives the same sum and saves one pass over the accumulator.
 
     Args:
         learning_rate: number, at least 0, or schedule.
@@ -43,8 +43,8 @@ class Adagrad(Optimizer):
     Raises:
         TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
 
-    Row-sparse gradients: the result equals that of the dense gradient, at the cost of the touched
-    rows alone.
+    Row-sparse gradients: the result equals that of the dense gradient, and a step costs only the
+    touched rows.
 
     Example:
         >>> w = tf.Variable([1.0])

@@ -1,4 +1,4 @@
-"""Adam: momentum over the root of the mean square, both corrected for their start at zero."""
+"""Adam: momentum, divided by the root of the mean square."""
 
 from typing import Unpack
 
@@ -29,7 +29,7 @@ from tf_graft.optimizers.kernels import adam_operands
 
 @register
 class Adam(Optimizer):
-    """Adam: a running mean of gradients over the root of a running mean of their squares.
+    """Adam: divides a running mean of gradients by the root of a running mean of their squares.
 
     ```
     m <- m + (1 - beta_1) * (g - m)

@@ -1,4 +1,4 @@
-"""Adamax: momentum over the largest gradient, which is forgotten slowly."""
+"""Adamax: momentum, divided by the largest recent gradient."""
 
 from typing import Unpack
 

@@ -25,7 +25,7 @@ from tf_graft.algorithm import (
 
 @register
 class Adan(Optimizer):
-    """Adan: means of gradients and of their differences, over the root of a mean square of both.
+    """Adan: adds means of gradients and of their differences, divided by the root of a mean square.
 
     ```
     c  = g - (the gradient of the step before)         0 at the first step
@@ -37,12 +37,12 @@ class Adan(Optimizer):
          / (1 + learning_rate * weight_decay)
     ```
 
-    The betas are one minus those of the paper, as in its authors' program. Weight decay divides the
-    weights after the step; with `no_prox` it is that of `AdamW`. The program's `max_grad_norm` is
-    `global_clipnorm`. Use a learning rate five to ten times that of Adam.
+    Each beta is one minus that of the paper, as in the authors' program. Weight decay divides the
+    weights after the step; with `no_prox` it acts as in `AdamW`. The authors' `max_grad_norm` is
+    called `global_clipnorm` here. Use a learning rate five to ten times that of Adam.
 
-    Difference from optax' `adan`: there `1 - beta_2` stands where the paper's algorithm has
-    `beta_2`, so that the differences hardly count.
+    Difference from optax' `adan`: optax has `1 - beta_2` where the paper has `beta_2`, so the
+    differences hardly matter there.
 
     Args:
         learning_rate: number, at least 0, or schedule.
@@ -50,14 +50,15 @@ class Adan(Optimizer):
         beta_2: decay of the mean of differences, and their weight.
         beta_3: decay of the mean square.
         epsilon: a term added to the corrected root.
-        no_prox: whether weight decay is subtracted before the step, and not divided by after it.
+        no_prox: whether weight decay acts before the step, as in `AdamW`, and not after it.
         **common: see `tf_graft.algorithm.Common`.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
 
-    Row-sparse gradients: with `sparse="lazy"` untouched rows keep everything; a difference is that
-    from the last gradient of the row, or from zero if it had none since the first step.
+    Row-sparse gradients: with `sparse="lazy"` untouched rows and their slots stay as they are. The
+    difference of a row is taken from its last gradient, or from zero if it had none since the first
+    step.
 
     Example:
         >>> w = tf.Variable([1.0, 1.0])

@@ -1,4 +1,4 @@
-"""ADOPT: Adam that normalizes a gradient by the mean square of those before it."""
+"""ADOPT: Adam that divides a gradient by the root mean square of the earlier ones."""
 
 from typing import Unpack
 
@@ -25,7 +25,7 @@ from tf_graft.algorithm import (
 
 @register
 class ADOPT(Optimizer):
-    """ADOPT: momentum of gradients that are divided by the root of the mean square before them.
+    """ADOPT: divides each gradient by the root mean square of the earlier ones, and adds momentum.
 
     ```
     c  = g / max(sqrt(v), epsilon)                     clips: within t' = (t - 1)^(1/4) of zero
@@ -34,8 +34,8 @@ class ADOPT(Optimizer):
     w <- w - learning_rate * m
     ```
 
-    The first step moves nothing and sets `v` to `g^2`. Because `v` does not contain `g`, training
-    converges with any `beta_2`.
+    The first step only sets `v` to `g^2`, and moves no weight. Because `v` does not contain `g`,
+    training converges with any `beta_2`.
 
     Args:
         learning_rate: number, at least 0, or schedule.

@@ -1,4 +1,4 @@
-"""COCOB: steps of a gambler who bets on the sign of the next gradient; no learning rate."""
+"""COCOB: needs no learning rate, and bets on the sign of the next gradient."""
 
 from typing import Unpack
 
@@ -34,20 +34,21 @@ class COCOB(Optimizer):
     `x` is how far an entry has moved from its first value; it is kept as a slot, so that weight
     decay and constraints do not count as bets. Five numbers are kept for each weight.
 
-    Difference from Optax': there the learning rate multiplies the gradients, which changes nothing
-    but the first bets, and `L` starts at 1e-8.
+    Difference from Optax': Optax multiplies the gradients by the learning rate, which changes only
+    the first bets, and starts `L` at 1e-8.
 
     Args:
-        learning_rate: number, at least 0, or schedule: a factor of the bets. The paper has none;
+        learning_rate: number, at least 0, or schedule: multiplies the bets. The paper has none;
             leave it at 1.
-        alpha: the larger, the smaller the first steps; about `1 / alpha` of the first gradient's
-            magnitude is bet at once.
+        alpha: limits the first steps: a first bet is about `1 / alpha` of the first gradient's
+            magnitude.
         **common: see `tf_graft.algorithm.Common`.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
 
-    Row-sparse gradients: equal to the equal dense gradient, because zero gradients change nothing.
+    Row-sparse gradients: the result equals that of the dense gradient, because a gradient of zero
+    changes nothing.
 
     Example:
         >>> w = tf.Variable([1.0, 1.0])

@@ -1,4 +1,4 @@
-"""LAMB: Adam, with a rate for each layer in proportion to the norm of its weights."""
+"""LAMB: Adam, with a learning rate for each layer in proportion to the norm of its weights."""
 
 import functools
 from collections.abc import Sequence
@@ -38,10 +38,10 @@ class LAMB(Layerwise):
     w <- w - learning_rate * r * u,  r = ||w|| / ||u||           1 where either is zero
     ```
 
-    Differences from Keras' `Lamb`: weight decay inside the ratio, exclusions, an epsilon of 1e-6.
-    Differences from Model Garden's: the config contains the exclusions, which are searched for in
-    paths; an empty `exclude_from_layer_adaptation` excludes nothing; betas are not rounded to
-    float32.
+    Differences from Keras' `Lamb`: weight decay is inside the ratio, you can exclude variables, and
+    epsilon is 1e-6. Differences from Model Garden's: the config contains the exclusions, and each
+    pattern is searched for in the variables' paths; an empty `exclude_from_layer_adaptation`
+    excludes nothing; betas are not rounded to float32.
 
     Args:
         learning_rate: number, at least 0, or schedule.
@@ -50,10 +50,10 @@ class LAMB(Layerwise):
         epsilon: a term added to the root.
         weight_decay_rate: weight decay inside the ratio; the common `weight_decay` applies in
             addition.
-        exclude_from_weight_decay: regular expressions; a variable whose path contains a match has
-            neither weight decay.
-        exclude_from_layer_adaptation: likewise; such a variable has `r = 1`. None means the list
-            above.
+        exclude_from_weight_decay: regular expressions; neither weight decay applies to a variable
+            whose path contains a match.
+        exclude_from_layer_adaptation: regular expressions of variables with `r = 1`. None means
+            those of `exclude_from_weight_decay`.
         **common: see `tf_graft.algorithm.Common`.
 
     Raises:

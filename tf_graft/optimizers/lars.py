@@ -1,4 +1,4 @@
-"""LARS: momentum, with a rate for each layer in proportion to the norm of its weights."""
+"""LARS: momentum, with a learning rate for each layer in proportion to the norm of its weights."""
 
 from collections.abc import Callable, Sequence
 from typing import Unpack
@@ -26,7 +26,7 @@ from tf_graft.optimizers.layerwise import Layerwise, ratio
 
 @register
 class LARS(Layerwise):
-    """LARS: momentum, with a rate for each variable in proportion to the norm of its weights.
+    """LARS: momentum, with a learning rate for each variable in proportion to its weights' norm.
 
     ```
     g <- g + weight_decay_rate * w
@@ -36,15 +36,15 @@ class LARS(Layerwise):
     w <- w + momentum * m - learning_rate * r * g    nesterov=True
     ```
 
-    With `classic_momentum=False` the rates are outside of the momentum: `m <- momentum * m + g`,
-    `u` is `m` (nesterov: `momentum * m + g`), `w <- w - learning_rate * r * u`, and `r` is computed
-    from `||u||`. With `sum_of_norms=True` the denominator is the paper's,
-    `||g|| + weight_decay_rate * ||w||` with `g` before weight decay.
+    With `classic_momentum=False` the learning rates are outside of the momentum:
+    `m <- momentum * m + g`, `u` is `m` (nesterov: `momentum * m + g`),
+    `w <- w - learning_rate * r * u`, and `r` is computed from `||u||`. With `sum_of_norms=True` the
+    denominator is the paper's, `||g|| + weight_decay_rate * ||w||` with `g` before weight decay.
 
     Differences from Model Garden's: row-sparse gradients are supported; the config contains the
-    exclusions, which are searched for in paths (`dense/bias`, no `:0`); an empty
-    `exclude_from_layer_adaptation` excludes nothing. tf.contrib's is the one with
-    `sum_of_norms=True`; its `skip_list` is `exclude_from_weight_decay`.
+    exclusions, and each pattern is searched for in the variables' paths (`dense/bias`, no `:0`); an
+    empty `exclude_from_layer_adaptation` excludes nothing. For the LARS of tf.contrib, set
+    `sum_of_norms=True`; its `skip_list` is `exclude_from_weight_decay` here.
 
     Args:
         learning_rate: number, at least 0, or schedule.
@@ -53,11 +53,11 @@ class LARS(Layerwise):
             addition.
         eeta: the paper's trust coefficient.
         nesterov: whether to look ahead (Nesterov momentum).
-        classic_momentum: whether the momentum holds the rates too.
-        exclude_from_weight_decay: regular expressions; a variable whose path contains a match has
-            neither weight decay.
-        exclude_from_layer_adaptation: likewise; such a variable has `r = 1`. None means the list
-            above.
+        classic_momentum: whether the learning rates are inside the momentum.
+        exclude_from_weight_decay: regular expressions; neither weight decay applies to a variable
+            whose path contains a match.
+        exclude_from_layer_adaptation: regular expressions of variables with `r = 1`. None means
+            those of `exclude_from_weight_decay`.
         sum_of_norms: whether the denominator of the ratio is the sum of the two norms, as in the
             paper.
         epsilon: a term added to the denominator of the ratio.

@@ -1,4 +1,4 @@
-"""The base class of LARS and LAMB, whose rates follow the norm of each variable's weights."""
+"""The base class of LARS and LAMB, which scale the learning rate with each variable's norm."""
 
 from collections.abc import Sequence
 from typing import Any, Unpack
@@ -17,17 +17,17 @@ from tf_graft.algorithm import (
 
 
 class Layerwise(Optimizer):
-    """An optimizer with a rate of its own for each variable that is not excluded.
+    """An optimizer with a learning rate of its own for each variable that is not excluded.
 
     Its `step` also receives `decay`, the variable's weight decay, and `adapts`, whether the
-    variable has a rate of its own.
+    variable has a learning rate of its own.
 
     Args:
         learning_rate: number, at least 0, or schedule.
         weight_decay_rate: weight decay inside the ratio, unlike the common `weight_decay`.
-        exclude_from_weight_decay: patterns of variables without either weight decay.
-        exclude_from_layer_adaptation: patterns of variables without a rate of their own; those of
-            `exclude_from_weight_decay` when None.
+        exclude_from_weight_decay: patterns of variables without weight decay of either kind.
+        exclude_from_layer_adaptation: patterns of variables without a learning rate of their own;
+            None for those of `exclude_from_weight_decay`.
         **common: see `tf_graft.algorithm.Common`.
     """
 

@@ -20,7 +20,7 @@ from tf_graft.algorithm import (
 
 @register
 class Lion(Optimizer):
-    """Lion: steps of one length in every entry, by the sign of a running mean.
+    """Lion: moves every entry by the same length, in the direction of a running mean's sign.
 
     ```
     c = m + (1 - beta_1) * (g - m)
@@ -28,12 +28,12 @@ class Lion(Optimizer):
     m <- m + (1 - beta_2) * (g - m)
     ```
 
-    Every entry moves by the learning rate, so take a third to a tenth of Adam's, and a weight decay
-    that is as much larger. It keeps one number for each weight, where Adam keeps two.
+    Every entry moves by the learning rate, so use a third to a tenth of Adam's learning rate, and
+    three to ten times its weight decay. It keeps one number for each weight, where Adam keeps two.
 
     Args:
-        learning_rate: number, at least 0, or schedule. The default is that of Keras; the paper's
-            program has 0.0001.
+        learning_rate: number, at least 0, or schedule. The default is that of Keras; the authors'
+            is 0.0001.
         beta_1: the share of the momentum in the step.
         beta_2: decay of the momentum.
         **common: see `tf_graft.algorithm.Common`.

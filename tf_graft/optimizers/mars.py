@@ -1,4 +1,4 @@
-"""MARS: Adam or Lion on gradients whose variance the last gradient reduces."""
+"""MARS: Adam or Lion on gradients with reduced variance."""
 
 from typing import Annotated, Any, Literal, Unpack
 
@@ -27,7 +27,7 @@ from tf_graft.algorithm import (
 
 @register
 class MARS(Optimizer):
-    """MARS: AdamW or Lion, with a correction by how the gradient changed since the last step.
+    """MARS: AdamW or Lion, on gradients that are corrected by their change since the last step.
 
     ```
     c = g + gamma * beta_1 / (1 - beta_1) * (g - last gradient)
@@ -38,15 +38,15 @@ class MARS(Optimizer):
     mars_type="lion":  w <- w - learning_rate * sign(m)
     ```
 
-    The norm is that of each variable. Before the first step the last gradient is zero. Variables
-    with fewer than two axes get AdamW's step, with `beta_1_1d` and `beta_2_1d`, unless
+    The norm is taken for each variable. Before the first step the last gradient is zero. AdamW
+    updates variables with fewer than two axes, with `beta_1_1d` and `beta_2_1d`, unless
     `optimize_1d` is True. This is the approximate MARS, which needs one gradient for each step. For
-    the exact one, compute the last batch's gradient at the present weights before each step, and
+    the exact method, compute the last batch's gradient at the present weights before each step, and
     assign it to the slot `last_gradient`.
 
-    Differences from the authors' program: variables of three and more axes are corrected, too,
-    because in Keras the kernels of attention have three; give other learning rates and weight
-    decays of vectors by `learning_rate_multipliers` and `exclude_from_weight_decay`.
+    Differences from the authors' program: variables with three or more axes are corrected, too,
+    because Keras' attention kernels have three axes. To give vectors another learning rate or no
+    weight decay, use `learning_rate_multipliers` and `exclude_from_weight_decay`.
 
     Args:
         learning_rate: number, at least 0, or schedule.
@@ -63,9 +63,9 @@ class MARS(Optimizer):
     Raises:
         TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
 
-    Row-sparse gradients: with `sparse="lazy"` the slots of untouched rows stay as they are, so that
-    the last gradient of a row is that of the last step that touched it, however long ago. The norm
-    is the whole gradient's.
+    Row-sparse gradients: with `sparse="lazy"` the slots of untouched rows stay as they are, so the
+    last gradient of a row comes from the last step that touched it. The norm is taken over the
+    whole gradient.
 
     Example:
         >>> w = tf.Variable([[1.0, 1.0]])

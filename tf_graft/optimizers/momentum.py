@@ -29,8 +29,8 @@ class Momentum(Optimizer):
     w <- w - learning_rate * (g + momentum * m)      use_nesterov=True
     ```
 
-    A change of the learning rate acts on the whole step at once. `SGD`, like Keras, has the
-    learning rate inside the momentum, where an earlier gradient keeps the learning rate of its own
+    A change of the learning rate acts on the whole step at once. In `SGD`, as in Keras, the
+    learning rate is inside the momentum, so each gradient in it keeps the learning rate of its own
     step. With a constant learning rate the two are equal.
 
     Args:

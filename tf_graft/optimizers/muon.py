@@ -1,4 +1,4 @@
-"""Muon: momentum whose singular values are all made one."""
+"""Muon: momentum with all singular values set to one."""
 
 import math
 from collections.abc import Callable
@@ -38,7 +38,7 @@ Scale = Annotated[str, Checked(choice, tuple(SCALES))]
 
 @register
 class Muon(MatrixOptimizer):
-    """Muon: steps along the momentum of a matrix, with all of its singular values made one.
+    """Muon: steps along the momentum of each matrix, with all of its singular values set to one.
 
     ```
     m <- m + (1 - momentum) * (g - m)
@@ -49,39 +49,42 @@ class Muon(MatrixOptimizer):
     ```
 
     It updates the kernels of `Dense`, `EinsumDense`, attention, convolutions and recurrent layers
-    as matrices: `tf_graft.axes_of` says which, and how. The optimizer `others` updates embeddings,
-    the last layer, biases and normalizations, with its own learning rate: a schedule or callback
-    for the one does not change the other. `table()` shows what each variable gets.
+    as matrices: `tf_graft.axes_of` shows which variables these are, and how they form matrices. The
+    optimizer `others` updates embeddings, the last layer, biases and normalizations, with its own
+    learning rate, so a schedule or callback for one learning rate does not change the other.
+    `table()` shows which optimizer updates each variable.
 
-    Differences from Keras' `Muon`: kernels of three and more axes get it too; the scale is that of
-    the references, and the rest has its own optimizer with all its arguments. The momentum is an
-    average, as in the references, so that Keras' is 20 times as long for the same step. Newton-
-    Schulz runs in float32 (or float64), where the author's program has bfloat16.
+    Differences from Keras' `Muon`: kernels with three or more axes are matrices, too; the scale is
+    that of the references; and you choose the optimizer of the other variables, with all its
+    arguments. The momentum is an average, as in the references; Keras keeps a sum, which is 20
+    times as large for the same step. Newton-Schulz runs in float32 (or float64); the author's
+    program uses bfloat16.
 
     Args:
-        learning_rate: of the matrices: number, at least 0, or schedule. Default 0.02, the author's.
+        learning_rate: learning rate of the matrices: number, at least 0, or schedule. Default 0.02,
+            as in the author's program.
         momentum: decay of the momentum.
         nesterov: whether the momentum looks one step ahead.
-        scale: by what a step is multiplied. `"original"`: sqrt(max(1, outputs / inputs)), the
-            author's. `"spectral"`: sqrt(outputs / inputs). `"match_rms_adamw"`:
-            0.2 * sqrt(max(inputs, outputs)), which makes steps as long as AdamW's, for its learning
-            rate and decay. `"none"`: 1.
+        scale: the factor of each step. `"original"`: sqrt(max(1, outputs / inputs)), as in the
+            author's program. `"spectral"`: sqrt(outputs / inputs). `"match_rms_adamw"`: 0.2 *
+            sqrt(max(inputs, outputs)), which makes steps as long as AdamW's, so that you can use
+            AdamW's learning rate and weight decay. `"none"`: 1.
         ns_steps: the number of Newton-Schulz iterations.
         ns_coefficients: a, b and c, or a list of them for each iteration; or `"polar_express"`,
-            those of Amsel et al., which after 8 iterations leave singular values at 1.
+            those of Amsel et al., which bring singular values to 1 in 8 iterations.
         epsilon: a term added to the norm of each matrix.
         others: updates all other variables: an optimizer of tf_graft or Keras, a name or a config.
-        axes: which variables are matrices, and how, by pattern: see `tf_graft.axes_of`.
+        axes: which variables are matrices, and how, by pattern; see `tf_graft.axes_of`.
         heads: `"merged"` or `"apart"`: whether the heads of attention are one matrix or several.
         divide: whether replicas, or the devices of a mesh, divide the work.
-        **common: see `tf_graft.algorithm.Common`. `weight_decay` is that of the matrices.
+        **common: see `tf_graft.algorithm.Common`. `weight_decay` applies to the matrices.
 
     Raises:
         TypeError: an argument of the wrong type.
-        ValueError: an argument out of range; no variable is a matrix, when it is built.
+        ValueError: an argument out of range; when it is built, if no variable is a matrix.
 
-    Row-sparse gradients: a matrix is updated as a whole, as by the equal dense gradient; a variable
-    of `others` as that optimizer does it.
+    Row-sparse gradients: a matrix is updated as with the equal dense gradient; `others` treats its
+    own variables as usual.
 
     Example:
         >>> w = tf.Variable([[3.0, 0.0], [0.0, 0.1]])
@@ -131,6 +134,6 @@ class Muon(MatrixOptimizer):
         return orthogonalized(u, self.ns_coefficients, self.ns_steps, self.epsilon)
 
     def factor(self, u: tf.Tensor) -> float:
-        """Returns by what the step of a matrix is multiplied."""
+        """Returns the factor of the step of a matrix."""
         _, inputs, outputs = u.shape
         return SCALES[self.scale](inputs, outputs)

@@ -33,7 +33,8 @@ def named_or_triples(owner: str, name: str, given: object) -> str | list[Triple]
     """Returns a name among `NAMED`, or the coefficients a, b and c of each iteration.
 
     Raises:
-        TypeError, ValueError: it is neither a name, three numbers nor a list of threes.
+        TypeError, ValueError: it is not a known name, three numbers, or a list of three numbers for
+            each iteration.
     """
     return given if isinstance(given, str) and given in NAMED else _triples(owner, name, given)
 
@@ -73,7 +74,7 @@ def orthogonalized(
         m: matrices, [batch, inputs, outputs].
         coefficients: a name, or a, b and c of each iteration; the last ones serve for all that
             follow.
-        iterations: how many there are.
+        iterations: the number of iterations.
         epsilon: a term added to the norm of each matrix.
     """
     triples = NAMED[coefficients] if isinstance(coefficients, str) else coefficients

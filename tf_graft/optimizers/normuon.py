@@ -1,4 +1,4 @@
-"""NorMuon: Muon whose steps are as long for every output."""
+"""NorMuon: Muon whose steps are about equally long for every output."""
 
 from typing import Any, Unpack
 
@@ -29,7 +29,7 @@ LEAST = 1e-8
 
 @register
 class NorMuon(Muon):
-    """NorMuon: Muon, with the step of each output divided by its running root mean square.
+    """NorMuon: Muon that divides the step of each output by its running root mean square.
 
     ```
     o as in `Muon`
@@ -38,28 +38,28 @@ class NorMuon(Muon):
     w <- w - learning_rate * scale * n * ||o|| / ||n||
     ```
 
-    Muon makes singular values one, but some outputs move far more than others; here all move about
-    as far. As in the authors' program, the norm of the whole step stays that of Muon. It keeps one
-    number for each output beside the momentum.
+    With Muon, some outputs move far more than others; with NorMuon, all move about equally far. The
+    norm of the whole step stays that of Muon, as in the authors' program. NorMuon keeps one more
+    number for each output than Muon.
 
     Args:
-        learning_rate: of the matrices: number, at least 0, or schedule.
+        learning_rate: learning rate of the matrices: number, at least 0, or schedule.
         momentum: decay of the momentum.
         beta_2: decay of the mean square.
         nesterov: whether the momentum looks one step ahead.
-        scale: as in `Muon`. Default `"match_rms_adamw"`, the paper's.
+        scale: as in `Muon`. Default `"match_rms_adamw"`, as in the paper.
         ns_steps: the number of Newton-Schulz iterations.
         ns_coefficients: as in `Muon`.
         epsilon: a term added to the norm of each matrix.
         others: updates all other variables: an optimizer of tf_graft or Keras, a name or a config.
-        axes: which variables are matrices, and how, by pattern: see `tf_graft.axes_of`.
+        axes: which variables are matrices, and how, by pattern; see `tf_graft.axes_of`.
         heads: `"merged"` or `"apart"`: whether the heads of attention are one matrix or several.
         divide: whether replicas, or the devices of a mesh, divide the work.
-        **common: see `tf_graft.algorithm.Common`. `weight_decay` is that of the matrices.
+        **common: see `tf_graft.algorithm.Common`. `weight_decay` applies to the matrices.
 
     Raises:
         TypeError: an argument of the wrong type.
-        ValueError: an argument out of range; no variable is a matrix, when it is built.
+        ValueError: an argument out of range; when it is built, if no variable is a matrix.
 
     Row-sparse gradients: as in `Muon`.
 

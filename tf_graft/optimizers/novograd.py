@@ -24,7 +24,7 @@ from tf_graft.algorithm import (
 
 @register
 class NovoGrad(Optimizer):
-    """NovoGrad: each variable's gradient over the root of its mean squared norm, with momentum.
+    """NovoGrad: divides each variable's gradient by its root mean squared norm, and adds momentum.
 
     ```
     v <- beta2 * v + (1 - beta2) * ||g||^2           v = ||g||^2 at first
@@ -33,11 +33,11 @@ class NovoGrad(Optimizer):
     w <- w - learning_rate * m
     ```
 
-    `v` is one number for each variable. "At first" means as long as all earlier gradients were
-    zero. Weight decay is part of the momentum; in the other optimizers here it is separate.
-    `exclude_from_weight_decay` applies to it.
+    `v` is one number for each variable. "At first" means at the first gradient that is not zero.
+    Weight decay is part of the momentum, unlike in the other optimizers, and follows
+    `exclude_from_weight_decay`.
 
-    Difference from OpenSeq2Seq's: there `v` was never stored, so it was `||g||^2` at every step.
+    Difference from OpenSeq2Seq's: OpenSeq2Seq never stored `v`, so it was `||g||^2` at every step.
 
     Args:
         learning_rate: number, at least 0, or schedule.
@@ -51,8 +51,8 @@ class NovoGrad(Optimizer):
     Raises:
         TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
 
-    Row-sparse gradients: the norm is the whole gradient's. With `sparse="lazy"` untouched rows do
-    not decay, and their momentum stays as it is.
+    Row-sparse gradients: the norm is taken over the whole gradient. With `sparse="lazy"` untouched
+    rows do not decay, and their momentum stays as it is.
 
     Example:
         >>> w = tf.Variable([1.0, 1.0])

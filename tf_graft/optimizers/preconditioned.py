@@ -14,7 +14,7 @@ LARGEST = 2**32  # bytes; the eigenvectors of a larger matrix take hours
 
 
 class Preconditioned(MatrixOptimizer):
-    """An optimizer that keeps square matrices as long as the sides of each matrix.
+    """An optimizer that keeps a square matrix for each side of each weight matrix.
 
     Attributes:
         limit: the argument that limits the size of these matrices.

@@ -30,7 +30,7 @@ SHARED = ("distance", "largest_distance", "numerator")
 
 @register
 class Prodigy(Optimizer):
-    """Prodigy: Adam without a learning rate to tune; it estimates one for all variables.
+    """Prodigy: Adam that estimates its learning rate, one for all variables.
 
     ```
     m <- beta_1 * m + (1 - beta_1) * d * g
@@ -42,27 +42,28 @@ class Prodigy(Optimizer):
     w <- w - a * m / (sqrt(v) + d * epsilon)         with the former d in a, the new one here
     ```
 
-    `d` and `n` are shared; `<,>` and `||.||_1` are sums over all variables of the call; `w0` are
-    the weights when the optimizer was built. With `use_bias_correction` the `a` is that of Adam.
-    The estimate needs all gradients before the first step, so the new slots of all variables are in
-    memory at once. Four numbers are kept for each weight.
+    All variables share `d` and `n`; `<,>` and `||.||_1` are sums over all variables of the call;
+    `w0` are the weights when the optimizer was built. With `use_bias_correction`, `a` contains
+    Adam's bias correction. The estimate needs all gradients before any weight moves, so the new
+    slots of all variables are in memory at once. Prodigy keeps four numbers for each weight.
 
-    Difference from Optax': it always corrects the bias. Difference from the authors' program: an
-    update before the first gradient that is not zero counts, which shows in the bias correction
-    alone.
+    Difference from Optax': Optax always corrects the bias. Difference from the authors' program:
+    updates before the first gradient that is not zero count, which changes only the bias
+    correction.
 
     Args:
-        learning_rate: number, at least 0, or schedule: a factor of the estimate. Leave it at 1, or
-            give a schedule of which 1 is the largest value.
+        learning_rate: number, at least 0, or schedule: multiplies the estimate. Leave it at 1, or
+            use a schedule with a largest value of 1.
         beta_1: decay of the mean.
         beta_2: decay of the mean square.
         beta_3: decay of the sums; None for the root of `beta_2`.
         epsilon: a term added to the root, times `d`.
-        d0: the first estimate; a small one.
-        d_coef: a factor of the estimates, with which to tune the method: 0.5 to 2.
-        growth_rate: the largest growth of the estimate in one update; None for any.
+        d0: the first estimate; choose a small number.
+        d_coef: multiplies the estimates; to tune the method, try 0.5 to 2.
+        growth_rate: the largest factor by which the estimate grows in one update; None for no
+            limit.
         use_bias_correction: whether to correct the bias as Adam does.
-        safeguard_warmup: whether `s` leaves out the learning rate, for a long warm-up.
+        safeguard_warmup: whether to leave the learning rate out of `s`; use it with a long warm-up.
         decouple: whether weight decay is decoupled, by `a * weight_decay * w`; otherwise
             `weight_decay * w` is added to the gradient.
         **common: see `tf_graft.algorithm.Common`; `weight_decay` is multiplied by the estimate.
@@ -70,8 +71,8 @@ class Prodigy(Optimizer):
     Raises:
         TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
 
-    Row-sparse gradients: with `sparse="lazy"` the slots of untouched rows stay as they are, and
-    their `s` counts in the norm as it is: each variable keeps its share of the norm.
+    Row-sparse gradients: with `sparse="lazy"` the slots of untouched rows stay as they are, and the
+    norm includes their `s`.
 
     Example:
         >>> w = tf.Variable([1.0, 1.0])

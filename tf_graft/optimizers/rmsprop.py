@@ -30,7 +30,7 @@ from tf_graft.algorithm import (
 
 @register
 class RMSprop(Optimizer):
-    """RMSprop: the gradient over the root of its mean square, optionally centered, with momentum.
+    """RMSprop: divides the gradient by its root mean square; optionally centered, with momentum.
 
     ```
     v <- rho * v + (1 - rho) * g^2

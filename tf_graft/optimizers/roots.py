@@ -41,7 +41,7 @@ def inverse_power(
 
 
 def eigenbasis(a: tf.Tensor, eigenvectors: Eigenvectors = tf.linalg.eigh) -> tf.Tensor:
-    """Returns the eigenvectors of symmetric matrices as columns, that of the largest value first.
+    """Returns the eigenvectors of symmetric matrices as columns, the largest eigenvalue first.
 
     Their signs are such that the sum of each is not negative.
 

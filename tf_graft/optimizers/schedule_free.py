@@ -1,4 +1,4 @@
-"""Schedule-Free SGD, AdamW and RAdam: averages of the weights instead of a falling rate."""
+"""Schedule-Free SGD, AdamW and RAdam: averages of the weights replace a learning-rate schedule."""
 
 from typing import Annotated, Any, Unpack
 
@@ -34,14 +34,14 @@ Steps = Annotated[int, Checked(integer, 0)]
 
 
 class ScheduleFree(TwoWeights):
-    """What the Schedule-Free optimizers share: y is trained, x is evaluated.
+    """The base class of the Schedule-Free optimizers, which train y and evaluate x.
 
-    z is not kept: it follows from `y = beta_1 * x + (1 - beta_1) * z`.
+    z is not stored: it follows from `y = beta_1 * x + (1 - beta_1) * z`.
 
     Attributes:
         beta_1: the share of x in y.
         r: the power of `t` in the weights of the average.
-        weight_lr_power: the power of the largest rate in them.
+        weight_lr_power: the power of the largest learning rate in them.
     """
 
     beta_1: float
@@ -126,35 +126,36 @@ class ScheduleFreeSGD(ScheduleFree):
     x <- (1 - c) * x + c * z                       the weights to evaluate and save
     ```
 
-    While training, the model's variables are y; `fit` ends with x in them, and training continues
-    from y. `use_evaluation_weights()`, `use_training_weights()` and the context
-    `evaluation_weights()` exchange them in a loop, and `tf_graft.EvaluationWeights` does
-    so for validation and callbacks in `fit`. The exchange loses no bit, and saving keeps both.
-    An update while the variables are x first assigns y to them; its gradient is that at x.
+    During training the model's variables hold y. At the end of `fit` they hold x, and the next
+    `fit` continues from y. `use_evaluation_weights()`, `use_training_weights()` and the context
+    `evaluation_weights()` exchange the two in a training loop of your own, and
+    `tf_graft.EvaluationWeights` does so for validation and callbacks in `fit`. The exchange is
+    exact, and a checkpoint contains both. An update while the variables hold x first assigns y to
+    them, but uses the gradient at x.
 
-    Differences from the authors' program: z is not kept but follows from x and y, so SGD keeps one
-    slot, and `momentum` may be 0. (Theirs keeps z, and loses a rounding of y at each exchange.)
-    Each row of a variable counts its own weights `p`, so a variable that is trained later begins an
-    average of its own. optax counts the warm-up from 0: its first step has a rate of 0.
+    Differences from the authors' program: z is not stored, so SGD keeps one slot, and `momentum`
+    may be 0. (The authors' program stores z, and rounds y at each exchange.) Each row of a variable
+    sums its own `p`, so a variable that you train later begins its own average. Difference from
+    optax: it counts the warm-up from 0, so the learning rate of its first step is 0.
 
-    A variable's constraint acts on y, not on x. `use_ema` averages y, and `fit` then ends with that
-    average: leave it out, as x is an average already.
+    A variable's constraint acts on y, not on x. Do not set `use_ema`: x is an average already, and
+    with `use_ema` `fit` would end with an average of y.
 
     Args:
-        learning_rate: number, at least 0, or schedule. A constant rate, larger than the one of a
-            schedule, is the purpose of the method.
+        learning_rate: number, at least 0, or schedule. The method is made for a constant learning
+            rate that is larger than you would use with a schedule.
         momentum: the share of x in y.
         warmup_steps: the updates in which the learning rate rises linearly; 0 for none.
         r: the power of `t` in the weights of the average.
-        weight_lr_power: the power of the largest rate in the weights of the average.
+        weight_lr_power: the power of the largest learning rate in the weights of the average.
         **common: see `tf_graft.algorithm.Common`. `weight_decay` is decoupled, and acts at y.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
 
     Row-sparse gradients: with `sparse="lazy"` x, y and z of untouched rows stay as they are, and
-    the average of a row is over its own updates; `t` counts the optimizer's. With `sparse="exact"`
-    an untouched row has a gradient of zero: its x and y still move toward its z.
+    the average of a row is over its own updates; `t` counts all updates of the optimizer. With
+    `sparse="exact"` an untouched row has a gradient of zero: its x and y still move toward its z.
 
     Example:
         >>> w = tf.Variable([1.0])
@@ -204,13 +205,14 @@ class ScheduleFreeAdamW(ScheduleFree):
     u = g / (sqrt(v / (1 - beta_2^t)) + epsilon)
     ```
 
-    and then as `tf_graft.ScheduleFreeSGD`, which says how the two kinds of weights are
-    exchanged, with u for g and `beta_1` for `momentum`. It keeps as many numbers as Adam.
+    The rest is as in `tf_graft.ScheduleFreeSGD`, with u in place of g and `beta_1` in place of
+    `momentum`; see there how to exchange the two kinds of weights. It keeps as many numbers as
+    Adam.
 
-    Keras' `ScheduleFreeAdamW` computes something else, so its files are not taken over: on
-    TensorFlow it recovers x with the z of after the update, so its steps are wrong from the second
-    on; it averages with the weights 1 / t, whatever the rate; its weight decay moves y but not z;
-    and it has no way to evaluate or save x.
+    Keras' `ScheduleFreeAdamW` computes something else, so you cannot load its files here. On
+    TensorFlow it recovers x from the z after the update, so its steps are wrong from the second on.
+    It averages with the weights 1 / t, whatever the learning rate. Its weight decay moves y but not
+    z. You cannot evaluate or save x with it.
 
     Args:
         learning_rate: number, at least 0, or schedule.
@@ -219,14 +221,14 @@ class ScheduleFreeAdamW(ScheduleFree):
         epsilon: a term added to the root.
         warmup_steps: the updates in which the learning rate rises linearly; 0 for none.
         r: the power of `t` in the weights of the average.
-        weight_lr_power: the power of the largest rate in the weights of the average.
+        weight_lr_power: the power of the largest learning rate in the weights of the average.
         **common: see `tf_graft.algorithm.Common`. `weight_decay` is decoupled, and acts at y.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
 
-    Row-sparse gradients: as `tf_graft.ScheduleFreeSGD`; with `sparse="lazy"` the mean
-    square of untouched rows stays as it is too.
+    Row-sparse gradients: as in `tf_graft.ScheduleFreeSGD`; with `sparse="lazy"` the mean square of
+    untouched rows stays as it is too.
 
     Example:
         >>> w = tf.Variable([1.0, 1.0])
@@ -274,26 +276,26 @@ class ScheduleFreeRAdam(ScheduleFree):
     otherwise:  u = g,  rate = 0 if silent_sgd_phase else learning_rate
     ```
 
-    and then as `tf_graft.ScheduleFreeSGD`, which says how the two kinds of weights are
-    exchanged, with u for g, this rate, and `beta_1` for `momentum`. With the default of `beta_2`
-    the first four updates only collect `v`.
+    The rest is as in `tf_graft.ScheduleFreeSGD`, with u in place of g, this learning rate, and
+    `beta_1` in place of `momentum`; see there how to exchange the two kinds of weights. With the
+    default `beta_2` the first four updates only update `v`.
 
     Args:
         learning_rate: number, at least 0, or schedule.
         beta_1: the share of x in y.
-        beta_2: decay of the mean square; up to 0.6 no step would be rectified.
+        beta_2: decay of the mean square, above 0.6, because up to 0.6 no step would be rectified.
         epsilon: a term added to the root.
         r: the power of `t` in the weights of the average.
-        weight_lr_power: the power of the largest rate in the weights of the average.
-        silent_sgd_phase: whether the weights stay until `l` is above 4; otherwise they take steps
-            of SGD.
+        weight_lr_power: the power of the largest learning rate in the weights of the average.
+        silent_sgd_phase: whether the weights stay unchanged until `l` is above 4; if False, they
+            move by SGD until then.
         **common: see `tf_graft.algorithm.Common`. `weight_decay` is decoupled, and acts at y.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
 
-    Row-sparse gradients: as `tf_graft.ScheduleFreeSGD`; with `sparse="lazy"` the mean
-    square of untouched rows stays as it is too.
+    Row-sparse gradients: as in `tf_graft.ScheduleFreeSGD`; with `sparse="lazy"` the mean square of
+    untouched rows stays as it is too.
 
     Example:
         >>> w = tf.Variable([1.0, 1.0])

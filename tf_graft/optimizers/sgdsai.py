@@ -1,4 +1,4 @@
-"""SGD-SaI: momentum, with a rate for each variable that its first gradient fixes."""
+"""SGD-SaI: momentum, with a learning rate for each variable that its first gradient sets."""
 
 import math
 from typing import Any, Unpack
@@ -23,7 +23,7 @@ from tf_graft.algorithm import (
 
 @register
 class SGDSaI(Optimizer):
-    """SGD-SaI: momentum whose rates are scaled once, by the first gradient's signal to noise.
+    """SGD-SaI: momentum that scales each variable's learning rate once, by its first gradient.
 
     ```
     r = ||g|| / (std(g) + epsilon),  m = g                   at first
@@ -31,14 +31,15 @@ class SGDSaI(Optimizer):
     w <- w - learning_rate * r * m
     ```
 
-    `r` is one number for each variable and stays as it is; the optimizer keeps half as much as
-    Adam. "At first" means at the first gradient that is not zero. `std` is the standard deviation
-    of the entries, with n - 1. `r` is about the root of the number of entries where their mean is
-    near zero. A variable of a single entry has no deviation; its `r` is 1.
+    `r` is one number for each variable, the ratio of signal to noise, and never changes. The
+    optimizer keeps half as many numbers as Adam. "At first" means at the first gradient that is not
+    zero. `std` is the standard deviation of the entries, with n - 1. If their mean is near zero,
+    `r` is about the root of the number of entries. A variable with a single entry has no deviation;
+    its `r` is 1.
 
     Differences from the authors' program: there the `r` of a single entry is `||g|| / epsilon`, and
-    that of a variable whose first gradient is zero is zero for good. From version 1.0.4 on that
-    program divides all `r` by the largest; divide the learning rate instead.
+    a variable whose first gradient is zero keeps an `r` of zero. From version 1.0.4 on, that
+    program divides all `r` by the largest one; here, divide the learning rate instead.
 
     Args:
         learning_rate: number, at least 0, or schedule.
@@ -49,9 +50,9 @@ class SGDSaI(Optimizer):
     Raises:
         TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
 
-    Row-sparse gradients: norm and deviation are those of the equal dense gradient. With
-    `sparse="lazy"` untouched rows keep their mean and do not move; that of a row first touched
-    later starts at zero.
+    Row-sparse gradients: norm and deviation are taken over the whole gradient, as if it were dense.
+    With `sparse="lazy"` untouched rows keep their mean and do not move; the mean of a row that is
+    first touched later starts at zero.
 
     Example:
         >>> w = tf.Variable([1.0, 1.0])

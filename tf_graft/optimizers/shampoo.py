@@ -43,7 +43,7 @@ Exponent = Annotated[float | None, Checked(number, 0, open_low=True, optional=Tr
 
 @register
 class Shampoo(Preconditioned):
-    """Shampoo: preconditions each matrix from both sides, by roots of its second moments.
+    """Shampoo: preconditions each matrix from both sides, by inverse roots of its second moments.
 
     ```
     M <- M + (1 - beta_1) * (G - M)
@@ -54,40 +54,40 @@ class Shampoo(Preconditioned):
     W <- W - learning_rate * P M Q / (1 - beta_1^t)
     ```
 
-    Its steps are long or short as it happens, so that it is mostly the direction of a graft:
+    The length of its steps varies widely, so it is mostly used as the direction of a graft:
     `AdaGraft(Adam(), Shampoo())`. With `sides="inputs"` (or `"outputs"`, `"smaller"`) only one side
-    has a preconditioner. Sides longer than `block_size` are cut into blocks, each of which has
-    preconditioners of its own. The roots are computed from eigenvectors; a root that is not finite
-    is dropped, the one before stays, and `failed_roots` counts it.
+    has a preconditioner. Sides longer than `block_size` are cut into blocks, and each block has its
+    own preconditioners. The roots are computed from eigenvectors; if a root is not finite, the last
+    one stays in use, and `failed_roots` counts it.
 
-    Differences from Meta's Distributed Shampoo: a variable of more than two axes is a matrix as its
-    layer says, not one factor for each axis; biases belong to `others`; before the update `start`
-    the step is that of the momentum alone, not that of the graft; bias corrections are in the
-    precision of the update, not in float32. From Google's: the momentum is that of the gradients,
-    not of the steps.
+    Differences from Meta's Distributed Shampoo: a variable with more than two axes is a matrix
+    according to its layer, and does not have a factor for each axis; `others` updates biases;
+    before the update `start` the step is the momentum alone, not that of the graft; bias
+    corrections have the precision of the update, not float32. Difference from Google's: momentum
+    averages the gradients, not the steps.
 
     Args:
-        learning_rate: of the matrices: number, at least 0, or schedule.
+        learning_rate: learning rate of the matrices: number, at least 0, or schedule.
         beta_1: decay of the momentum; 0 for none.
         beta_2: decay of the second moments; 1 for their sum.
         epsilon: a term added to the eigenvalues.
-        relative_epsilon: whether epsilon counts in units of the largest eigenvalue, as Google's.
-        exponent: of the inverse roots, above 0. None: 1/4 for two sides, 1/2 for one.
+        relative_epsilon: whether to multiply epsilon by the largest eigenvalue, as Google's does.
+        exponent: exponent of the inverse roots, above 0. None: 1/4 for two sides, 1/2 for one.
         sides: `"both"`, `"inputs"`, `"outputs"`, or `"smaller"` for the shorter of the two.
-        precondition_frequency: the updates from one computation of the roots to the next.
-        start: the update with the first computation.
+        precondition_frequency: the number of updates from one computation of the roots to the next.
+        start: the update at which the roots are first computed.
         block_size: the longest side of a preconditioner; None for no limit.
-        others: updates what is no matrix: an optimizer of tf_graft or Keras, a name or a config.
-        axes: which variables are matrices, and how: see `tf_graft.axes_of`.
+        others: updates all other variables: an optimizer of tf_graft or Keras, a name or a config.
+        axes: which variables are matrices, and how; see `tf_graft.axes_of`.
         heads: `"merged"` or `"apart"`: see `tf_graft.axes_of`.
         divide: whether replicas, or the devices of a mesh, divide the work.
-        **common: see `tf_graft.algorithm.Common`. Weight decay is that of the matrices.
+        **common: see `tf_graft.algorithm.Common`. `weight_decay` applies to the matrices.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type or out of range; a preconditioner of
             more than 4 GiB; the message says which.
 
-    Row-sparse gradients: those of a matrix act as the equal dense ones.
+    Row-sparse gradients: a matrix is updated as with the equal dense gradient.
 
     Example:
         >>> w = tf.Variable([[1.0, 1.0], [1.0, 1.0]])
@@ -127,7 +127,7 @@ class Shampoo(Preconditioned):
 
     @property
     def failed_roots(self) -> int:
-        """How many roots were not finite and were not used, so far."""
+        """The number of roots so far that were not finite and were not used."""
         return sum(int(tf.reduce_sum(tf.convert_to_tensor(count))) for count in self._counted)
 
     def complete(self, parameters: Sequence[Parameter]) -> None:

@@ -43,33 +43,33 @@ class SOAP(Preconditioned):
     ```
 
     `c = sqrt(1 - beta_2^n) / (1 - beta_1^n)` for `n = t - 1`. The first update moves no matrix: it
-    only computes `L` and `R`, and `U` and `Z` as their eigenvectors. The columns of `U` and `Z`,
-    and the entries of `V`, are sorted by estimates of the eigenvalues. A side longer than
-    `max_size` keeps its own axes. A basis that is not finite is dropped and the one before stays.
+    only computes `L` and `R`, and their eigenvectors `U` and `Z`. The columns of `U` and `Z`, and
+    the entries of `V`, are sorted by estimates of the eigenvalues. A side longer than `max_size` is
+    not rotated. If a basis is not finite, the last one stays in use.
 
     Differences from the authors' code: the weights decay before the step, not after it; a variable
-    of more than two axes is a matrix as its layer says, not one basis for each axis; `others` move
-    in the first update too.
+    with more than two axes is a matrix according to its layer, and does not have a basis for each
+    axis; `others` moves its variables in the first update, too.
 
     Args:
-        learning_rate: of the matrices: number, at least 0, or schedule.
+        learning_rate: learning rate of the matrices: number, at least 0, or schedule.
         beta_1: decay of the momentum.
         beta_2: decay of the mean square.
         shampoo_beta: decay of the second moments of the matrices.
         epsilon: a term added to the root.
-        precondition_frequency: the updates from one new basis to the next.
+        precondition_frequency: the number of updates from one new basis to the next.
         max_size: the longest side that gets a basis.
-        others: updates what is no matrix: an optimizer of tf_graft or Keras, a name or a config.
-        axes: which variables are matrices, and how: see `tf_graft.axes_of`.
+        others: updates all other variables: an optimizer of tf_graft or Keras, a name or a config.
+        axes: which variables are matrices, and how; see `tf_graft.axes_of`.
         heads: `"merged"` or `"apart"`: see `tf_graft.axes_of`.
         divide: whether replicas, or the devices of a mesh, divide the work.
-        **common: see `tf_graft.algorithm.Common`. Weight decay is that of the matrices.
+        **common: see `tf_graft.algorithm.Common`. `weight_decay` applies to the matrices.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type or out of range; a basis of more than
             4 GiB; the message says which.
 
-    Row-sparse gradients: those of a matrix act as the equal dense ones.
+    Row-sparse gradients: a matrix is updated as with the equal dense gradient.
 
     Example:
         >>> w = tf.Variable([[1.0, 1.0], [1.0, 1.0]])

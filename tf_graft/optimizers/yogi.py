@@ -27,7 +27,7 @@ from tf_graft.algorithm import (
 
 @register
 class Yogi(Optimizer):
-    """Yogi: Adam with a mean square that moves by the gradient's square, up or down.
+    """Yogi: Adam whose mean square moves up or down by a fixed share of the gradient's square.
 
     ```
     m <- m + (1 - beta_1) * (g - m)
@@ -36,10 +36,11 @@ class Yogi(Optimizer):
     w <- w - alpha * m / (sqrt(v) + epsilon)
     ```
 
-    Small gradients lower `v` little, so that the step does not grow as fast as Adam's. The paper
-    corrects no bias; its authors' program, which became that of TensorFlow Addons, corrects it as
-    here. With `epsilon_hat=False` `epsilon` is added to the corrected root, as in optax, which
-    also starts `m` at 1e-6: its steps differ from these by up to 4e-4 of their length at first.
+    A small gradient lowers `v` only a little, so the step grows more slowly than Adam's. The paper
+    has no bias correction; the authors' program, which is also that of TensorFlow Addons, corrects
+    the bias as here. With `epsilon_hat=False`, `epsilon` is added to the corrected root, as in
+    optax. optax also starts `m` at 1e-6, so its first steps differ from these by up to 4e-4 of
+    their length.
 
     Args:
         learning_rate: number, at least 0, or schedule.
