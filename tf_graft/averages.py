@@ -1,4 +1,4 @@
-"""Averages of the weights: in `use_ema`, of files; and what batch normalization needs with them."""
+"""Averages of the weights during training and from files, and their batch normalization."""
 
 import contextlib
 import os
@@ -16,11 +16,11 @@ __all__ = ["EMA", "SWA", "Averages", "average_files", "recompute_batch_normaliza
 
 
 def average_files(model: keras.Model, files: Iterable[str | os.PathLike[str]]) -> None:
-    """Sets a model's weights to the mean of those in several files, as of the last epochs.
+    """Sets a model's weights to the mean of those in several files, for example of the last epochs.
 
-    The optimizer's state in the files is left there, and the optimizer of the model stays as it is.
-    Weights that are no floating-point numbers, such as states of random generators, stay as they
-    are. If a file cannot be read, nothing changes.
+    The optimizer's state in the files is ignored, and the model's optimizer stays as it is. So do
+    weights that are not floating-point numbers, such as the states of random generators. If a file
+    cannot be read, nothing changes.
 
     Args:
         model: a model that has been built.
@@ -29,7 +29,7 @@ def average_files(model: keras.Model, files: Iterable[str | os.PathLike[str]]) -
 
     Raises:
         TypeError: an argument of the wrong type.
-        ValueError: there is no file; or Keras refuses one, in its words.
+        ValueError: `files` is empty, or Keras cannot load one of them; the message is then Keras'.
 
     Example:
         >>> import pathlib, tempfile
@@ -74,9 +74,9 @@ def _load(model: keras.Model, name: str) -> None:
 def recompute_batch_normalization(model: keras.Model, data: Iterable[Any]) -> None:
     """Computes the moving statistics of batch normalization anew, for the present weights.
 
-    Averaged weights give other activations than those that the statistics were made of. The new
-    mean and variance are the means of those of the batches, each with the same weight. Everything
-    else stays as it is. A model without batch normalization needs no data.
+    Call this after you average weights: the old statistics belong to the activations of the old
+    weights. The new mean and variance are averages over the batches, each with the same weight.
+    Everything else stays as it is. A model without batch normalization needs no data.
 
     Args:
         model: a model that has been built, with the averages as its weights.
@@ -121,7 +121,7 @@ def recompute_batch_normalization(model: keras.Model, data: Iterable[Any]) -> No
 
 @contextlib.contextmanager
 def _cumulative(layers: list[Any]) -> Iterator[None]:
-    """A context in which the layers are trained, and after which their momentum is as before."""
+    """Computes cumulative statistics within the context, then restores the layers' momentum."""
     before = [(layer, layer.momentum, layer.trainable) for layer in layers]
     for layer in layers:
         layer.trainable = True
@@ -134,7 +134,7 @@ def _cumulative(layers: list[Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _kept(variables: list[keras.Variable], layers: list[Any]) -> Iterator[None]:
-    """A context that puts all variables back but the statistics; those too, if it fails."""
+    """Restores all variables except the statistics after the context; on an error, these too."""
     statistics = {id(v) for layer in layers for v in layer.non_trainable_variables}
     before = [(v, v.numpy()) for v in variables]
     failed = True

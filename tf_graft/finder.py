@@ -25,12 +25,12 @@ OWNER = "find_learning_rate"
 
 @dataclass(frozen=True)
 class LearningRateCurve:
-    """What `find_learning_rate` measured: the loss of each batch as the learning rate grew.
+    """The result of `find_learning_rate`: the loss of each batch as the learning rate grew.
 
     Attributes:
         rates: the learning rate of each update, growing by the same factor at every step.
         losses: the loss of the batch that the update was made from, before the update.
-        smoothed: the exponential moving average of the losses, without bias to its start.
+        smoothed: the exponential moving average of the losses, corrected for its start.
         exploded: whether the test ended early, because the loss exploded or was not finite.
     """
 
@@ -41,12 +41,12 @@ class LearningRateCurve:
 
     @property
     def suggestion(self) -> float | None:
-        """The rate at which the smoothed loss falls fastest, by the logarithm of the rate.
+        """The learning rate at which the smoothed loss falls fastest, on a logarithmic axis.
 
-        Only rates up to that of the lowest smoothed loss count: at higher ones the loss falls only
-        after it has jumped. The first ten losses are left out (of fewer than 20, the first half),
-        because their mean is that of few batches. None if the smoothed loss never falls, or there
-        are fewer than three losses.
+        Learning rates above that of the lowest smoothed loss do not count, because there the loss
+        falls only after a jump. The first ten losses do not count either (the first half, if there
+        are fewer than 20), because their mean is taken over few batches. The suggestion is None if
+        the smoothed loss never falls, or if there are fewer than three losses.
         """
         if len(self.rates) < 3:
             return None
@@ -59,7 +59,7 @@ class LearningRateCurve:
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Draws the losses, the smoothed losses and the suggestion; needs matplotlib.
 
-        The axis of losses ends above those before the lowest smoothed one, not where it explodes.
+        The loss axis is cut off above the losses before the lowest smoothed one.
 
         Args:
             ax: where to draw; None for a new figure.
@@ -94,30 +94,31 @@ def find_learning_rate(
     explosion: float = 4.0,
     batch_size: int | None = None,
 ) -> LearningRateCurve:
-    """Trains for a while at a growing learning rate, and puts everything back.
+    """Trains for some steps at a growing learning rate, then restores everything.
 
         rate_i = low * (high / low)^(i / (steps - 1))
         m_i = 0.9 * m_(i-1) + 0.1 * loss_i;  smoothed_i = m_i / (1 - 0.9^(i+1))
 
-    The test ends early when a loss is not finite, or when smoothed_i exceeds the lowest one so far
-    by `explosion - 1` times its size (so it is `explosion` times as large, if it is positive).
-    `suggestion` is the rate, up to that of the lowest one, at which it falls fastest.
+    The test ends early when a loss is not finite, or when the smoothed loss exceeds the lowest one
+    so far by `explosion - 1` times its size (a positive loss is then `explosion` times as large).
+    The result's `suggestion` is the learning rate at which the smoothed loss falls fastest.
 
-    Afterwards weights, metrics, the optimizer's variables, its iterations and its rate or schedule
-    have the same bits as before, also if the test is interrupted or fails; so have the states of
-    the model's seed generators and of the generators of `random` and NumPy. The optimizer is built
-    if it was not. TensorFlow's own generator goes on.
+    Afterwards the weights, the metrics, the optimizer's variables, its iterations and its learning
+    rate or schedule are exactly as before, even if you interrupt the test or it fails. The model's
+    seed generators and the generators of `random` and NumPy are restored, too, but TensorFlow's
+    global generator is not. An optimizer that was not built is built afterwards.
 
     Args:
-        model: A compiled model, with any loss and any optimizer that has one learning rate. If the
-            rate is a schedule, a constant takes its place during the test.
+        model: A compiled model, with any loss and any optimizer that has one learning rate. A
+            constant replaces a schedule during the test.
         data: What `model.fit` takes: a `tf.data.Dataset`, a `PyDataset`, or a tuple of arrays
-            `(x, y)` or `(x, y, sample_weight)`. Data that ends earlier than the test begins anew.
-        low: The first rate, above 0. Default: 1e-6.
-        high: The last rate, above `low`. Default: 10.
+            `(x, y)` or `(x, y, sample_weight)`. If the data end before the test, they are read
+            again from the start.
+        low: The first learning rate, above 0. Default: 1e-6.
+        high: The last learning rate, above `low`. Default: 10.
         steps: The number of batches, at least 3 (of executions, if the model was compiled with
             `steps_per_execution`). Default: 200.
-        explosion: See above, above 1. Default: 4.
+        explosion: How much the smoothed loss may grow, above 1; see above. Default: 4.
         batch_size: The examples in a batch, if `data` are arrays. Default: None, 32 as in `fit`.
 
     Returns:
@@ -174,7 +175,7 @@ def _refuse(model: keras.Model) -> None:
 
 @contextlib.contextmanager
 def _kept(model: keras.Model) -> Iterator[None]:
-    """Puts back what a model and the process hold outside of variables."""
+    """Restores the state of a model and the process that is not in variables."""
     attributes = {name: getattr(model, name, None) for name in ("history", "stop_training")}
     python, of_numpy = random.getstate(), np.random.get_state()
     try:
@@ -194,7 +195,7 @@ def _kept(model: keras.Model) -> Iterator[None]:
 
 
 class _RangeTest(keras.callbacks.Callback):
-    """Sets the rate before each batch, and notes the loss after it."""
+    """Sets the learning rate before each batch, and records the loss after it."""
 
     def __init__(self, rates: np.ndarray, explosion: float):
         super().__init__()

@@ -19,14 +19,14 @@ class BackoffScaler(LossScaler):
     always:                      scale <- min(max(scale, scale_min), scale_max)
     ```
 
-    The scale starts at `scale_max`. The first `hysteresis` overflows only restart the window,
-    whatever lies between them; later ones shrink the scale. A whole window without an overflow
-    resets that count.
+    The scale starts at `scale_max`. The first `hysteresis` overflows only restart the window; later
+    ones shrink the scale. A whole window without an overflow sets their count back to zero.
 
     Differences from OpenSeq2Seq: `last_overflow_iteration` is always the iteration of the overflow,
-    counted from 0; there it was sometimes the next one. Ranges are checked. Differences from
-    NVIDIA's `DynamicGradScaler` (Megatron-LM): its `hysteresis` includes the overflow that shrinks
-    the scale, so its 2 is 1 here, and it has no `scale_max`.
+    counted from 0; in OpenSeq2Seq it was sometimes the next one. The ranges of arguments are
+    checked. Differences from NVIDIA's `DynamicGradScaler` (Megatron-LM): its `hysteresis` includes
+    the overflow that shrinks the scale, so `hysteresis=2` there is `hysteresis=1`
+    here, and it has no `scale_max`.
 
     Args:
         scale_min: the least scale, above 0, in [2^-126, 2^126]. Default 1.0.

@@ -15,7 +15,7 @@ class FixedScaler(LossScaler):
     ```
 
     Differences from OpenSeq2Seq's static scale: it may be an int, and steps with overflowing
-    gradients can be skipped as with any other scaler; there they reached the weights.
+    gradients can be skipped as with any other scaler; OpenSeq2Seq applied them to the weights.
 
     Args:
         loss_scale: the scale, above 0, in [2^-126, 2^126]. Default 1.0.

@@ -26,24 +26,24 @@ class LogMaxScaler(LossScaler):
     ```
 
     The averages are exponential and bias-corrected. A gradient of zeros, or of magnitudes below
-    float32's smallest normal number, changes nothing. The scale starts at 1, or at the bound
-    nearest to it.
+    float32's smallest normal number, changes nothing. The scale starts at 1, or at the nearest
+    bound.
 
-    Differences from OpenSeq2Seq: an overflow enters the averages as `log_max`; there it entered as
-    `2^log_max` and held the scale at `scale_min` for thousands of steps. `log_max` is the target;
-    there the target was always 16. A zero gradient is ignored; there it made the scale NaN for
-    good. Averages and variance are stored bias-corrected, so that no digits are lost. Ranges are
-    checked. NVIDIA's apex and Megatron-LM have no such scaler.
+    Differences from OpenSeq2Seq: an overflow adds `log_max` to the averages; OpenSeq2Seq added
+    `2^log_max`, which held the scale at `scale_min` for thousands of steps. `log_max` is the
+    target; there the target was always 16. A gradient of zeros is ignored; there it made the scale
+    NaN for good. Averages and variance are stored with bias correction, so that no digits are lost.
+    The ranges of arguments are checked. NVIDIA's apex and Megatron-LM have no such scaler.
 
     Args:
         scale_min: the least scale, above 0, in [2^-126, 2^126]. Default 1.0.
         scale_max: the largest scale, at least `scale_min`, at most 2^126. Default 2^14.
-        log_max: log2 of the magnitude to stay below, in [-126, 128]; 16 for float16's largest
-            number, 128 for bfloat16's. Default 16.0.
+        log_max: log2 of the magnitude that gradients should not reach, in [-126, 128]; 16 for
+            float16, 128 for bfloat16. Default 16.0.
         beta1: decay of the average mu, in [0, 1). Default 0.99.
         beta2: decay of the averages in sigma, in [0, 1). Default 0.999.
-        overflow_std_dev: the margin in units of sigma, in [0, 2^126]. Default 3.09, which one in a
-            thousand of normally distributed x exceeds.
+        overflow_std_dev: the margin in units of sigma, in [0, 2^126]. Default 3.09: if x is
+            normally distributed, one x in a thousand exceeds it.
 
     Raises:
         TypeError, ValueError: an argument has the wrong type or is out of range.

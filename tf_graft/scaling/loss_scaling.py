@@ -1,4 +1,4 @@
-"""A scaler in the pipeline: multiplies the loss by its scale, and learns from each update."""
+"""Loss scaling in the pipeline: multiplies the loss by the scale, and updates the scaler."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,7 +23,7 @@ FACTOR = OPTIONS["loss_scale_factor"]
 
 
 class LossScaling(Scaling):
-    """Scales the loss by a scaler's scale, and shows the scaler each update before clipping.
+    """Multiplies the loss by a scaler's scale, and updates the scaler before gradients are clipped.
 
     Args:
         scaler: decides on the scale.
@@ -52,12 +52,12 @@ class LossScaling(Scaling):
     def penalized(
         self, gradients: list[Gradient], parameters: Sequence[Parameter], scale: Scalar | None
     ) -> list[Gradient]:
-        """Returns the gradients plus those of the penalties of float32 masters."""
+        """Adds the gradients of the regularizers, computed on float32 masters, to the gradients."""
         both = zip(gradients, parameters, strict=True)
         return [MasterRegularizer.added(g, p, scale) for g, p in both]
 
     def judged(self, update: Update) -> None:
-        """Updates the scaler's state after the gradients of an update have been judged."""
+        """Updates the scaler's state after the gradients have been checked for overflow."""
         amax = tf.zeros([])
         if self._scaler.needs_amax:
             values = map(numerics.values, update.gradients)
@@ -110,7 +110,7 @@ def refuse_factor(owner: str, factor: object) -> None:
     """Refuses a `loss_scale_factor` in addition to a scaler.
 
     Raises:
-        ValueError: the loss would be scaled twice.
+        ValueError: both are given, so the loss would be scaled twice.
     """
     if factor is not None:
         short = shown(factor, lambda x: f"{x:g}" if isinstance(x, float) else repr(x))

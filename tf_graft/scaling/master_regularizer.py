@@ -13,11 +13,11 @@ from tf_graft.core.types import Config, Gradient, Scalar
 
 @keras.saving.register_keras_serializable(package="tf_graft")
 class MasterRegularizer(keras.regularizers.Regularizer):
-    """A regularizer that `MixedPrecision` computes in float32, where half precision would lose it.
+    """A regularizer that `MixedPrecision` computes in float32, for half-precision weights.
 
     The model's loss does not contain the penalty of half-precision weights: the optimizer computes
-    its gradient at the float32 master and adds it to that of the loss. On other weights it acts as
-    the given regularizer.
+    the penalty's gradient at the float32 master and adds it to the loss' gradient. For other
+    weights it works like the given regularizer.
 
     Args:
         regularizer: a Keras regularizer, its name or its config.

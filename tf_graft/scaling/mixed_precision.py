@@ -25,29 +25,30 @@ class MixedPrecision(Around, keras_contract.ScalesLoss):
     scale <- scaler.update(finite, max |g / scale|)
     ```
 
-    Gradients are summed over replicas, then divided by the scale in float32. One check of whether
-    they are finite holds for all replicas and variables. float16 and bfloat16 variables have
-    float32 masters and slots, as with every optimizer here; float32 variables, which Keras' mixed
-    policies use, need no masters. bfloat16 needs no loss scale: leave it at 1.
+    Gradients are summed over replicas, then divided by the scale in float32. One check for overflow
+    covers all replicas and variables. float16 and bfloat16 variables have float32 masters and
+    slots, as with every optimizer here; float32 variables, which Keras' mixed policies use, need no
+    masters. bfloat16 needs no loss scale: leave it at 1.
 
     Differences from OpenSeq2Seq's `MixedPrecisionOptimizerWrapper`: steps under a fixed scale are
     checked too, and the scale may be an int; clipping acts on unscaled gradients, and the scaler
     sees gradients before they are clipped.
 
     Args:
-        optimizer: an optimizer of tf_graft or Keras, a name or a config. Its options for clipping,
-            averaging, accumulation and so on are taken over.
+        optimizer: an optimizer of tf_graft or Keras, a name or a config. This optimizer takes over
+            its options for clipping, averaging, accumulation and so on.
         loss_scale: a number for a fixed scale, `"backoff"`, `"logmax"`, a scaler of
             `tf_graft.scaling` or its config; None for 1.
         learning_rate: replaces the optimizer's learning rate, if not None.
-        **common: see `tf_graft.algorithm.Common`; they replace the optimizer's own. `weight_decay`
-            sets the optimizer's; exclusions from weight decay add up.
+        **common: see `tf_graft.algorithm.Common`; these replace the given optimizer's options.
+            `weight_decay` replaces its weight decay; exclusions from weight decay add up.
 
     Raises:
         TypeError: an argument of the wrong type; an optimizer that cannot be wrapped.
         ValueError: an argument out of range; an optimizer that scales the loss itself.
 
-    Row-sparse gradients: as in the optimizer; the check for overflow reads the touched rows.
+    Row-sparse gradients: as in the given optimizer; the check for overflow reads only the touched
+    rows.
 
     Example:
         >>> import tensorflow as tf

@@ -32,15 +32,15 @@ _PARAMS: dict[str, dict[str, type]] = {
 def AutomaticLossScaler(
     algorithm: str = "Backoff", params: Mapping[str, object] | None = None
 ) -> LossScaler:
-    """Makes the scaler that the same arguments make in OpenSeq2Seq.
+    """Makes a scaler from OpenSeq2Seq's arguments.
 
-    Differences from OpenSeq2Seq: the result is a plain `BackoffScaler` or `LogMaxScaler`, and
-    ranges are checked.
+    Differences from OpenSeq2Seq: the result is a plain `BackoffScaler` or `LogMaxScaler`, and the
+    ranges of arguments are checked.
 
     Args:
         algorithm: `"Backoff"` or `"LogMax"`, in upper or lower case. Default `"Backoff"`.
-        params: the scaler's arguments by name, each of its exact type: 1.0, not 1, for a float.
-            Only OpenSeq2Seq's arguments: no `hysteresis`. Default None, no arguments.
+        params: the scaler's arguments by name, each of its exact type (1.0, not 1, for a float).
+            OpenSeq2Seq has no `hysteresis`, so it is not allowed here. Default None, no arguments.
 
     Raises:
         TypeError: `algorithm` is not a string, or `params` not a dict.
@@ -75,7 +75,7 @@ def AutomaticLossScaler(
 
 
 def get(identifier: object) -> LossScaler:
-    """Returns the scaler that an identifier stands for.
+    """Returns the scaler for a name, a config, a number or a scaler.
 
     Args:
         identifier: a scaler, returned as it is; a number, for a fixed scale; None, for 1; a name

@@ -16,12 +16,12 @@ SCALES = SMALLEST, LARGEST = 2.0**-126, 2.0**126
 
 
 class LossScaler:
-    """Decides when to change the factor by which the loss is multiplied; holds no variable.
+    """The base class of loss scalers, which choose the factor on the loss; it holds no variable.
 
-    A scaler declares its state (`slots`) and defines the scale of a state (`scale`) and the state
-    after an update (`update`); its user keeps the state. Subclasses keep each constructor argument
-    in an attribute of the same name; setting such an attribute later checks the value as the
-    constructor does.
+    A scaler declares its state in `slots`, computes the scale from a state in `scale`, and the next
+    state in `update`. The caller stores the state. Subclasses keep each constructor argument in an
+    attribute of the same name; if you set such an attribute later, its value is checked as in the
+    constructor.
     """
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -30,7 +30,7 @@ class LossScaler:
     needs_amax = False  # whether `update` uses `amax`, which costs a pass over all gradients
 
     def slots(self) -> dict[str, Slot]:
-        """Returns the state's slots, scalars by role; `"scale"` if the scale changes."""
+        """Returns the slots of the state, scalars by role; a scale that changes is `"scale"`."""
         return {}
 
     def scale(self, s: State) -> tf.Tensor:
@@ -38,7 +38,7 @@ class LossScaler:
         return s["scale"]
 
     def update(self, s: State, finite: tf.Tensor, amax: tf.Tensor) -> State:
-        """Returns the state after an update of the weights, made or skipped. Reads no variable.
+        """Returns the state after an update, whether it was applied or skipped. Reads no variable.
 
         Args:
             s: the state, scalars by role.

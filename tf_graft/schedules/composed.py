@@ -1,4 +1,4 @@
-"""What schedules that contain other schedules share."""
+"""The base class of schedules that contain other schedules."""
 
 import numbers
 from typing import ClassVar, Self
@@ -14,10 +14,10 @@ from tf_graft.schedules.schedule import Schedule
 
 
 class Composed(Schedule):
-    """A schedule made of another one, or of a list of others.
+    """A schedule that contains another schedule, or a list of schedules.
 
     Attributes:
-        inner: the name of the argument that holds them; a config has them serialized.
+        inner: the name of the argument with the inner schedules; a config contains them serialized.
     """
 
     inner: ClassVar[str] = "schedule"
@@ -35,7 +35,7 @@ class Composed(Schedule):
 
 
 def schedule(owner: str, name: str, given: object) -> LearningRateSchedule:
-    """Returns a schedule that is given as such or as a number, for a constant rate.
+    """Returns a schedule; a number becomes a constant learning rate.
 
     Raises:
         TypeError: it is neither.

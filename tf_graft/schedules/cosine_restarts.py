@@ -12,19 +12,19 @@ from tf_graft.schedules.schedule import CURVES, Schedule, precise
 
 @keras.saving.register_keras_serializable(package="tf_graft")
 class CosineRestarts(Schedule):
-    """Falls along half a cosine, then starts again: SGDR.
+    """Falls along half a cosine, then starts again (SGDR).
 
         length_i = first_decay_steps * t_mul^i;  start_i = length_0 + ... + length_(i-1)
         x = (t - start_i) / length_i             (i: the number of restarts up to step t)
         rate(t) = min_lr + (learning_rate - min_lr) * m_mul^i * (1 + cos(pi x)) / 2
 
-    Restarts are found in whole steps, so the rate at a restart is always that of x = 0. Keras'
-    `CosineDecayRestarts` finds them by a logarithm in float32, which for some `t_mul` (6, for
-    example) rounds to the wrong side in a compiled step: the rate at a restart is then 0. It takes
-    fractions as `t_mul`; this class does not.
+    Restarts are counted in whole steps, so the learning rate at a restart is always the highest of
+    its period. Keras' `CosineDecayRestarts` uses a logarithm in float32, and for some `t_mul` (6,
+    for example) a compiled step rounds it to the wrong side: the learning rate at a restart is then
+    0. Keras' `t_mul` may be a fraction; here it may not.
 
     Args:
-        learning_rate: The rate at step 0, at least 0.
+        learning_rate: The learning rate at step 0, at least 0.
         first_decay_steps: The steps up to the first restart, at least 1.
         t_mul: Each period is this many times as long as the one before: a whole number, at least
             1. Default: 1.

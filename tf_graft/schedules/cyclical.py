@@ -21,13 +21,14 @@ class Cyclical(Schedule):
         rate(t) = base_lr + (max_lr - base_lr) * height * scale
 
     `scale` is 1 in the mode "triangular", 2^-cycle in "triangular2" (each triangle is half as high
-    as the one before), and gamma^t in "exp_range". For a scale of your own, override `scale`.
+    as the one before), and gamma^t in "exp_range". Override `scale` for another scale.
 
     Args:
-        base_lr: The lowest rate, in [0, max_lr].
-        max_lr: The highest rate, at least 0.
+        base_lr: The lowest learning rate, in [0, max_lr].
+        max_lr: The highest learning rate, at least 0.
         step_size_up: The steps in which the rate rises, at least 1.
-        step_size_down: The steps in which it falls, at least 1. Default: None, `step_size_up`.
+        step_size_down: The steps in which the rate falls, at least 1. Default: None, the same as
+            `step_size_up`.
         mode: "triangular", "triangular2" or "exp_range". Default: "triangular".
         gamma: The factor of each step in the mode "exp_range", in (0, 1]. Default: 1.
 

@@ -15,13 +15,14 @@ class CyclicalMomentum(Composed):
 
         momentum(t) = max_momentum - (max_momentum - base_momentum) * height(t)
 
-    `height` is 1 where the rate has its peak and 0 at the other ends of its phases. In `Cyclical`
-    it is the height in the triangle times the scale; in `OneCycle` with `three_phase` it stays 0 in
-    the last phase, so the momentum stays at `max_momentum` there.
+    `height` is 1 at the peak of the learning rate, and 0 at the other ends of its phases. In
+    `Cyclical` it is the height in the triangle times the scale; in `OneCycle` with `three_phase` it
+    stays 0 in the last phase, so the momentum stays at `max_momentum` there.
 
     Args:
-        schedule: A `OneCycle` or a `Cyclical`, that of the learning rate.
-        base_momentum: The momentum at the peak of the rate, in [0, max_momentum]. Default: 0.85.
+        schedule: The schedule of the learning rate, a `OneCycle` or a `Cyclical`.
+        base_momentum: The momentum at the peak of the learning rate, in [0, max_momentum]. Default:
+            0.85.
         max_momentum: The highest momentum, in [0, 1]. Default: 0.95.
 
     Raises:

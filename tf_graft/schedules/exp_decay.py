@@ -11,19 +11,19 @@ from tf_graft.schedules.schedule import Schedule, precise, ratio
 
 @keras.saving.register_keras_serializable(package="tf_graft")
 class ExpDecay(Schedule):
-    """Multiplies the rate by `decay_rate` every `decay_steps` steps, smoothly or in stairs.
+    """Decays by a factor of `decay_rate` every `decay_steps` steps, smoothly or in stairs.
 
         p = max(t - begin_decay_at, 0) / decay_steps      (rounded down if `staircase`)
         rate(t) = max(min_lr, learning_rate * decay_rate^p)
 
     Differences from OpenSeq2Seq's `exp_decay`:
         * `staircase` is its `use_staircase_decay`, and defaults to False as in Keras.
-        * `decay_steps=0` is refused; there it gave NaN, hidden by the floor.
+        * `decay_steps=0` is refused; there it gave NaN, which `min_lr` replaced.
         * `min_lr` above `learning_rate` is refused; there it silently replaced the rate.
         * `decay_rate` above 1 is refused; there the rate grew without bound.
 
     Args:
-        learning_rate: The rate before the decay, at least 0.
+        learning_rate: The learning rate before the decay, at least 0.
         decay_steps: Steps for one factor of `decay_rate`, at least 1.
         decay_rate: The factor, in (0, 1].
         staircase: Whether the rate drops only once every `decay_steps` steps. Default: False.

@@ -13,10 +13,10 @@ class FixedLR(Schedule):
 
         rate(t) = learning_rate
 
-    OpenSeq2Seq's `fixed_lr` returns the Python float; this returns a float32 tensor.
+    This schedule returns a float32 tensor; OpenSeq2Seq's `fixed_lr` returns the Python float.
 
     Args:
-        learning_rate: The rate, at least 0.
+        learning_rate: The learning rate, at least 0.
 
     Raises:
         TypeError: If the rate is not a number.

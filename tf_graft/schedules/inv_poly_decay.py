@@ -11,7 +11,7 @@ from tf_graft.schedules.schedule import Schedule, precise, progress, ramp, remai
 
 @keras.saving.register_keras_serializable(package="tf_graft")
 class InvPolyDecay(Schedule):
-    """Falls as the inverse of a power of the time, from `learning_rate` to `min_lr`.
+    """Falls from `learning_rate` to `min_lr`, as the inverse of a power of the step.
 
         begin = max(begin_decay_at, warmup_steps)
         x = clip((t - begin) / decay_steps, 0, 1)
@@ -23,11 +23,12 @@ class InvPolyDecay(Schedule):
     Differences from OpenSeq2Seq's `inv_poly_decay`:
         * `begin_decay_at` and `warmup_steps` work as in `PolyDecay`; there they were ignored.
         * The rate stays at `min_lr` after `decay_steps`; there it kept falling.
-        * `min_lr=0` is refused; there 1e-8 replaced it, a fall of seven decades in one step.
+        * `min_lr=0` is refused; there 1e-8 replaced it, so the rate fell by seven decades in one
+          step.
         * `min_lr` above `learning_rate` is refused; there the rate was constant.
 
     Args:
-        learning_rate: The highest rate, above 0.
+        learning_rate: The highest learning rate, above 0.
         decay_steps: Length of the decay in steps, at least 1.
         min_lr: The rate at the end of the decay, in (0, learning_rate].
         power: Exponent of the decay, above 0. Default: 1.

@@ -1,11 +1,11 @@
-"""OpenSeq2Seq's learning-rate policies: same names, arguments, defaults and values, traps included.
+"""OpenSeq2Seq's learning-rate policies: same names, arguments, defaults, values and traps.
 
 Use these functions for models that were tuned with them. For new models use the classes of
 `tf_graft.schedules`, which have none of the traps.
 
 `global_step` is the number of updates done before this one: an int, a NumPy number, a tensor or a
-variable, in eager mode and in `tf.function`. Rates are float32 and are computed in float32. Only
-the arguments that OpenSeq2Seq checked are checked.
+variable, in eager mode and in `tf.function`. Rates are float32 and are computed in float32. An
+argument is checked only if OpenSeq2Seq checked it.
 
 Reference: OpenSeq2Seq (arXiv:1805.10387), `optimizers/lr_policies.py` at commit 8681d381.
 """
@@ -55,7 +55,7 @@ def piecewise_constant(
 ) -> tf.Tensor:
     """Returns `learning_rate`, and `learning_rate * decay_rates[i]` after step `boundaries[i]`.
 
-    Trap: a boundary still belongs to the piece before it.
+    Trap: at a boundary the rate is still that of the piece before it.
     Trap: fractions of epochs make float boundaries, which are refused with an integer step.
     Trap: without boundaries it raises an IndexError.
     Difference: unsorted boundaries are refused at every step; in OpenSeq2Seq at some steps only.
@@ -100,7 +100,7 @@ def exp_decay(
     `max(min_lr, learning_rate)`.
 
     Trap: `min_lr` above `learning_rate` replaces it from step 0 on.
-    Trap: `decay_steps=0` makes p NaN, which the floor turns into `min_lr`.
+    Trap: `decay_steps=0` makes p NaN, and the result is `min_lr`.
 
     Args:
         global_step: The step.
@@ -250,11 +250,11 @@ def inv_poly_decay(
 ) -> tf.Tensor:
     """Returns `learning_rate / (1 + s * step)^power`.
 
-    s is such that the rate is `min_lr` at step `decay_steps`.
+    s is chosen so that the rate is `min_lr` at step `decay_steps`.
 
     Trap: `begin_decay_at` and `warmup_steps` are ignored.
     Trap: the rate keeps falling below `min_lr` after `decay_steps`.
-    Trap: `min_lr` is raised to 1e-8, and lowered to `learning_rate`, without a word.
+    Trap: `min_lr` is silently raised to 1e-8, or lowered to `learning_rate`.
 
     Args:
         global_step: The step.

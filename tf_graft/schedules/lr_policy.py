@@ -24,7 +24,7 @@ POLICIES: dict[str, Callable[..., Scalar]] = {
 
 @keras.saving.register_keras_serializable(package="tf_graft")
 class LrPolicy(Schedule):
-    """A policy of OpenSeq2Seq as a schedule for any optimizer, with its values and its traps.
+    """Makes a schedule for any optimizer from a policy of OpenSeq2Seq, with its values and traps.
 
         rate(t) = policy(t, **params)
 

@@ -9,7 +9,7 @@ from tf_graft.schedules.schedule import CURVES, Schedule, through
 
 @keras.saving.register_keras_serializable(package="tf_graft")
 class OneCycle(Schedule):
-    """Rises to `max_lr`, then falls far below the first rate, once in the whole run.
+    """Rises to `max_lr`, then falls far below its start, once in the whole run.
 
         first = max_lr / div_factor;  last = first / final_div_factor
         peak = round(pct_start * total_steps) - 1;  end = total_steps - 1
@@ -17,7 +17,7 @@ class OneCycle(Schedule):
         rate: first at 0, max_lr at peak, first at 2 * peak, last at end   (`three_phase`)
 
     Between these steps the rate follows half a cosine or a straight line. It stays at `last` after
-    `end`. `CyclicalMomentum` gives the momentum that falls while the rate rises.
+    `end`. Use `CyclicalMomentum` for a momentum that falls while the learning rate rises.
 
     Differences from PyTorch's `OneCycleLR`:
         * The peak is at a whole step; there it may lie between two steps.
@@ -25,7 +25,7 @@ class OneCycle(Schedule):
         * A phase without steps is refused; there it divides by zero.
 
     Args:
-        max_lr: The highest rate, above 0.
+        max_lr: The highest learning rate, above 0.
         total_steps: The number of updates of the cycle, at least 3.
         pct_start: The share of the updates in which the rate rises, in (0, 1); below 0.5 with
             `three_phase`. Default: 0.3.

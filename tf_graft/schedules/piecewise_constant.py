@@ -17,8 +17,9 @@ class PiecewiseConstant(Schedule):
         i = number of boundaries (times `steps_per_epoch` if given) below t
         rate(t) = learning_rate * (1, *decay_rates)[i]
 
-    A boundary belongs to the piece before it, as in OpenSeq2Seq and `PiecewiseConstantDecay` of
-    Keras. The rates are multiples of `learning_rate`, not of each other.
+    At a boundary the rate is still that of the piece before it, as in OpenSeq2Seq and
+    `PiecewiseConstantDecay` of Keras. The rates are multiples of `learning_rate`, not of each
+    other.
 
     Differences from OpenSeq2Seq's `piecewise_constant`:
         * Fractions of epochs are accepted and rounded to the nearest step; there they were refused.
@@ -26,7 +27,7 @@ class PiecewiseConstant(Schedule):
         * Without boundaries the rate is constant; there that raised an IndexError.
 
     Args:
-        learning_rate: The rate before the first boundary, at least 0.
+        learning_rate: The learning rate before the first boundary, at least 0.
         boundaries: Increasing steps, each at least 0; epochs if `steps_per_epoch` is given.
         decay_rates: One factor for each boundary, at least 0.
         steps_per_epoch: Updates in an epoch, at least 1. Default: None, `boundaries` are steps.

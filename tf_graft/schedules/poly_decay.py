@@ -26,7 +26,7 @@ class PolyDecay(Schedule):
         * `power=0` is refused; there the rate never fell.
 
     Args:
-        learning_rate: The highest rate, at least 0.
+        learning_rate: The highest learning rate, at least 0.
         decay_steps: Length of the decay in steps, at least 1.
         power: Exponent of the decay, above 0; 1 is a straight line. Default: 1.
         begin_decay_at: First step of the decay, at least 0. Default: 0.

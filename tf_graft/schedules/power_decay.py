@@ -1,4 +1,4 @@
-"""A power of the step, and the same with a straight line down to zero at the end."""
+"""A power of the step, alone or with a straight line to zero at the end."""
 
 import keras
 import tensorflow as tf
@@ -9,17 +9,17 @@ from tf_graft.schedules.schedule import Schedule, precise, remaining
 
 @keras.saving.register_keras_serializable(package="tf_graft")
 class PowerDecay(Schedule):
-    """A power of the step: with `power=-0.5` the inverse square root.
+    """Follows a power of the step: with the default `power=-0.5`, the inverse square root.
 
         n = max(t - offset, 1)
         rate(t) = min(learning_rate * n^power, max_lr)         (max_lr while t <= offset)
 
     Without `max_lr` the rate is `learning_rate` up to step `offset + 1`. This class is both
-    `DirectPowerDecay` and `PowerDecayWithOffset` of the Model Garden; `max_lr` is its
-    `pre_offset_learning_rate`, whose default of 1e6 gave a rate of a million at step 0.
+    `DirectPowerDecay` and `PowerDecayWithOffset` of the Model Garden; `max_lr` is the latter's
+    `pre_offset_learning_rate`, whose default gave a learning rate of 1e6 at step 0.
 
     Args:
-        learning_rate: The rate of n = 1, at least 0.
+        learning_rate: The learning rate at n = 1, at least 0.
         power: The exponent; the rate falls if it is below 0. Default: -0.5.
         offset: The steps before the power begins, at least 0. Default: 0.
         max_lr: The rate up to `offset`, and an upper limit after it, above 0. Default: None.
@@ -60,7 +60,7 @@ class PowerDecay(Schedule):
 
 @keras.saving.register_keras_serializable(package="tf_graft")
 class PowerLinearDecay(Schedule):
-    """A power of the step that a straight line takes down to 0 at the end.
+    """Follows a power of the step, multiplied by a straight line to 0 at the end.
 
         n = t - offset;  line = linear_fraction * decay_steps
         rate(t) = learning_rate * max(n, 1)^power * clip((decay_steps - n) / line, 0, 1)
@@ -69,10 +69,10 @@ class PowerLinearDecay(Schedule):
     `decay_steps` is its `total_decay_steps`.
 
     Args:
-        learning_rate: The rate of n = 1, at least 0.
+        learning_rate: The learning rate at n = 1, at least 0.
         decay_steps: The steps from `offset` until the rate is 0, at least 1.
         power: The exponent; the rate falls if it is below 0. Default: -0.5.
-        linear_fraction: The share of `decay_steps` in which the line falls, in [0, 1]; 0 is no
+        linear_fraction: The share of `decay_steps` in which the line falls, in [0, 1]; 0 for no
             line. Default: 0.1.
         offset: The steps before the power begins, at least 0. Default: 0.
 

@@ -69,11 +69,11 @@ def list_schedules() -> dict[str, str]:
 
 
 def get(identifier: object) -> LearningRateSchedule:
-    """Returns the schedule that `identifier` stands for.
+    """Returns the schedule for a name, a config, a number or a schedule.
 
-    Names are those of the classes here and in `keras.optimizers.schedules`; case and underscores
-    do not matter. A dict is left unchanged. The `schedule` of a `Warmup` or of a `CyclicalMomentum`
-    and each of the `schedules` of a `Sequence` is an identifier too.
+    A name is that of a class here or in `keras.optimizers.schedules`; case and underscores do not
+    matter. A dict is left unchanged. The `schedule` of a `Warmup` or of a `CyclicalMomentum` and
+    each of the `schedules` of a `Sequence` is an identifier too.
 
     Args:
         identifier: A schedule (returned as it is); a number (a constant rate); a name; a flat

@@ -79,7 +79,7 @@ CURVES: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
 def through(
     t: tf.Tensor, steps: Sequence[int], values: Sequence[float], curve: str = "linear"
 ) -> tf.Tensor:
-    """Takes each of `values` at its step, and between two steps follows a curve of `CURVES`."""
+    """Returns each of `values` at its step, and follows a curve of `CURVES` between two steps."""
     f = CURVES[curve]
     result = values[0] * precise(tf.ones_like(t))
     for i, (begin, end) in enumerate(itertools.pairwise(steps)):
@@ -92,7 +92,7 @@ def through(
 def numbers(
     check: Callable[[str, str, object, int], Number], owner: str, name: str, values: object
 ) -> list[Number]:
-    """Returns a list whose entries a function of `checks` has checked: each is at least 0."""
+    """Returns a list of numbers, each checked by a function of `checks` and at least 0."""
     listed = checks.listed(f"{owner}({name}={{}}): {name} must be a list of numbers.", values)
     return [check(owner, f"{name}[{i}]", value, 0) for i, value in enumerate(listed)]
 
@@ -100,10 +100,10 @@ def numbers(
 class Schedule(keras.optimizers.schedules.LearningRateSchedule):
     """A learning rate as a function of the step, returned as float32.
 
-    Steps are compared as integers. The rate is computed in float64, or, on a TPU, which emulates
-    float64, in float32: there a rate that fell by four decades has an error of 1e-6.
-    Subclasses keep each constructor argument in an attribute of the same name; setting such an
-    attribute later checks the value as the constructor does.
+    Steps are compared as integers. The learning rate is computed in float64. A TPU only emulates
+    float64, so it computes in float32: a learning rate that fell by four decades has an error of
+    1e-6 there. Subclasses keep each constructor argument in an attribute of the same name; if you
+    set such an attribute later, its value is checked as in the constructor.
     """
 
     def __setattr__(self, name: str, value: object) -> None:

@@ -28,7 +28,7 @@ class Sequence(composed.Composed):
 
     Raises:
         TypeError: If an argument is not of its type.
-        ValueError: If an argument lies outside its range, a schedule's rate at step 0 does, or the
+        ValueError: If an argument, or a schedule's rate at step 0, lies outside its range, or the
             numbers of schedules and milestones do not match.
 
     Example:

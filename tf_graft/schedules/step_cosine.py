@@ -21,13 +21,13 @@ class StepCosine(Schedule):
 
     The rate is the first value up to step `offset`, and 0 after the last boundary.
 
-    The code of the Model Garden's `StepCosineDecayWithOffset` takes the boundaries as the
-    beginnings of the pieces, in contrast to its documentation: its last piece has no steps, and
-    its rate is NaN there. This class does what is documented there.
+    This class follows the documentation of the Model Garden's `StepCosineDecayWithOffset`. The code
+    of that schedule differs: it takes the boundaries as the beginnings of the pieces, so its last
+    piece has no steps, and its rate is NaN there.
 
     Args:
         boundaries: The steps at which the pieces end: increasing, above 0.
-        values: The rate at the beginning of each piece, at least 0; as many as boundaries.
+        values: The learning rate at the beginning of each piece, at least 0; as many as boundaries.
         offset: The steps before the first piece, at least 0. Default: 0.
 
     Raises:

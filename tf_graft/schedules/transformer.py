@@ -15,8 +15,9 @@ class TransformerSchedule(Schedule):
         scale = learning_rate * coefficient * d_model^-0.5
         rate(t) = min(max_lr, scale * min(n * warmup_steps^-1.5, n^-0.5))
 
-    The paper counts steps from 1, Keras from 0, hence n. The peak, `scale * warmup_steps^-0.5`, is
-    at t = warmup_steps - 1. The paper has no `learning_rate`, `coefficient` or `max_lr`.
+    The paper counts steps from 1 and Keras from 0, so n is t + 1. The peak,
+    `scale * warmup_steps^-0.5`, is at t = warmup_steps - 1. The paper has no `learning_rate`,
+    `coefficient` or `max_lr`.
 
     Differences from OpenSeq2Seq's `transformer_policy`:
         * All arguments but `learning_rate` are keyword-only.
@@ -26,7 +27,7 @@ class TransformerSchedule(Schedule):
         learning_rate: A factor, at least 0. Default: 1.
         d_model: Width of the model, at least 1.
         warmup_steps: Length of the warm-up in steps, at least 0; 0 and 1 both mean none.
-        max_lr: The upper limit of the rate, above 0. Default: None, no limit.
+        max_lr: The upper limit of the learning rate, above 0. Default: None, no limit.
         coefficient: Another factor, at least 0; OpenSeq2Seq advises 0.002 for Adam. Default: 1.
 
     Raises:

@@ -31,20 +31,20 @@ class Warmup(composed.Composed):
 
     shape(x) is x, x^2 or (1 - cos(pi x)) / 2; "exponential" is f = start^(1 - x), which grows by
     the same factor at every step. The rate is continuous at the end of the warm-up, and a decay
-    starts only then. With `shift`, as in Keras' `CosineDecay`, the schedule keeps its full length
-    and begins at its step 0; without `shift` it ends at its own last step and its first `steps`
-    steps are skipped. With start=0 the first update changes nothing.
+    starts only then. With `shift`, as in Keras' `CosineDecay`, the schedule begins at its step 0
+    after the warm-up and keeps its full length. Without `shift`, its first `steps` steps are
+    skipped, and it ends at its own last step. With `start=0` the first update changes nothing.
 
     Args:
         schedule: Any `LearningRateSchedule`, or a number for a constant rate.
-        steps: Length of the warm-up in steps, at least 0; 0 is no warm-up.
+        steps: Length of the warm-up in steps, at least 0; 0 for no warm-up.
         shape: "linear", "quadratic", "cosine" or "exponential". Default: "linear".
         start: The factor at step 0, in [0, 1]; above 0 for "exponential". Default: 0.
         shift: Whether the schedule counts its steps from the end of the warm-up. Default: True.
 
     Raises:
         TypeError: If an argument is not of its type.
-        ValueError: If an argument lies outside its range, or the schedule's rate at step 0 does.
+        ValueError: If an argument, or the schedule's rate at step 0, lies outside its range.
 
     Example:
         >>> [float(Warmup(8.0, steps=4)(step)) for step in range(6)]

@@ -1,4 +1,4 @@
-"""A warm-up, a constant rate, and a short decay."""
+"""A warm-up, a constant learning rate, and a short decay."""
 
 from collections.abc import Callable
 
@@ -18,18 +18,19 @@ SHAPES: dict[str, Callable[[tf.Tensor, tf.Tensor], tf.Tensor]] = {
 
 @keras.saving.register_keras_serializable(package="tf_graft")
 class WarmupStableDecay(Schedule):
-    """Rises, stays at `learning_rate`, and falls to `min_lr` only in the last steps: WSD.
+    """Rises, stays at `learning_rate`, and falls to `min_lr` only in the last steps (WSD).
 
         begin = total_steps - decay_steps;  x = clip((t - begin) / decay_steps, 0, 1)
         rate(t) = min(t / warmup_steps, 1) * (min_lr + (learning_rate - min_lr) * shape(x))
 
-    shape(x) is 1 - x, (1 + cos(pi x)) / 2 or 1 - sqrt(x). The rate does not depend on the length
-    of the run until the decay begins: from a checkpoint before it you can go on training, or
-    decay. The warm-up rises from 0, so its first update changes nothing.
+    shape(x) is 1 - x, (1 + cos(pi x)) / 2 or 1 - sqrt(x). Before the decay, the learning rate does
+    not depend on the length of the run. From a checkpoint of that time you can train on at the
+    constant rate, or start the decay. The warm-up rises from 0, so its first update changes
+    nothing.
 
     Args:
-        learning_rate: The rate between warm-up and decay, at least 0.
-        total_steps: The step at which the decay ends: the warm-up and the decay are part of it.
+        learning_rate: The learning rate between warm-up and decay, at least 0.
+        total_steps: The step at which the decay ends; warm-up and decay are included.
         decay_steps: Length of the decay in steps, at least 1.
         warmup_steps: Length of the linear warm-up in steps, at least 0. Default: 0, none.
         min_lr: The rate at the end of the decay, in [0, learning_rate]. Default: 0.
