@@ -23,7 +23,8 @@ def replayed() -> dict[str, dict[str, float]]:
     with tempfile.TemporaryDirectory() as folder:
         kept = pathlib.Path(folder) / "kept"
         files = [f for f in TESTS.glob("test_*.py") if "recordings.check(" in f.read_text()]
-        command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-k", "equal", *files]
+        options = ["-q", "-n", "0", "-m", "slow or not slow", "-k", "equal", *files]
+        command = [sys.executable, "-m", "pytest", *options]
         subprocess.run(command, check=True, env=os.environ | {recordings.KEPT_IN: str(kept)})
         return dict(map(json.loads, kept.read_text().splitlines()))
 

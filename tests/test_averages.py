@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import tf_graft as tg
 from support import recordings
-from tf_graft import averages
+from tf_graft import averages, schedules
 from tf_graft.averages import EMA, SWA, Averages, recompute_batch_normalization
 
 GOLDENS = json.loads((Path(__file__).parent / "goldens" / "averages.json").read_text())
@@ -51,7 +51,7 @@ def averages_of(optimizer):
 
 def replayed(case, use_ema):
     """The largest difference from the recorded averages."""
-    optimizer = tg.SGD(case["learning_rate"], use_ema=use_ema)
+    optimizer = tg.SGD(schedules.get(case["learning_rate"]), use_ema=use_ema)
     weights = {
         path: tf.Variable(np.array(w, case["dtype"]), name=path)
         for path, w in case["initial"].items()

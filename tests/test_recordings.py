@@ -24,9 +24,12 @@ FARTHEST = {
     # Their epsilon is added to the corrected root, as in the paper; ours as in Keras.
     "adam_torch/adam_amsgrad": 3e-5,
     "adam_torch/adamw": 3e-5,
+    "shampoo_facebook/only_sgd_adam_precond": 3e-5,
     "optax_transforms/multi_steps_3_adam": 3e-5,
     # An ulp of weights near 4, which these few steps hardly move.
     **dict.fromkeys((name for name in CASES if "rectified_adam" in name), 3e-3),
+    # In float64, too, their 1 - beta_2 is that of float32; in float16 no weight moves.
+    **dict.fromkeys((name for name in CASES if "yogi" in name), 3e-5),
 }
 
 
@@ -38,25 +41,34 @@ def tensor(gradient, dtype):
     return tf.IndexedSlices(values, tf.constant(sparse["indices"]), sparse["dense_shape"])
 
 
+def runs(name):
+    """A recording of a test with several optimizers has one run for each of them.
+
+    In a run of `times` steps the gradients stay the same, and some weights were not recorded.
+    """
+    return CASES[name].get("runs", [CASES[name]])
+
+
 def replayed(name, **changed):
     """The largest difference from the recorded weights, relative to the largest movement."""
-    case = CASES[name]
-    problem, dtype = PROBLEMS[case["problem"]], case["dtype"]
-    optimizer = tg.get(case["config"] | changed)
-    weights = {p: tf.Variable(np.array(w, dtype), name=p) for p, w in problem["initial"].items()}
-    optimizer.build(list(weights.values()))
     worst = moved = 0.0
-    for gradients, expected in zip(problem["gradients"], case["variables"], strict=True):
-        optimizer.apply([tensor(g, dtype) for g in gradients], list(weights.values()))
-        for path, values in expected.items():
-            worst = max(worst, np.abs(weights[path].numpy() - np.array(values)).max())
-            start = np.array(problem["initial"][path])
-            moved = max(moved, np.abs(start - np.array(values)).max())
+    for run in runs(name):
+        problem, dtype = PROBLEMS[run["problem"]], run["dtype"]
+        initial = problem["initial"]
+        optimizer = tg.get(run["config"] | changed)
+        weights = {p: tf.Variable(np.array(w, dtype), name=p) for p, w in initial.items()}
+        optimizer.build(list(weights.values()))
+        every = problem["gradients"] * run.get("times", 1)
+        for gradients, expected in zip(every, run["variables"], strict=True):
+            optimizer.apply([tensor(g, dtype) for g in gradients], list(weights.values()))
+            for path, values in (expected or {}).items():
+                worst = max(worst, np.abs(weights[path].numpy() - np.array(values)).max())
+                moved = max(moved, np.abs(np.array(initial[path]) - np.array(values)).max())
     return worst / moved
 
 
 def allowed(name):
-    return FARTHEST.get(name, RTOL[CASES[name]["dtype"]])
+    return FARTHEST.get(name) or max(RTOL[run["dtype"]] for run in runs(name))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -66,11 +78,12 @@ def test_equals_the_recording(name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_comparison_notices_another_rate(name):
-    rate = 1.1 * CASES[name]["config"]["learning_rate"]
-    assert replayed(name, learning_rate=rate) > 0.03
+    rate = runs(name)[0]["config"]["learning_rate"]
+    changed = 1e-4 if isinstance(rate, dict) else 1.1 * rate
+    assert replayed(name, learning_rate=changed) > 0.03
 
 
-def test_every_recording_is_equal_or_has_its_reason():
+def test_every_recording_is_listed():
     listed = json.loads(ALL.read_text())
     assert len(listed) == 341
     for name, row in listed.items():

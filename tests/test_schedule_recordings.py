@@ -1,7 +1,7 @@
-"""Schedules against the rates that PyTorch and the Model Garden computed, and Keras' own classes.
+"""Schedules against the rates that other programs computed, and Keras' own classes.
 
-Every case that was recorded is here: the schedule of this package that equals it, or the callback
-of Keras, or the reason why there is none.
+Every case of PyTorch and the Model Garden that was recorded is here: the schedule of this package
+that equals it, or the callback of Keras, or the reason why there is none.
 """
 
 import json
@@ -29,14 +29,26 @@ from tf_graft.schedules import (
 
 GOLDENS = Path(__file__).parent / "goldens"
 TORCH = json.loads((GOLDENS / "lr_schedulers_torch.json").read_text())["cases"]
+OTHER = json.loads((GOLDENS / "lr_schedules_other.json").read_text())["cases"]
 GARDEN = json.loads((GOLDENS / "lr_schedules_model_garden.json").read_text())["cases"]
 
 
 class ScaledByCycle(Cyclical):
     """A scale of one's own: 1 / 5^(0.01 n), where the first cycle is n = 1."""
 
+    power = 0.01
+
     def scale(self, t, cycle):
-        return 5.0 ** (-0.01 * (tf.cast(cycle, tf.float64) + 1))
+        return 5.0 ** (-self.power * (tf.cast(cycle, tf.float64) + 1))
+
+
+class ScaledLess(ScaledByCycle):
+    power = 1e-4
+
+
+class ScaledByStep(Cyclical):
+    def scale(self, t, cycle):
+        return 5.0 ** (-1e-4 * tf.cast(t, tf.float64))
 
 
 ASYMMETRIC = (0.01, 0.11, 3, 5)
@@ -101,6 +113,50 @@ def test_rates_equal_torchs(name):
 def test_momenta_equal_torchs(name):
     momenta = [float(MOMENTA[name](step)) for step in range(len(TORCH[name]["momenta"]))]
     np.testing.assert_allclose(momenta, TORCH[name]["momenta"], rtol=2e-7)
+
+
+LONG = "tfa_tests/cyclical_learning_rate__"
+EXPONENTIAL = Cyclical(0.1, 1.0, 2000, mode="exp_range", gamma=0.996)
+OTHERS = {
+    "optax_schedules/cosine_onecycle": OneCycle(1.0, 21, 1 / 3),
+    "optax_schedules/linear_onecycle": Sequence(
+        [
+            Warmup(1.0, 6, start=0.04),
+            PolyDecay(1.0, 11, min_lr=0.04),
+            PolyDecay(0.04, 3, min_lr=4e-6),
+        ],
+        [6, 17],
+    ),
+    "optax_schedules/piecewise_interpolate": Sequence(
+        [CosineRestarts(1.0, 4, min_lr=0.5), CosineRestarts(0.5, 6, min_lr=0.1), 0.1], [4, 10]
+    ),
+    "optax_schedules/warmup_exponential": Warmup(
+        ExpDecay(1.0, 5, 0.5, staircase=True, begin_decay_at=2), 4
+    ),
+    "tfa_cyclical_rate/custom_cycle": ScaledLess(0.01, 0.11, 3),
+    "tfa_cyclical_rate/exponential": Cyclical(0.01, 0.11, 4, mode="exp_range", gamma=0.95),
+    "tfa_cyclical_rate/triangular": Cyclical(0.01, 0.11, 4),
+    f"{LONG}custom_cyclical_learning_rate__1": ScaledLess(0.1, 1.0, 4000),
+    f"{LONG}custom_cyclical_learning_rate_with_scale_mode__0": ScaledByStep(0.1, 1.0, 4000),
+    f"{LONG}exponential_cyclical_learning_rate__0": EXPONENTIAL,
+    f"{LONG}exponential_cyclical_learning_rate__1": EXPONENTIAL,
+    f"{LONG}triangular2_cyclical_learning_rate__0": Cyclical(0.1, 1.0, 30, mode="triangular2"),
+    f"{LONG}triangular_cyclical_learning_rate__1": Cyclical(0.1, 1.0, 40),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_rates_equal_those_of_others(name):
+    """TensorFlow Addons computes in float32, and its tests with a scale begin at step 1."""
+    first = int("custom" in name and name.startswith(LONG))
+    expected = OTHER[name]
+    rates = [float(OTHERS[name](step)) for step in range(first, first + len(expected))]
+    off = np.abs(np.array(rates) - expected).max() / max(rates)
+    recordings.check(name, off, 1e-6)
+
+
+def test_every_recording_of_others_is_here():
+    assert {*OTHER} == {*OTHERS}
 
 
 def after_epochs(callback, metrics):
