@@ -17,6 +17,7 @@ version = release = tf_graft.__version__
 extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "sphinx_design",
@@ -44,6 +45,10 @@ os.environ |= {
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 
+templates_path = ["templates"]
+autosummary_generate = (
+    True  # a page for each name in the tables of `api`, in a folder beside its table
+)
 napoleon_custom_sections = ["Reference"]
 autodoc_member_order = "bysource"
 autodoc_inherit_docstrings = False

@@ -1,4 +1,4 @@
-"""The API reference has every public name, and no name of a class that only the engine uses.
+"""The API reference has a page for every public name; of a class, the members that are for users.
 
 The build warns of a public name that is missing, and fails.
 """
@@ -6,10 +6,13 @@ The build warns of a public name that is missing, and fails.
 import importlib
 import inspect
 
+import keras
 from sphinx.util import logging
 
 import tf_graft
 from tf_graft.core.arguments.description import internal
+from tf_graft.core.state.algorithm import Algorithm
+from tf_graft.report.monitor import Norms, Record
 
 LOG = logging.getLogger(__name__)
 
@@ -40,16 +43,38 @@ def check(app, env):
         LOG.warning("%s is public and not in the API reference", name)
 
 
-def skip(app, what, name, obj, skipped, options):
-    """Leaves out the members of an optimizer that `dir` leaves out, too."""
-    owner = getattr(getattr(obj, "fget", None) or obj, "__qualname__", "").rpartition(".")[0]
-    of_an_optimizer = isinstance(getattr(tf_graft, owner, None), type) and issubclass(
-        getattr(tf_graft, owner), tf_graft.Optimizer
-    )
-    return True if of_an_optimizer and name in internal(getattr(tf_graft, owner)) else None
+def public_members(cls):
+    """The members that the page of a class describes: those that it brings, and that are for users.
+
+    The page of a base class has the others. Keras calls the methods of a callback that are Keras'.
+    """
+    parts, elsewhere = [cls], {each for base in cls.__mro__[1:] for each in dir(base)}
+    if issubclass(cls, keras.optimizers.schedules.LearningRateSchedule):
+        return []  # a schedule is called
+    if issubclass(cls, tf_graft.Optimizer) and cls in vars(tf_graft).values():
+        parts = [each for each in cls.__mro__ if each.__module__.startswith("tf_graft.")]
+        base = Algorithm if cls is tf_graft.Optimizer else tf_graft.algorithm.MatrixOptimizer
+        elsewhere = internal(cls) | set(dir(base))
+    members = {each: member for part in reversed(parts) for each, member in vars(part).items()}
+    return [
+        ("method" if inspect.isroutine(member) else "property", each)
+        for each, member in members.items()
+        if not (each.startswith("_") or each in elsewhere or each in getattr(cls, "_fields", ()))
+        and (inspect.isroutine(member) or isinstance(member, property))
+        and member.__doc__
+    ]
+
+
+def members_by_class():
+    """The members of all public classes, and of those whose objects `Monitor` keeps."""
+    classes = {"tf_graft.report.monitor.Norms": Norms, "tf_graft.report.monitor.Record": Record}
+    for module in public_modules():
+        things = {f"{module.__name__}.{name}": getattr(module, name) for name in module.__all__}
+        classes |= {path: thing for path, thing in things.items() if inspect.isclass(thing)}
+    return {path: public_members(cls) for path, cls in classes.items()}
 
 
 def setup(app):
-    app.connect("autodoc-skip-member", skip)
+    app.config.autosummary_context["public_members"] = members_by_class()
     app.connect("env-check-consistency", check)
     return {"parallel_read_safe": True}

@@ -38,13 +38,7 @@ class Optimizer(KerasOptimizer, Algorithm):
     count.
 
     Attributes:
-        rowwise: each row of a variable is updated from that row alone.
-        skips_zero_rows: see `tf_graft.core.state.algorithm.Algorithm`; for classes that are not
-            `rowwise`.
-        idle: a zero gradient changes neither slots nor weights.
-        keras_slots: the roles of the slots of Keras' optimizer of that name, in its order.
         skipped_steps: the number of updates that `nonfinite="skip"` skipped.
-        extends: `build` can add state for further variables later.
 
     Args:
         learning_rate: a number, at least 0; a `LearningRateSchedule`; or a callable without
@@ -63,7 +57,9 @@ class Optimizer(KerasOptimizer, Algorithm):
         *("advance", "exact_kernel", "idle", "kernel", "kernel_reads", "propose", "rowwise"),
         *("shared_slots", "skips_zero_rows", "slots", "slots_for", "step", "traits", "whole"),
     )
+    # The roles of the slots of Keras' optimizer of that name, in its order.
     keras_slots: Sequence[Sequence[str]] | None = None
+    # Whether `build` can add state for further variables later.
     extends = True
     _watcher: Watchers | None = None
 

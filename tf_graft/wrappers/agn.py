@@ -113,6 +113,7 @@ class AGN(OnServers):
         "center_values",
         "centered",
         "round",
+        "round_length",
         "rounds",
         "scaler",
         "workers",
