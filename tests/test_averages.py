@@ -177,6 +177,35 @@ def test_averages_of_your_own():
     np.testing.assert_array_equal(averages_of(again)[0], w)
 
 
+class Listed(Averages):
+    """Exponential averages whose momentum is in a list, so that they have no hash."""
+
+    def __init__(self):
+        self.momentum = [0.5]
+
+    def kept(self, last, now, dtype):
+        return tf.pow(tf.constant(self.momentum[0], dtype), tf.cast(now - last, dtype))
+
+
+@pytest.mark.parametrize("use_ema", [EMA(0.5), Listed()], ids=["EMA", "list"])
+def test_idle_variables_catch_up_in_a_graph(use_ema):
+    optimizer = tg.SGD(1.0, use_ema=use_ema)
+    weights = [tf.Variable([8.0, 4.0]), tf.Variable([1.0, 2.0]), tf.Variable(3.0)]
+    optimizer.build(weights)
+
+    @tf.function
+    def step(touched):
+        optimizer.apply([tf.ones_like(w) for w in weights[:touched]], weights[:touched])
+
+    step(3)  # the averages are the weights: [7, 3], [0, 1], 2
+    weights[1].assign([4.0, 9.0])
+    step(1)
+    step(1)  # the others are idle twice, and keep a quarter of their averages
+    step(3)
+    found = [x.tolist() for x in averages_of(optimizer)]
+    assert found == [[4.875, 0.875], [3.0, 7.5], 1.5]
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [

@@ -22,6 +22,15 @@ OPERATIONS = {
 }
 
 
+# How many operations a step adds at most for each variable in other stages of the pipeline.
+CEILINGS = {
+    "EMA": (tg.Adam, {"use_ema": True}, 12),
+    "accumulation": (tg.Adam, {"gradient_accumulation_steps": 2}, 11),
+    "global_clipnorm": (tg.Adam, {"global_clipnorm": 1.0}, 11),
+    "scratch": (tg.RMSprop, {}, 6),
+}
+
+
 def variables(count):
     return [tf.Variable(tf.zeros([3])) for _ in range(count)]
 
@@ -41,6 +50,12 @@ def test_a_variable_adds_few_operations(cls, arguments, each):
     few, many = (operations(cls(**arguments), count) for count in (2, 5))
     many.subtract(few)
     assert {op: count for op, count in many.items() if count} == dict.fromkeys(each, 3)
+
+
+@pytest.mark.parametrize(("cls", "arguments", "ceiling"), CEILINGS.values(), ids=CEILINGS)
+def test_a_stage_adds_few_operations_for_a_variable(cls, arguments, ceiling):
+    few, many = (operations(cls(**arguments), count).total() for count in (2, 5))
+    assert many - few <= 3 * ceiling
 
 
 def calls(run):

@@ -13,6 +13,7 @@ from tf_graft.algorithm import (
     RateLike,
     matches,
     quotient,
+    scalar,
 )
 
 
@@ -59,5 +60,6 @@ class Layerwise(Optimizer):
 def ratio(above: tf.Tensor, below: tf.Tensor) -> tf.Tensor:
     """Returns `above / below`; 1 if either is zero, or if the ratio is not finite."""
     result = quotient(above, below)
-    says = (above > 0) & (below > 0) & tf.math.is_finite(result)
-    return tf.where(says, result, tf.ones_like(result))
+    zero, one = scalar(0.0, result.dtype), scalar(1.0, result.dtype)
+    says = (above > zero) & (below > zero) & tf.math.is_finite(result)
+    return tf.where(says, result, one)

@@ -7,12 +7,13 @@ then uses the marked rows only.
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
+from tensorflow.experimental import dtensor
 
 from tf_graft.core.places import replicas
 from tf_graft.core.state import write
 from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.state.slots import Slot
-from tf_graft.core.state.write import Masked, Whole
+from tf_graft.core.state.write import Masked, Part, Whole
 from tf_graft.core.tensors import numerics, rows
 from tf_graft.core.types import Gradient
 
@@ -27,7 +28,7 @@ def add(gradient: Gradient, parameter: Parameter) -> None:
     part = write.part_of(gradient, parameter.rows)
     part.add(replicas.local(parameter.state["gradient_accumulator"]), numerics.values(gradient))
     marks = replicas.local(parameter.state["accumulated_rows"])
-    part.write(marks, tf.ones_like(part.read(marks)))
+    _mark(marks, part, True)
 
 
 def with_marked(
@@ -72,5 +73,13 @@ def take(gradient: Gradient, parameter: Parameter) -> Gradient:
         part = Whole()  # the other rows are zero, and so are their marks
     total = part.read(accumulator)
     write.clear(accumulator, part)
-    part.write(marks, tf.zeros_like(part.read(marks)))
+    _mark(marks, part, False)
     return numerics.like(gradient, total)
+
+
+def _mark(marks: tf.Variable, part: Part, mark: bool) -> None:
+    if isinstance(part, Whole) and not isinstance(marks, dtensor.DVariable):
+        part.write(marks, numerics.filled(tuple(marks.shape), mark))
+    else:
+        like = tf.ones_like if mark else tf.zeros_like
+        part.write(marks, like(part.read(marks)))

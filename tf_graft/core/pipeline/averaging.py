@@ -19,6 +19,8 @@ from tf_graft.core.state import write
 from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.state.slots import COUNTS, Slot
 from tf_graft.core.state.write import Part, Rows, Whole
+from tf_graft.core.tensors import numerics, shared_functions
+from tf_graft.core.tensors.memo import memoized
 
 SLOTS = {
     "average": Slot(),
@@ -27,9 +29,21 @@ SLOTS = {
 
 
 def catch_up(
-    parameters: Sequence[Parameter], parts: Sequence[Part], step: tf.Tensor, averages: Averages
+    parameters: Sequence[Parameter],
+    parts: Sequence[Part],
+    step: tf.Tensor,
+    averages: Averages,
+    since: tf.Tensor,
 ) -> None:
-    """Adds the idle steps: the touched averages become those of step number `step`."""
+    """Adds the idle steps: the touched averages become those of step number `step`.
+
+    Args:
+        parameters: the variables.
+        parts: the touched part of each.
+        step: the number of an update.
+        averages: how much of an average is kept.
+        since: whole variables are idle if the last step of an entry's average is before this one.
+    """
     whole, some = [], []
     for parameter, part in zip(parameters, parts, strict=True):
         if isinstance(part, Rows):
@@ -39,21 +53,23 @@ def catch_up(
 
     def catch_up_rows() -> None:
         for parameter, part in some:
-            _catch_up(parameter, part, step, averages)
+            _catch_up(*_averages_of(parameter), parameter.read(part), part, step, averages)
 
     if some:
         read = [(v, part) for parameter, part in some for v in parameter.copies()]
         write.before(read, catch_up_rows, always=step >= 0)
     if whole:  # these are idle only after row-sparse steps, or steps without a gradient
-        oldest = [tf.reduce_min(replicas.local(p.state["average_step"])) for p in whole]
+        oldest = [numerics.least(replicas.local(p.state["average_step"])) for p in whole]
+
+        def catch_up_one(average: tf.Variable, stamp: tf.Variable, weights: tf.Tensor) -> None:
+            _catch_up(average, stamp, weights, Whole(), step, averages)
 
         def catch_up_all() -> None:
             for parameter in whole:
-                _catch_up(parameter, Whole(), step, averages)
+                weights = parameter.read(Whole())
+                shared_functions.call(catch_up_one, _averages_of(parameter), weights)
 
-        # before the first update there are no idle steps, but no average either
-        behind = tf.reduce_min(tf.stack(oldest)) < tf.maximum(step, 1)
-        write.either(behind, catch_up_all)
+        write.either(tf.reduce_min(tf.stack(oldest)) < since, catch_up_all)
 
 
 def update(
@@ -74,34 +90,50 @@ def update(
     """
     turns = Turns()
     for parameter, part in zip(parameters, parts, strict=True):
-        average = replicas.local(parameter.state["average"])
+        average, stamp = _averages_of(parameter)
         with turns.of(parameter.variable):
             weights = parameter.read(part)
-            kept = averages.kept_at(step, weights.dtype) * tf.cast(step > 1, weights.dtype)
+            kept, rest = _shares(averages, step, weights.dtype)
             if in_place and isinstance(part, Whole):
                 part.write(average, kept * part.read(average))
-                turns.ends_with(write.add_product(average, 1 - kept, weights))
+                turns.ends_with(write.add_product(average, rest, weights))
+                part.write(stamp, numerics.filled(tuple(stamp.shape), step))
             else:
-                fresh = kept * part.read(average) + (1 - kept) * weights
-                turns.ends_with(part.write(average, fresh))
-            _stamp(parameter, part, step)
+                turns.ends_with(part.write(average, kept * part.read(average) + rest * weights))
+                _stamp(stamp, part, step)
 
 
-def _catch_up(parameter: Parameter, part: Part, step: tf.Tensor, averages: Averages) -> None:
-    average = replicas.local(parameter.state["average"])
-    stamp = part.read(replicas.local(parameter.state["average_step"]))
-    weights = parameter.read(part)
+@memoized
+def _shares(averages: Averages, step: tf.Tensor, dtype: tf.DType) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the shares of the previous average and of the weights in the new one."""
+    kept = averages.kept_at(step, dtype) * tf.cast(step > 1, dtype)
+    return kept, 1 - kept
+
+
+def _averages_of(parameter: Parameter) -> tuple[tf.Variable, tf.Variable]:
+    """Returns the average of a variable, and the steps of its entries' last averages."""
+    return tuple(replicas.local(parameter.state[role]) for role in SLOTS)
+
+
+def _catch_up(
+    average: tf.Variable,
+    average_step: tf.Variable,
+    weights: tf.Tensor,
+    part: Part,
+    step: tf.Tensor,
+    averages: Averages,
+) -> None:
+    stamp = part.read(average_step)
     last = tf.reshape(stamp, [-1] + [1] * (weights.shape.rank - 1)) if weights.shape.rank else stamp
     stale = part.read(average)
     fresh = weights + averages.kept(last, step, weights.dtype) * (stale - weights)
     never = last == 0
     fresh = tf.where(never, weights, fresh)
     part.write(average, tf.where((step > last) | never, fresh, stale))
-    _stamp(parameter, part, step)
+    _stamp(average_step, part, step)
 
 
-def _stamp(parameter: Parameter, part: Part, step: tf.Tensor) -> None:
-    stamp = replicas.local(parameter.state["average_step"])
+def _stamp(stamp: tf.Variable, part: Part, step: tf.Tensor) -> None:
     before = part.read(stamp)
     # No step is negative. XLA does not know this: it writes after it has read, without a copy.
     part.write(stamp, tf.where(before < 0, before, step))

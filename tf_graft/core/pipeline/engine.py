@@ -21,7 +21,7 @@ from tf_graft.core.state.algorithm import Algorithm, Watcher
 from tf_graft.core.state.optimizer_state import OptimizerState, nothing
 from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.state.write import Part, Whole
-from tf_graft.core.tensors import numerics, rows
+from tf_graft.core.tensors import memo, numerics, rows
 from tf_graft.core.types import Gradient, MaskedGradient, Scalar
 
 
@@ -48,6 +48,7 @@ class Engine:
     watcher: Watcher | None = None
 
     @tf.autograph.experimental.do_not_convert
+    @memo.for_one_update()
     def receive(
         self, gradients: list[Any], parameters: list[Parameter], summed: bool, method: str = "apply"
     ) -> None:
@@ -161,7 +162,7 @@ class Engine:
         options, parameters, done = self.options, update.parameters, self.state.updates()
         parts = [_averaged_part(g, p) for g, p in zip(update.gradients, parameters, strict=True)]
         if options.use_ema:
-            averaging.catch_up(parameters, parts, done, options.averages)
+            averaging.catch_up(parameters, parts, done, options.averages, since=done)
         if any(clip is not None for clip in options.clips):
             update = clipping.clipped(update, *options.clips)
         self._write(update, self.exchange.alike)
@@ -180,6 +181,7 @@ class Engine:
     def _count(self, role: str) -> None:
         write.add(self.state.counters[role], keras_contract.opaque(1))
 
+    @memo.for_one_update()
     def update_alone(
         self, gradients: list[Any], parameters: list[Parameter], rates: Mapping[str, Scalar]
     ) -> None:
@@ -206,7 +208,9 @@ class Engine:
         """Brings the averages of variables up to an update; None for the last one."""
         step = self.state.updates() if step is None else step
         whole: list[Part] = [Whole()] * len(parameters)
-        averaging.catch_up(parameters, whole, step, self.options.averages)
+        # before the first update there are no idle steps, but no average either
+        since = tf.maximum(step, 1)
+        averaging.catch_up(parameters, whole, step, self.options.averages, since)
 
 
 def in_precision(gradients: list[Any], parameters: list[Parameter]) -> list[Any]:

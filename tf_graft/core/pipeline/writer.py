@@ -16,7 +16,7 @@ from tf_graft.core.state.algorithm import Algorithm, Delegate
 from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.state.point import Point, Step
 from tf_graft.core.state.write import Part, Rows, Whole
-from tf_graft.core.tensors import memo, numerics
+from tf_graft.core.tensors import numerics
 from tf_graft.core.types import Gradient, Rates, Slots
 
 
@@ -57,10 +57,9 @@ class Writer:
             shared: the slots that do not belong to one variable, by role.
         """
         scalars = self._scalars(update, t)
-        with memo.for_one_update():
-            advanced = self._advanced(shared, update.rates, t)
-            left = self._write_by_kernels(update, scalars)
-            self._write_steps(left, scalars, advanced, shared)
+        advanced = self._advanced(shared, update.rates, t)
+        left = self._write_by_kernels(update, scalars)
+        self._write_steps(left, scalars, advanced, shared)
         for parameter in update.parameters:
             if parameter.variable.constraint is not None:
                 parameter.replace(parameter.variable.constraint(parameter.read(Whole())))

@@ -12,6 +12,7 @@ from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.state.point import Point, Step
 from tf_graft.core.state.slots import Slot
 from tf_graft.core.tensors import numerics, scratch_variables
+from tf_graft.core.tensors.memo import memoized
 from tf_graft.core.types import Gradient, NumberLike, Rates, Scalar, Slots, VariableLike
 
 
@@ -155,7 +156,7 @@ class Algorithm:
     def decay(self, w: tf.Tensor, lr: tf.Tensor, t: tf.Tensor) -> tf.Tensor:
         """Returns what decoupled weight decay takes from the weights at update `t`."""
         assert self.weight_decay is not None  # for the type checker
-        return lr * numerics.current(self.weight_decay, t) * w
+        return _decayed_share(lr, self.weight_decay, t) * w
 
     def decays(self, path: str) -> bool:
         """Returns whether decoupled weight decay applies to the variable of a path."""
@@ -194,6 +195,11 @@ class Algorithm:
     def delegate(self, parameter: Parameter, rates: Rates) -> Delegate | None:
         """Returns the algorithm that updates the variable, if this one leaves its update alone."""
         return None
+
+
+@memoized
+def _decayed_share(lr: tf.Tensor, weight_decay: NumberLike, t: tf.Tensor) -> tf.Tensor:
+    return lr * numerics.current(weight_decay, t)
 
 
 Watcher = Callable[[list[Gradient], list[Parameter]], None]

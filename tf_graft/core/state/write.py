@@ -52,7 +52,7 @@ def clear(variable: tf.Variable, part: "Part") -> None:
     elif isinstance(part, Rows) and keras_contract.in_xla():  # written after it was read: no copy
         part.write(variable, numerics.where_rows(part.touched, tf.zeros_like(value), value))
     else:
-        part.write(variable, tf.fill(tf.shape(value), numerics.zero(value.dtype)))
+        part.write(variable, tf.fill(numerics.shape_of(value), numerics.zero(value.dtype)))
 
 
 def add_product(variable: tf.Variable, factor: tf.Tensor, x: tf.Tensor) -> Any:
@@ -61,7 +61,8 @@ def add_product(variable: tf.Variable, factor: tf.Tensor, x: tf.Tensor) -> Any:
     Returns:
         The operation; None eagerly.
     """
-    return tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=-factor, delta=x)
+    alpha = numerics.negative(factor)
+    return tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=alpha, delta=x)
 
 
 def either(

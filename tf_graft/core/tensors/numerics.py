@@ -106,6 +106,38 @@ def zero(dtype: tf.DType) -> tf.Tensor:
     return tf.raw_ops.Empty(shape=[], dtype=dtype, init=True)
 
 
+@memoized
+def negative(x: tf.Tensor) -> tf.Tensor:
+    """Returns `-x`, as the same tensor for all variables of an update."""
+    return -x
+
+
+@memoized
+def filled(shape: tuple[int, ...], value: TensorLike) -> tf.Tensor:
+    """Returns a tensor full of one number, the same tensor for all variables of an update."""
+    return tf.fill(shape, value)
+
+
+def shape_of(x: tf.Tensor) -> tf.Tensor:
+    """Returns the shape of a tensor, as the same tensor for all variables of an update."""
+    return _known_shape(tuple(x.shape)) if x.shape.is_fully_defined() else tf.shape(x)
+
+
+@memoized
+def _known_shape(shape: tuple[int, ...]) -> tf.Tensor:
+    return tf.constant(shape, tf.int32)
+
+
+@memoized
+def _axes(rank: int) -> tf.Tensor:
+    return tf.range(rank)
+
+
+def least(x: tf.Tensor) -> tf.Tensor:
+    """Returns the least entry of a tensor whose number of axes is known."""
+    return tf.reduce_min(x, _axes(x.shape.rank))
+
+
 def where_rows(rows: tf.Tensor, value: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
     """Returns `value` in the rows that are true, else `other`, whose number of axes is known."""
     return tf.where(tf.reshape(rows, [-1] + [1] * (other.shape.rank - 1)), value, other)
@@ -140,8 +172,8 @@ def norm(tensors: Sequence[tf.Tensor], total: tf.Tensor | None = None) -> tf.Ten
     def relative() -> tf.Tensor:
         peaks = [tf.cast(tf.reduce_max(tf.abs(x)), precision) for x in tensors]
         peak = tf.reduce_max(tf.stack(peaks))
-        ratios = [_sum_of_squares(tf.cast(x, precision) / peak) for x in tensors]
-        return tf.where(tf.math.is_finite(peak), peak * tf.sqrt(tf.add_n(ratios)), total)
+        ratios = 2.0 * tf.add_n([tf.nn.l2_loss(tf.cast(x, precision) / peak) for x in tensors])
+        return tf.where(tf.math.is_finite(peak), peak * tf.sqrt(ratios), total)
 
     return tf.cond(tf.math.is_finite(total), lambda: tf.sqrt(total), relative)
 

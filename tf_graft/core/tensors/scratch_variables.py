@@ -36,7 +36,7 @@ def variable(like: tf.Tensor) -> Iterator[Scratch]:
     number's sign.
     """
     handle = tf.raw_ops.VarHandleOp(dtype=like.dtype, shape=like.shape, shared_name=ANONYMOUS)
-    zeros = tf.fill(tf.shape(like), -numerics.zero(like.dtype))
+    zeros = tf.fill(numerics.shape_of(like), numerics.negative(numerics.zero(like.dtype)))
     tf.raw_ops.AssignVariableOp(resource=handle, value=zeros)
     try:
         yield Scratch(handle, like)
