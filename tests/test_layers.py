@@ -48,7 +48,7 @@ ALLOWED = {
     "training": {
         *("core", "optimizers", "schedules", "scaling", "wrappers", "dtensor", "report"),
         *("averages", "compose", "evaluation_weights", "finder", "fine_tuning", "openseq2seq"),
-        *("processes", "training"),
+        *("matrices", "processes", "training"),
     },
 }
 # The rooms of `core`, from the ground up: each may import those below it, and itself. The modules
