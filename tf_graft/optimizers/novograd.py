@@ -38,6 +38,7 @@ class NovoGrad(Optimizer):
     `exclude_from_weight_decay`.
 
     Difference from OpenSeq2Seq's: OpenSeq2Seq never stored `v`, so it was `||g||^2` at every step.
+    Difference from TensorFlow Addons': with `grad_averaging` the first `u` is not multiplied there.
 
     Args:
         learning_rate: number, at least 0, or schedule.

@@ -35,6 +35,7 @@ class Cautious(Around):
 
     The authors use two values of `xi`: 0 in C-AdamW, and 1 in C-Lion, as in the paper. With 1 the
     step of a scalar is halved.
+    Their C-Muon masks the momentum before it is made orthogonal; `Cautious(Muon())` masks the step.
 
     Args:
         optimizer: an optimizer of tf_graft or Keras, a name or a config.
