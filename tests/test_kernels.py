@@ -18,6 +18,7 @@ EXACT = {
     "sgd_nesterov": lambda **common: tg.SGD(0.01, momentum=0.9, nesterov=True, **common),
     "momentum": lambda **common: tg.Momentum(0.01, **common),
     "adam": lambda **common: tg.Adam(0.01, **common),
+    "radam": lambda **common: begun(tg.RAdam(0.01, **common), 4),  # the next is rectified
     "adagrad": lambda **common: tg.Adagrad(0.01, **common),
     "rmsprop": lambda **common: tg.RMSprop(0.01, **common),
     "rmsprop_momentum": lambda **common: tg.RMSprop(0.01, momentum=0.9, **common),
@@ -30,6 +31,8 @@ EXACT = {
 INEXACT = {
     "adam": lambda: tg.Adam(0.01, amsgrad=True),
     "adamw": lambda: tg.AdamW(0.01),
+    "nadam": lambda: tg.NAdam(0.01),
+    "ademamix": lambda: tg.AdEMAMix(0.01),
     "adadelta": lambda: tg.Adadelta(0.01),
     "momentum": lambda: tg.Momentum(0.01, use_nesterov=True),
 }
@@ -47,6 +50,12 @@ def numbers(seed, count=999):
 def without_kernel(optimizer):
     cls = type(optimizer)
     optimizer.__class__ = type(cls.__name__, (cls,), {"kernel": None})
+    return optimizer
+
+
+def begun(optimizer, updates):
+    """The optimizer as if it had made some updates."""
+    optimizer.iterations.assign(updates)
     return optimizer
 
 
@@ -131,6 +140,14 @@ def test_masters_are_moved_as_by_step(name, dtype, graph):
     assert_skipped(found)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_first_step_of_radam_is_the_gradient_of_any_length(dtype):
+    g = tf.constant([1e-9, -1e-3, 4.0, 1e8, -1e10], dtype)
+    w = tf.Variable(tf.zeros([5], dtype))
+    tg.RAdam(1e-9, threshold=4).apply([g], [w])
+    np.testing.assert_allclose(w.numpy(), -1e-9 * g.numpy(), rtol=1e-6)
+
+
 @pytest.mark.parametrize("dtype", HALF)
 def test_an_exact_kernel_moves_masters(dtype):
     w = [tf.Variable(tf.zeros([3], dtype)), tf.Variable(tf.zeros([2], dtype))]
@@ -142,8 +159,29 @@ def test_an_exact_kernel_moves_masters(dtype):
 @pytest.mark.parametrize("name", INEXACT)
 def test_another_kernel_moves_no_masters(name):
     variables = [tf.Variable(tf.zeros([3], dtype)) for dtype in (*HALF, "float32")]
-    kernels = [node for node in nodes(INEXACT[name](), variables) if "ResourceApply" in node.op]
-    assert len(kernels) == 1
+    kernels, of_one = (
+        [node.op for node in nodes(INEXACT[name](), w) if "ResourceApply" in node.op]
+        for w in (variables, variables[-1:])
+    )
+    assert kernels == of_one != []
+
+
+@pytest.mark.parametrize("name", ["nadam", "ademamix"])
+@pytest.mark.parametrize("around", [False, True])
+def test_several_kernels_make_the_step(name, around):
+    """Also inside of another optimizer, where shared slots have longer roles."""
+
+    def after(optimizer):
+        w = tf.Variable(numbers(0), name="w")
+        optimizer = tg.MultiOptimizer({".*": optimizer}) if around else optimizer
+        step = traced(optimizer, [w])
+        for number in range(1, 6):
+            step(tf.constant(numbers(number)))
+        return w.numpy()
+
+    found, expected = after(INEXACT[name]()), after(without_kernel(INEXACT[name]()))
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
+    assert not np.array_equal(found, expected)  # what is rounded differs
 
 
 @pytest.mark.parametrize("name", ["lars", "lamb"])

@@ -17,11 +17,13 @@ from tf_graft.algorithm import (
     RateLike,
     Slot,
     Slots,
+    SlotVariables,
     Step,
     memoized,
     one_minus_power,
     register,
 )
+from tf_graft.optimizers.kernels import adam_operands, descend_by_root
 
 
 @register
@@ -87,20 +89,47 @@ class AdEMAMix(Optimizer):
 
     def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
         beta_1, beta_2 = tf.constant(self.beta_1, g.dtype), tf.constant(self.beta_2, g.dtype)
-        alpha = _weight(self.alpha, self.alpha_warmup, t)
         new = _new_share(self.beta_1, self.beta_3, self.beta_3_warmup, t)
         m = s["momentum"] + (1 - beta_1) * (g - s["momentum"])
         slow = s["slow_momentum"] + new * (g - s["slow_momentum"])
         v = s["velocity"] + (1 - beta_2) * (g * g - s["velocity"])
-        both = m / one_minus_power(self.beta_1, t) + alpha * slow
-        root = tf.sqrt(v / one_minus_power(self.beta_2, t)) + self.epsilon
-        return -lr * both / root, {"momentum": m, "slow_momentum": slow, "velocity": v}
+        alpha, weight, epsilon = self._scaled(lr, t)
+        d = -(alpha * m + weight * slow) / (tf.sqrt(v) + epsilon)
+        return d, {"momentum": m, "slow_momentum": slow, "velocity": v}
+
+    def kernel(
+        self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
+    ) -> None:
+        alpha, weight, epsilon = self._scaled(lr, t)
+        operands = adam_operands(g, s, self.beta_1, self.beta_2, t)
+        tf.raw_ops.ResourceApplyAdam(var=w.handle, lr=alpha, epsilon=epsilon, **operands)
+        slow = s["slow_momentum"]
+        new = _new_share(self.beta_1, self.beta_3, self.beta_3_warmup, t)
+        tf.raw_ops.ResourceApplyGradientDescent(var=slow.handle, alpha=new, delta=slow.value() - g)
+        descend_by_root(w, slow.value(), s["velocity"], weight, epsilon)
+
+    def _scaled(self, lr: tf.Tensor, t: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        return _scaled(lr, self.beta_1, self.beta_2, self.epsilon, self.alpha, self.alpha_warmup, t)
 
 
 @memoized
-def _weight(alpha: float, warmup: int | None, t: tf.Tensor) -> tf.Tensor:
-    """Returns the weight of the slow mean at a step."""
-    return alpha * _share(warmup, t)
+def _scaled(
+    lr: tf.Tensor,
+    beta_1: float,
+    beta_2: float,
+    epsilon: float,
+    alpha: float,
+    warmup: int | None,
+    t: tf.Tensor,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns the factors of both means in the step, and epsilon.
+
+    All contain the bias correction of the mean square.
+    """
+    root = tf.sqrt(one_minus_power(beta_2, t))
+    rate = lr * root
+    slow = rate * alpha * _share(warmup, t)
+    return rate / one_minus_power(beta_1, t), slow, epsilon * root
 
 
 @memoized

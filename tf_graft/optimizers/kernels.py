@@ -43,3 +43,12 @@ def descend(
         momentum=momentum,
         use_nesterov=nesterov,
     )
+
+
+def descend_by_root(
+    w: tf.Variable, direction: tf.Tensor, v: tf.Variable, lr: tf.Tensor, epsilon: tf.Tensor
+) -> None:
+    """Takes `lr * direction / (sqrt(v) + epsilon)` from the weights, by one kernel."""
+    tf.raw_ops.ResourceApplyAdagradV2(
+        var=w.handle, accum=v.handle, lr=lr, epsilon=epsilon, grad=direction, update_slots=False
+    )

@@ -17,6 +17,7 @@ from tf_graft.algorithm import (
     Rates,
     Slot,
     Slots,
+    SlotVariables,
     Step,
     current,
     memoized,
@@ -24,6 +25,7 @@ from tf_graft.algorithm import (
     one_minus_power,
     register,
 )
+from tf_graft.optimizers.kernels import adam_operands, descend_by_root
 
 DECAY = 0.96  # of the part of the momentum that is left out at first
 
@@ -97,10 +99,20 @@ class NAdam(Optimizer):
         beta_1, beta_2 = current(self.beta_1, t), current(self.beta_2, t)
         m = s["momentum"] + (1 - beta_1) * (g - s["momentum"])
         v = s["velocity"] + (1 - beta_2) * (g * g - s["velocity"])
-        root = _root(self.beta_2, t)
-        of_m, of_g = _shares(lr, root, self.beta_1, self.momentum_decay, s["u_product"], t)
-        u = of_m * m + of_g * g
-        return -u / (tf.sqrt(v) + self.epsilon * root), {"momentum": m, "velocity": v}
+        of_m, of_g, epsilon = _scaled(
+            lr, self.beta_1, self.beta_2, self.epsilon, self.momentum_decay, s["u_product"], t
+        )
+        return -(of_m * m + of_g * g) / (tf.sqrt(v) + epsilon), {"momentum": m, "velocity": v}
+
+    def kernel(
+        self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
+    ) -> None:
+        of_m, of_g, epsilon = _scaled(
+            lr, self.beta_1, self.beta_2, self.epsilon, self.momentum_decay, s["u_product"], t
+        )
+        operands = adam_operands(g, s, self.beta_1, self.beta_2, t)
+        tf.raw_ops.ResourceApplyAdam(var=w.handle, lr=of_m, epsilon=epsilon, **operands)
+        descend_by_root(w, g, s["velocity"], of_g, epsilon)
 
 
 def _momentum(beta_1: tf.Tensor, momentum_decay: float | None, t: tf.Tensor) -> tf.Tensor:
@@ -111,22 +123,23 @@ def _momentum(beta_1: tf.Tensor, momentum_decay: float | None, t: tf.Tensor) -> 
 
 
 @memoized
-def _root(beta_2: float, t: tf.Tensor) -> tf.Tensor:
-    return tf.sqrt(one_minus_power(beta_2, t))
-
-
-@memoized
-def _shares(
+def _scaled(
     lr: tf.Tensor,
-    root: tf.Tensor,
     beta_1: NumberLike,
+    beta_2: float,
+    epsilon: float,
     momentum_decay: float | None,
     product: tf.Tensor,
     t: tf.Tensor,
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the shares of the mean and of the gradient in the step, times `root`."""
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns the factors of the mean and of the gradient in the step, and epsilon.
+
+    All contain the bias correction of the mean square.
+    """
     product = tf.cast(product, t.dtype)
     beta = current(beta_1, t)  # what it will be at the next step may not be known
     now, then = (_momentum(beta, momentum_decay, x) for x in (t, t + 1))
+    root = tf.sqrt(one_minus_power(beta_2, t))
     alpha = lr * root
-    return alpha * then / (1 - product * then), alpha * (1 - now) / (1 - product)
+    of_m = alpha * then / (1 - product * then)
+    return of_m, alpha * (1 - now) / (1 - product), epsilon * root

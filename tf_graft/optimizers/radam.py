@@ -16,6 +16,7 @@ from tf_graft.algorithm import (
     RateLike,
     Slot,
     Slots,
+    SlotVariables,
     Step,
     current,
     memoized,
@@ -24,6 +25,10 @@ from tf_graft.algorithm import (
     rectification,
     register,
 )
+from tf_graft.optimizers.kernels import adam_operands
+
+# Beside it the root of any mean square is less than half of the last digit.
+LARGE = {tf.float32: 2.0**90, tf.float64: 2.0**600}
 
 
 @register
@@ -69,6 +74,8 @@ class RAdam(Optimizer):
         1908.03265), algorithm 2; `epsilon` and the threshold of 5 are those of PyTorch.
     """
 
+    exact_kernel = True
+
     def __init__(
         self,
         learning_rate: RateLike = 0.001,
@@ -87,19 +94,33 @@ class RAdam(Optimizer):
         beta_1, beta_2 = current(self.beta_1, t), current(self.beta_2, t)
         m = s["momentum"] + (1 - beta_1) * (g - s["momentum"])
         v = s["velocity"] + (1 - beta_2) * (g * g - s["velocity"])
-        alpha = _alpha(lr, self.beta_1, t)
-        rectified, factor = _factor(self.beta_2, self.threshold, t)
-        adaptive = alpha * factor * m / (tf.sqrt(v) + self.epsilon)
-        return -tf.where(rectified, adaptive, alpha * m), {"momentum": m, "velocity": v}
+        alpha, epsilon = _scaled(lr, self.beta_1, self.beta_2, self.epsilon, self.threshold, t)
+        return -alpha * m / (tf.sqrt(v) + epsilon), {"momentum": m, "velocity": v}
+
+    def kernel(
+        self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
+    ) -> None:
+        alpha, epsilon = _scaled(lr, self.beta_1, self.beta_2, self.epsilon, self.threshold, t)
+        operands = adam_operands(g, s, self.beta_1, self.beta_2, t)
+        tf.raw_ops.ResourceApplyAdam(var=w.handle, lr=alpha, epsilon=epsilon, **operands)
 
 
 @memoized
-def _alpha(lr: tf.Tensor, beta_1: NumberLike, t: tf.Tensor) -> tf.Tensor:
-    return lr / one_minus_power(beta_1, t)
+def _scaled(
+    lr: tf.Tensor,
+    beta_1: NumberLike,
+    beta_2: float,
+    epsilon: float,
+    threshold: float,
+    t: tf.Tensor,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the learning rate and epsilon with which the step is that of Adam.
 
-
-@memoized
-def _factor(beta_2: float, threshold: float, t: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns whether steps are rectified, and the factor of the step if they are."""
+    A step of momentum has both so large that the sum of epsilon and any root is epsilon: it is a
+    power of two, by which the learning rate is multiplied and the step divided without rounding.
+    """
+    alpha = lr / one_minus_power(beta_1, t)
     rectified, ratio = rectification(beta_2, threshold, t)
-    return rectified, tf.sqrt(ratio * one_minus_power(beta_2, t))
+    adaptive = alpha * tf.sqrt(ratio * one_minus_power(beta_2, t))
+    large = tf.constant(LARGE[t.dtype], t.dtype)
+    return tf.where(rectified, adaptive, alpha * large), tf.where(rectified, epsilon, large)

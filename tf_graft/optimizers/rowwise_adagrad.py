@@ -72,7 +72,7 @@ class RowWiseAdagrad(Optimizer):
     def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
         within_row = range(1, g.shape.rank)
         a = s["accumulator"] + tf.reduce_mean(g * g, list(within_row))
-        root = tf.sqrt(a) + self.epsilon
+        rate = lr / (tf.sqrt(a) + self.epsilon)
         for axis in within_row:
-            root = tf.expand_dims(root, axis)
-        return -lr * g / root, {"accumulator": a}
+            rate = tf.expand_dims(rate, axis)
+        return -rate * g, {"accumulator": a}

@@ -1,5 +1,6 @@
 """Writes the steps that an algorithm proposes into the variables, where each variable is."""
 
+import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ class Writer:
         """
         scalars = self._scalars(update, t)
         advanced = self._advanced(shared, update.rates, t)
-        left = self._write_by_kernels(update, scalars)
+        left = self._write_by_kernels(update, scalars, advanced)
         self._write_steps(left, scalars, advanced, shared)
         for parameter in update.parameters:
             if parameter.variable.constraint is not None:
@@ -89,10 +90,12 @@ class Writer:
             write.put(shared[role], value)
         return {**present, **new}
 
-    def _write_by_kernels(self, update: Update, scalars: Mapping[str, Scalars]) -> Update:
+    def _write_by_kernels(
+        self, update: Update, scalars: Mapping[str, Scalars], shared: Slots
+    ) -> Update:
         """Updates variables in place; returns the rest of the update."""
         both = list(zip(update.gradients, update.parameters, strict=True))
-        found = [self._kernel_of(g, p, scalars[p.path].rates) for g, p in both]
+        found = [self._kernel_of(g, p, scalars[p.path].rates, shared) for g, p in both]
         parameters.reconcile([p for p, by in zip(update.parameters, found, strict=True) if by])
         turns = Turns()
         for (gradient, parameter), by in zip(both, found, strict=True):
@@ -105,11 +108,15 @@ class Writer:
         left = [pair for pair, by in zip(both, found, strict=True) if by is None]
         return update._replace(gradients=[g for g, _ in left], parameters=[p for _, p in left])
 
-    def _kernel_of(self, gradient: Gradient, parameter: Parameter, rates: Rates) -> Delegate | None:
+    def _kernel_of(
+        self, gradient: Gradient, parameter: Parameter, rates: Rates, shared: Slots
+    ) -> Delegate | None:
         """Returns the owner of the kernel that updates the variable; None if `step` does."""
         if numerics.row_sparse(gradient):
             return None
-        found = Delegate(self.algorithm, parameter, rates)
+        own = {role: replicas.local(slot) for role, slot in parameter.slots.items()}
+        given = dataclasses.replace(parameter, slots={**own, **shared})
+        found = Delegate(self.algorithm, given, rates)
         while (delegate := found.algorithm.delegate(found.parameter, found.rates)) is not None:
             found = delegate
         algorithm = found.algorithm
@@ -185,8 +192,7 @@ def _write_by_kernel(gradient: tf.Tensor, parameter: Parameter, by: Delegate, t:
     if algorithm.weight_decay and algorithm.decays(parameter.path):
         weights = parameter.read(Whole())
         parameter.move(Whole(), weights, -algorithm.decay(weights, lr, t))
-    slots = {role: replicas.local(slot) for role, slot in own.slots.items()}
     assert algorithm.kernel is not None  # for the type checker
     traits = algorithm.traits(parameter.path)
-    algorithm.kernel(gradient, parameter.precise, slots, lr, t, **traits)
+    algorithm.kernel(gradient, parameter.precise, own.slots, lr, t, **traits)
     parameter.round()

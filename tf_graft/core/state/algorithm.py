@@ -21,7 +21,7 @@ class Delegate(NamedTuple):
 
     Args:
         algorithm: the algorithm that makes the update.
-        parameter: the variable, with the slots of that algorithm.
+        parameter: the variable, with the slots of that algorithm as a kernel takes them.
         rates: the rates of that algorithm, by role.
     """
 
@@ -55,11 +55,12 @@ class Algorithm:
     outer_exclusions: Sequence[str] = ()
     shapes: Mapping[str, tuple[int, ...]] = {}
 
-    # `step` as one TensorFlow kernel that works in place, or None. It takes the arguments of
-    # `step`, but `w` and `s` are variables. It adds the step to `w`, and reads `w.value()` only if
-    # the class sets `kernel_reads`. The engine calls it for dense gradients; on rows, measurements
-    # showed `step` to be as fast. A kernel that gives the bits of `step` (`exact_kernel`) also
-    # updates the float32 masters of variables in half precision.
+    # `step` as TensorFlow kernels that work in place, or None. It takes the arguments of `step`,
+    # but `w` and the slots are variables; only `shared_slots` are tensors. It adds the step to
+    # `w`, and reads `w.value()` only if the class sets `kernel_reads`. The engine calls it for
+    # dense gradients; on rows, measurements showed `step` to be as fast. A kernel that gives the
+    # bits of `step` (`exact_kernel`) also updates the float32 masters of variables in half
+    # precision.
     kernel: Callable[..., None] | None = None
     exact_kernel = False
     kernel_reads = False
