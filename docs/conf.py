@@ -2,12 +2,16 @@
 
 import os
 import sys
+import time
 from pathlib import Path
 
-import tf_graft
+began = time.perf_counter()
+import tf_graft  # noqa: E402
 
+seconds_of_import = time.perf_counter() - began
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "extensions"))
+import executed  # noqa: E402
 
 project = "tf_graft"
 author = "the tf_graft authors"
@@ -31,10 +35,12 @@ nitpicky = True
 nitpick_ignore_regex = [("py:.*", r"(tf|keras|collections|numpy)\..*")]
 
 # Every code cell runs in the build, in a kernel of its page's, and an exception fails the build.
-# The profile in `ipython` says in which folder, and how commands print.
-nb_execution_mode = "force"
+# The profile in `ipython` says in which folder, and how commands print. A page is executed again
+# when it or the package changes.
+nb_execution_mode = "cache"
+nb_execution_cache_path = executed.cache()
 nb_execution_raise_on_error = True
-nb_execution_timeout = 600
+nb_execution_timeout = round(600 * max(1, seconds_of_import / 7))  # 7 s on an idle machine
 nb_merge_streams = True
 nb_output_stderr = "remove"  # TensorFlow's messages at its start
 os.environ |= {
