@@ -270,7 +270,16 @@ def test_on_two_replicas():
     for given in (one, two):
         fit(given, 1, tg.EvaluationWeights(), validation_data=(X, Y))
         fit(given, 1, tg.EvaluationWeights())
-    for a, b in zip(one.get_weights(), two.get_weights(), strict=True):
+    evaluated = one.get_weights()
+    assert_close(evaluated, two.get_weights())
+    one.optimizer.use_training_weights()
+    two.optimizer.use_training_weights()
+    assert_close(one.get_weights(), two.get_weights())
+    assert not same(one.get_weights(), evaluated)
+
+
+def assert_close(found, expected):
+    for a, b in zip(found, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 

@@ -105,6 +105,24 @@ def run(optimizer, variables, gradients, graph: bool) -> None:
         step(*values)
 
 
+@pytest.mark.parametrize("graph", [False, True])
+def test_both_weights_of_schedule_free(graph):
+    one, many = tf_graft.ScheduleFreeAdamW(0.1), tf_graft.ScheduleFreeAdamW(0.1)
+    alone = [tf.Variable(value, name=path) for path, value in samples.weights(SHAPES).items()]
+    variables = list(on_mesh().values())
+    gradients = [list(samples.weights(SHAPES, seed=seed).values()) for seed in range(2, 2 + STEPS)]
+    for values in gradients:
+        one.apply([tf.constant(g) for g in values], alone)
+    laid = [[laid_out(g, s) for g, s in zip(gs, SPECS.values(), strict=True)] for gs in gradients]
+    run(many, variables, laid, graph)
+    assert_equals_one_device(many, variables, one, alone)
+    trained = [w.numpy() for w in alone]
+    with one.evaluation_weights(), many.evaluation_weights():
+        assert_equals_one_device(many, variables, one, alone)
+        assert any((w.numpy() != x).any() for w, x in zip(alone, trained, strict=True))
+    assert_equals_one_device(many, variables, one, alone)
+
+
 QUICK = {
     ("sgd_momentum", "global_clipnorm", False),
     ("adagrad", "plain", True),
