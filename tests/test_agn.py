@@ -672,7 +672,7 @@ def test_refuses(arguments, error, message):
 def test_it_is_outermost():
     for make in (tg.LARC, tg.AGN, lambda child: tg.AdaGraft(child, tg.SGD())):
         with pytest.raises(
-            TypeError, match="does more than propose steps and must be the outermost"
+            TypeError, match="does more than compute steps, so it must be the outermost"
         ):
             make(tg.AGN(tg.SGD()))
 
@@ -1083,5 +1083,5 @@ def test_what_scales_is_refused(make, error, message):
 def test_a_mixed_precision_with_state_is_refused():
     mixed = tg.MixedPrecision("sgd")
     mixed.build([tf.Variable([1.0])])
-    with pytest.raises(ValueError, match=r"^AGN\(optimizer=MixedPrecision.* has been built"):
+    with pytest.raises(ValueError, match=r"^AGN\(optimizer=MixedPrecision.* is already built"):
         tg.AGN(mixed)

@@ -210,7 +210,7 @@ def test_idle_variables_catch_up_in_a_graph(use_ema):
     ("arguments", "error", "message"),
     [
         ({"use_ema": 1}, TypeError, "use_ema must be True or False, or averages such as"),
-        ({"use_ema": {"name": "x"}}, ValueError, "there are 'ema' and 'swa'"),
+        ({"use_ema": {"name": "x"}}, ValueError, "'name' must be 'ema' or 'swa'"),
         ({"use_ema": {"name": "swa", "begin": 1}}, TypeError, "unexpected keyword argument"),
         ({"use_ema": SWA(), "ema_momentum": 0.5}, ValueError, "ema_momentum is for use_ema=True"),
     ],

@@ -399,7 +399,7 @@ def test_registered_it_is_found_saved_and_loaded(tmp_path):
 @pytest.mark.usefixtures("names_forgotten")
 @pytest.mark.parametrize("name", ["Adam", "ADAM", "Ada_Graft"])
 def test_a_name_that_is_taken(name):
-    with pytest.raises(ValueError, match=r"goes by that name; give the class another one"):
+    with pytest.raises(ValueError, match=r"already has that name; rename the class"):
         tg.register(type(name, (Good,), {}))
     assert tg.get("adam").__class__ is tg.Adam
 

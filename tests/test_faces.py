@@ -217,7 +217,7 @@ def test_get_nothing(identifier, said):
 
 
 def test_get_refuses_arguments_outside_the_config():
-    with pytest.raises(ValueError, match=r"'learning_rate' stands beside 'class_name'.*'config'"):
+    with pytest.raises(ValueError, match=r"'learning_rate' stands next to 'class_name'.*'config'"):
         tg.get({"class_name": "Adam", "learning_rate": 0.5})
 
 

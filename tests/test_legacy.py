@@ -292,7 +292,7 @@ def scheduled():
     [
         (lambda: "adm", ValueError, "adm"),
         (of_tf_keras, TypeError, "an optimizer, a name, or a dict"),
-        (built, ValueError, r"legacy\(Adam\): it has been built; give one without state"),
+        (built, ValueError, r"legacy\(Adam\): it is already built; give a new optimizer"),
         (scheduled, TypeError, r"one of keras\.optimizers\.schedules or tf_graft\.schedules\."),
     ],
     ids=["name", "of tf_keras", "built", "schedule"],

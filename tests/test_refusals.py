@@ -150,7 +150,7 @@ COMMON_REFUSALS = [
     Refusal(
         {"decay": 0.5},  # of Keras 2, TensorFlow Addons and the Model Garden
         TypeError,
-        "(decay=...): there is no such argument; a rate that decays is a schedule: "
+        "(decay=...): there is no such argument; to lower the learning rate, give a schedule: "
         "keras.optimizers.schedules.InverseTimeDecay(learning_rate, 1, decay).",
     ),
     Refusal({"qqq": 2}, TypeError, "(qqq=...): there is no such argument."),
@@ -730,7 +730,7 @@ def test_get_of_configs_and_instances():
         (
             3,
             TypeError,
-            "get(3): an optimizer, a name, or a dict with 'name' or 'class_name' is wanted.",
+            "get(3): give an optimizer, a name, or a dict with 'name' or 'class_name'.",
         ),
         (
             {"name": "sgd", "lr": 0.1},
@@ -740,8 +740,8 @@ def test_get_of_configs_and_instances():
         (
             {"learning_rate": 1},
             TypeError,
-            "get({'learning_rate': 1}): an optimizer, a name, or a dict with 'name' or "
-            "'class_name' is wanted.",
+            "get({'learning_rate': 1}): give an optimizer, a name, or a dict with 'name' or "
+            "'class_name'.",
         ),
     ],
     ids=str,

@@ -234,7 +234,7 @@ def test_exclusions_given_to_wrap_are_of_the_optimizers_decay_too():
 
 
 def test_two_decays_are_refused():
-    message = r"^wrap\(SGD, weight_decay=0\.25\): it decays weights itself, by 0\.5; give"
+    message = r"^wrap\(SGD, weight_decay=0\.25\): it already has weight_decay=0\.5; give"
     with pytest.raises(ValueError, match=message):
         wrap(decaying(), weight_decay=0.25)
     moved, model = decayed(wrap(keras.optimizers.SGD(0.5), weight_decay=0.5))
@@ -378,10 +378,10 @@ REFUSED = {
     Captures: "its update uses a variable that is neither its own state nor the variable it is",
     KeepsTheModel: "its update of 'a' touches 'b' too",
     CountsTogether: "its 'total' is changed by the updates of several variables",
-    Applies: "it has a method 'apply' of its own, which would be passed over",
+    Applies: "it overrides the method 'apply', which would never be called",
     LooksAtNumbers: "its update cannot be traced: .*numpy",
     Branches: "its update cannot be traced: .*bool",
-    RemembersInPython: "its update changes its attribute 'calls', which is no variable",
+    RemembersInPython: "its update changes its attribute 'calls', which is not a variable",
 }
 
 
@@ -406,12 +406,12 @@ def test_refuses_optimizers_of_optimizers():
     if hasattr(keras.optimizers, "MultiOptimizer"):
         wrappers.append(keras.optimizers.MultiOptimizer(lambda v: keras.optimizers.SGD(0.5)))
     for wrapper in wrappers:
-        with pytest.raises(TypeError, match=r"cannot be wrapped: it has a method 'apply'"):
+        with pytest.raises(TypeError, match=r"cannot be wrapped: it overrides the method 'apply'"):
             wrap(wrapper).build([keras.Variable([1.0])])
 
 
 def test_get_refuses_what_cannot_be_wrapped_with_a_hint():
-    hint = "to scale the loss there is mixed_precision"
+    hint = "to scale the loss, use mixed_precision"
     with pytest.raises(ValueError, match=f"so it cannot be wrapped; {hint}.$"):
         tf_graft.get("loss_scale_optimizer")
 
@@ -419,7 +419,7 @@ def test_get_refuses_what_cannot_be_wrapped_with_a_hint():
 def test_refuses_one_that_has_been_built():
     built = keras.optimizers.SGD(0.5)
     built.build([keras.Variable([1.0])])
-    with pytest.raises(ValueError, match=r"^wrap\(SGD\): it has been built; give one without"):
+    with pytest.raises(ValueError, match=r"^wrap\(SGD\): it is already built; give a new"):
         wrap(built)
 
 
@@ -437,11 +437,13 @@ def test_ours_are_returned_as_they_are():
     assert wrap(ours) is ours
     assert type(wrap("adam")) is tf_graft.Adam
     assert type(wrap("ftrl")) is Wrapped
-    message = r"^wrap\(Adam, clipnorm, sparse=\.\.\.\): it is an optimizer of tf_graft; give the"
+    message = (
+        r"^wrap\(Adam, clipnorm, sparse=\.\.\.\): it is already an optimizer of tf_graft; give the"
+    )
     with pytest.raises(ValueError, match=message):
         wrap(tf_graft.Adam(0.5), clipnorm=1.0, sparse="exact")
     with pytest.raises(
-        TypeError, match=r"^Wrapped\(Adam\): it is an optimizer of tf_graft already"
+        TypeError, match=r"^Wrapped\(Adam\): it is already an optimizer of tf_graft"
     ):
         Wrapped(tf_graft.Adam(0.5))
 

@@ -237,7 +237,7 @@ ALGORITHMS = {
 
 # Why an option may be refused: what every refusal in the matrix has to match.
 REFUSALS = (
-    r"it decays weights itself, by [\d.]+; give weight_decay to it\.",
+    r"it already has weight_decay=[\d.]+; give weight_decay to it only\.",
     r"^MixedPrecision\(optimizer=\w+\(loss_scale_factor=10\.0\)\): the loss would be scaled twice;",
     r"^AGN\.round: a round on a worker of parameter servers keeps no loss scale",
     # Of shards on parameter servers: rates are for whole variables, and a worker's round, too.

@@ -390,7 +390,7 @@ _AGC = (
 
 
 def _no_optimizer(name: str) -> tuple[Refusal, ...]:
-    message = "get(3): an optimizer, a name, or a dict with 'name' or 'class_name' is wanted."
+    message = "get(3): give an optimizer, a name, or a dict with 'name' or 'class_name'."
     return (Refusal({name: 3}, TypeError, message),)
 
 

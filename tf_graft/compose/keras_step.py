@@ -207,7 +207,9 @@ class KerasStep:
             raise TypeError(f"its update cannot be traced: {error}") from error
         for name, value in self._attributes().items():
             if value != before.get(name):
-                raise TypeError(f"its update changes its attribute '{name}', which is no variable")
+                raise TypeError(
+                    f"its update changes its attribute '{name}', which is not a variable"
+                )
         for tensor, _ in graph.captures:
             if tensor.dtype == tf.resource:
                 raise TypeError(

@@ -199,8 +199,8 @@ def wrap(optimizer: Any, **common: Unpack[Common]) -> Optimizer:
         return Wrapped(optimizer, **common)
     if common:
         raise ValueError(
-            f"wrap({type(optimizer).__name__}, {', '.join(common)}=...): it is an optimizer of "
-            "tf_graft; give the arguments to it."
+            f"wrap({type(optimizer).__name__}, {', '.join(common)}=...): it is already an "
+            "optimizer of tf_graft; give the arguments to it."
         )
     return optimizer
 
@@ -215,17 +215,17 @@ def _slots(recorder: KerasStep, stand_ins: dict[str, StandIn]) -> dict[str, Slot
 def _checked(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
     name = type(optimizer).__name__
     if isinstance(optimizer, Optimizer):
-        raise TypeError(f"Wrapped({name}): it is an optimizer of tf_graft already.")
+        raise TypeError(f"Wrapped({name}): it is already an optimizer of tf_graft.")
     if is_of_keras(type(optimizer)):
         keras_arguments.check(name, vars(optimizer))
     if optimizer.built:
-        raise ValueError(f"wrap({name}): it has been built; give one without state.")
+        raise ValueError(f"wrap({name}): it is already built; give a new optimizer.")
     return optimizer
 
 
 def _refuse_two_decays(optimizer: keras.optimizers.Optimizer, decay: NumberLike | None) -> None:
     if decay and optimizer.weight_decay:
         raise ValueError(
-            f"wrap({type(optimizer).__name__}, weight_decay={decay}): it decays weights itself, by "
-            f"{optimizer.weight_decay}; give weight_decay to it."
+            f"wrap({type(optimizer).__name__}, weight_decay={decay}): it already has "
+            f"weight_decay={optimizer.weight_decay}; give weight_decay to it only."
         )

@@ -66,8 +66,8 @@ class Wrapper(Optimizer):
         for argument, child in given.items():
             if sum(child is other for other in objects) > 1:
                 raise ValueError(
-                    f"{owner}({argument}=...): the same object is given twice; each child needs "
-                    "a state of its own."
+                    f"{owner}({argument}=...): the same object is given twice; give two "
+                    "optimizers, as each keeps its own state."
                 )
         for role, argument in self.roles.items():
             child = child_of(owner, argument, given[argument])
@@ -267,14 +267,14 @@ def child_of(owner: str, argument: str, given: OptimizerLike | str | Config) -> 
     name = type(given).__name__
     if isinstance(given, keras.optimizers.LossScaleOptimizer):
         raise TypeError(
-            f"{owner}({argument}={name}(...)): what scales the loss must be the outermost "
-            f"optimizer; put {name} around {owner}."
+            f"{owner}({argument}={name}(...)): an optimizer that scales the loss must be the "
+            f"outermost optimizer; put {name} around {owner}."
         )
     child = wrap(given)
     if type(child.exchange()) is not Exchange:
         raise TypeError(
-            f"{owner}({argument}={name}(...)): {name} does more than propose steps and must be the "
-            "outermost optimizer."
+            f"{owner}({argument}={name}(...)): {name} does more than compute steps, so it must be "
+            "the outermost optimizer."
         )
     refuse_built(owner, argument, child)
     refuse_deep_around(f"{owner}({argument}={name}(...))", child)
@@ -286,7 +286,7 @@ def refuse_built(owner: str, argument: str, child: Optimizer) -> None:
     if child.built:
         name = type(child).__name__
         raise ValueError(
-            f"{owner}({argument}={name}(...)): it has been built; give one without state."
+            f"{owner}({argument}={name}(...)): it is already built; give a new optimizer."
         )
 
 

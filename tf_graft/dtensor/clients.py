@@ -1,4 +1,4 @@
-"""Functions that the clients of a mesh, the processes that hold its devices, run together.
+"""Functions that all clients of a mesh run together; a client is a process that holds devices.
 
 Every client runs the same program. All clients must call these functions, in the same order; a
 client that does not call one leaves the others waiting.
@@ -25,7 +25,7 @@ def several(mesh: dtensor.Mesh) -> bool:
 def client_share(mesh: MeshLike, batch_dim: str | None = "batch") -> tuple[int, int]:
     """Returns how many shares the clients divide each batch into, and which is this client's.
 
-    Clients that the dimension does not divide have the same share. Call `client_share` in every
+    Clients on the same part of this dimension have the same share. Call `client_share` in every
     process, like `create_mesh`; it does not wait for other clients.
 
     Args:

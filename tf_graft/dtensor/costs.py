@@ -34,7 +34,7 @@ class Collective(NamedTuple):
         name: the operation's name; it begins with that of the layer or of the optimizer.
         kind: `"all-reduce"`, `"all-gather"`, `"reduce-scatter"` or `"all-to-all"`.
         devices: the number of devices that take part in it together.
-        size: the bytes of the whole tensor: before it is scattered, after it is gathered.
+        size: the bytes of the whole tensor, before a scatter or after a gather.
         sent: the bytes that each device sends, and receives, around a ring.
     """
 
@@ -66,12 +66,12 @@ def traffic(model: keras.Model, batch: Structure) -> Traffic:
 
     `traffic` reads the program that TensorFlow made of the step for each device, including the
     layouts that TensorFlow chose for intermediate tensors. It assumes a ring: with n devices, an
-    all-reduce sends 2 (n - 1) / n of its tensor, any other operation (n - 1) / n. For a condition
-    it counts the branch that sends more: the update, if it can be skipped or gradients are
-    accumulated.
+    all-reduce sends 2 (n - 1) / n of its tensor, any other operation (n - 1) / n. If a step
+    contains a condition (a skipped update, or gradient accumulation), `traffic` counts the branch
+    that sends more, the update.
 
-    On CPUs TensorFlow gathers by an all-reduce of shards among zeros, and scatters after an
-    all-reduce, so both operations send twice as much as necessary.
+    On CPUs TensorFlow uses an all-reduce for both gathering and scattering, so these operations
+    send twice as much as necessary.
 
     `traffic` runs the step, then restores everything that the step changed. On a mesh of several
     processes, all of them must call it.
@@ -84,8 +84,8 @@ def traffic(model: keras.Model, batch: Structure) -> Traffic:
         A tuple of the collective operations, with their sums in `sent` and `by_kind()`.
 
     Raises:
-        ValueError: the model is not on a mesh, or is on TPUs, whose programs cannot be read; it is
-            not compiled, or runs eagerly.
+        ValueError: the model is not on a mesh, is on TPUs, whose programs cannot be read, is not
+            compiled, or runs eagerly.
 
     Example:
         `tg.dtensor.traffic(model, (x[:32], y[:32])).by_kind()` is `{"all-reduce": 6144.0}` for a

@@ -17,7 +17,7 @@ def pack_batch(
     batch_dim: str | None = "batch",
     local_batches: bool = False,
 ) -> Structure:
-    """Puts a batch on a mesh, its first dimension sharded over a dimension of the mesh.
+    """Puts a batch on a mesh, and shards its first dimension over a dimension of the mesh.
 
     Args:
         batch: arrays or ordinary tensors in any nesting of tuples, lists and dicts, each with the
@@ -25,9 +25,9 @@ def pack_batch(
             are returned unchanged.
         mesh: the mesh, a `tf.experimental.dtensor.Mesh` or a `keras.distribution.DeviceMesh`.
         batch_dim: the mesh dimension that shards the examples; None replicates them.
-        local_batches: False if every client of the mesh gives the same whole batch and uses its
-            devices' part of it; True if each client gives only its own part, as `client_share`
-            says. With True, all clients must call `pack_batch` at the same time.
+        local_batches: False if every client of the mesh gives the same whole batch; True if each
+            client gives only its own part (see `client_share`). With True, all clients must call
+            `pack_batch` at the same time.
 
     Returns:
         The same nesting of DTensors, of the whole batch's shapes.
@@ -48,13 +48,13 @@ def pack_batch(
 class DTensorDataset:
     """Iterates over the batches of a data set on a mesh, for a custom training loop.
 
-    You do not need it for `fit`, `evaluate` and `predict`: those of a distributed model take
+    You do not need it for `fit`, `evaluate` and `predict`: a distributed model's methods take
     ordinary data. Difference from `tf.experimental.dtensor.DTensorDataset`: that class takes
     examples, and this one takes whole batches, which need not come from `tf.data`.
 
     Args:
-        batches: a batched `tf.data.Dataset` or any other iterable of batches; see `pack_batch`. A
-            one-off iterator can be iterated once.
+        batches: a batched `tf.data.Dataset` or any other iterable of batches; see `pack_batch`. You
+            can iterate over a one-off iterator only once.
         mesh: the mesh, a `tf.experimental.dtensor.Mesh` or a `keras.distribution.DeviceMesh`.
         batch_dim: the mesh dimension that shards the examples; None replicates them.
         local_batches: see `pack_batch`. Each client must have the same number of batches.
@@ -62,7 +62,7 @@ class DTensorDataset:
     Raises:
         TypeError: a batch has ragged or sparse tensors.
         ValueError: a batch cannot be divided evenly (`drop_remainder=True` drops a short last one);
-            the clients' batches do not belong together; the mesh has no such dimension.
+            the clients' batches do not match; the mesh has no such dimension.
 
     Example:
         ```python

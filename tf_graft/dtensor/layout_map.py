@@ -21,9 +21,9 @@ Spec = Sequence[str | None]
 class LayoutMap(MutableMapping[str, dtensor.Layout]):
     """Maps regular expressions on variable paths (`dense/kernel`) to layouts.
 
-    The successor of `tf.keras.dtensor.experimental.LayoutMap` for Keras 3. Differences: an
-    expression may match anywhere in the path; several matches are refused, and not resolved to the
-    first; a layout may be a list of mesh dimensions; a variable without a match is replicated.
+    It replaces `tf.keras.dtensor.experimental.LayoutMap`, which Keras 3 does not have. Differences:
+    an expression may match anywhere in the path; if several expressions match a path, that is an
+    error; a layout may be a list of mesh dimensions; a variable without a match is replicated.
 
     `layout_map[path]` looks up `path` itself first, then a matching expression, and returns None if
     there is no match.
@@ -31,14 +31,14 @@ class LayoutMap(MutableMapping[str, dtensor.Layout]):
     Args:
         mesh: the mesh of all layouts, a `tf.experimental.dtensor.Mesh` or a
             `keras.distribution.DeviceMesh`.
-        layouts: layouts by expression, to set them all at once. A layout is a
-            `tf.experimental.dtensor.Layout`, a `keras.distribution.TensorLayout`, or one entry per
-            dimension of the variable: the name of the mesh dimension that shards it, or None.
+        layouts: a dict of layouts by expression. A layout is a `tf.experimental.dtensor.Layout`, a
+            `keras.distribution.TensorLayout`, or one entry per dimension of the variable: the name
+            of the mesh dimension that shards it, or None.
 
     Raises:
         TypeError: a key is not text; a layout is of another type; `layouts` is a
-            `keras.distribution.LayoutMap`, whose expressions match otherwise: `distribute` takes
-            it.
+            `keras.distribution.LayoutMap`, whose expressions match in another way; pass it to
+            `distribute`.
         ValueError: a key is not a regular expression, or is set twice; a layout is of another mesh,
             or names a dimension twice or one that the mesh does not have.
 
@@ -119,7 +119,8 @@ class LayoutMap(MutableMapping[str, dtensor.Layout]):
         return matching[0] if matching else None
 
     def layout_for(self, path: str, shape: Sequence[int]) -> dtensor.Layout:
-        """Returns the layout of a variable of that path and shape; replicated without a match.
+        """Returns the layout of a variable by path and shape; a replicated one if no expression
+        matches.
 
         Raises:
             ValueError: several expressions match; the layout has another rank than the variable; a

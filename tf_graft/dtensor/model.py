@@ -33,58 +33,59 @@ def distribute(
     `jit_compile` of `compile` has no effect.
 
     In a custom training loop pass batches through `pack_batch`, and metrics and counters through
-    `replicate`; recreate each `tf.function` made before. A built optimizer is replaced by a new one
-    with its state: take it from `model.optimizer`. `set_weights`, `load_weights` and `save` work; a
-    saved model loads as an ordinary model. Call `collect` before `export`. A batch that cannot be
-    divided evenly is refused, except a short last one, which every device computes whole.
+    `replicate`; recreate each `tf.function` made before. An optimizer that is already built is
+    replaced by a new one with the same state; use `model.optimizer` from then on. `set_weights`,
+    `load_weights` and `save` work; a saved model loads as an ordinary model. Call `collect` before
+    `export`. A batch that cannot be divided evenly is an error, except for a short last batch:
+    every device then computes all of it.
 
-    On a mesh of several processes, its clients, each client runs the same program. All must call
-    `fit`, `save`, `collect` and whatever else reads the model in the same order; otherwise they
-    wait for one another forever. Call `keras.utils.set_random_seed` with the same number first.
-    Logs are the same on all clients. `save` and `save_weights` write the file of client 0 alone.
-    Give `CSVLogger` to client 0 alone. Give a callback that reads variables, such as
-    `tg.report.GraftRecorder`, to each client with a path of its own. Give `BackupAndRestore`
-    delete_checkpoint=False.
+    If a mesh has several processes, each of them is a client and runs the same program. All clients
+    must call `fit`, `save`, `collect` and any other function that reads the model in the same
+    order; otherwise they wait for one another forever. Call `keras.utils.set_random_seed` with the
+    same number on each client first. Logs are the same on all clients. Only client 0 writes a file
+    in `save` and `save_weights`. Pass `CSVLogger` only on client 0. Pass a callback that reads
+    variables, such as `tg.report.GraftRecorder`, on each client, each time with another path. Set
+    `delete_checkpoint=False` in `BackupAndRestore`.
 
-    You can pass a `DataParallel` or `ModelParallel` of `keras.distribution`, written for another
-    backend: it says layouts, `batch_dim` and, by auto_shard_dataset=False, `local_batches`. Keras'
-    own rules then find the layouts: an expression may match nothing. `set_distribution` has no
-    effect on TensorFlow: a model made under it is an ordinary one, which `distribute(model,
-    keras.distribution.distribution())` moves. Layouts of what layers return (`.../output`) have no
-    effect here, and are refused if they are set.
+    You can also pass a `DataParallel` or `ModelParallel` of `keras.distribution` that was written
+    for another backend. It determines the layouts and `batch_dim`, and `auto_shard_dataset=False`
+    sets `local_batches`. Keras' own rules then find the layouts, and an expression may match
+    nothing. On TensorFlow, `set_distribution` alone has no effect: also call
+    `distribute(model, keras.distribution.distribution())`. Layouts of the outputs of layers
+    (`.../output`) are not supported, and raise an error.
 
-    You cannot shard a table by rows if rows are gathered from it, as from an `Embedding`'s:
-    TensorFlow does not support it. Shard its columns.
+    You cannot shard the table of an `Embedding` by rows, because TensorFlow cannot gather rows from
+    it then. Shard its columns.
 
-    With `shard_slots` the devices along `batch_dim`, which hold the same weights, divide among them
-    the optimizer's state (slots, float32 masters, averages, accumulated gradients) and computation:
-    each device updates its share, then the steps are gathered (ZeRO, stage 1). A variable is
-    divided along its first dimension that is not sharded yet and that the number of these devices
-    divides; a variable without such a dimension stays whole. Results are the same, up to the order
-    of sums in norms (clipping, LAMB, LARS, LARC, AdaGraft, NovoGrad and the like). `traffic` counts
-    the bytes that `shard_slots` sends and `memory` those that it saves.
+    The devices along `batch_dim` hold the same weights. With `shard_slots` they share the
+    optimizer's state (slots, float32 masters, averages, accumulated gradients) and its computation:
+    each device updates its part, then the steps are gathered (ZeRO, stage 1). A variable is divided
+    along the first dimension that is not sharded yet and that is a multiple of the number of these
+    devices. A variable without such a dimension is not divided. Results are the same, up to the
+    order of sums in norms (clipping, LAMB, LARS, LARC, AdaGraft, NovoGrad and the like). `traffic`
+    counts the bytes that `shard_slots` sends and `memory` those that it saves.
 
     Args:
         model: a built model. It is changed in place.
         layout_map: the variables' layouts: a `LayoutMap`, each of whose expressions must match a
             variable, or a `LayoutMap`, `DataParallel` or `ModelParallel` of `keras.distribution`.
         batch_dim: the mesh dimension that shards the examples of a batch; None replicates them.
-        local_batches: on a mesh of several processes, True if each gives `fit`, `evaluate` and
-            `predict` its own share of the examples, as `client_share` says; False if all give the
-            same whole batches and each uses its devices' part of them.
+        local_batches: on a mesh of several processes, True if each passes its own share of the
+            examples to `fit`, `evaluate` and `predict` (see `client_share`); False if all pass the
+            same whole batches.
         shard_slots: whether to shard an optimizer's slots, too.
 
     Returns:
         The same model.
 
     Raises:
-        TypeError: the model is compiled with an optimizer that is not tf_graft's, which would be
-            updated once per device.
+        TypeError: the model is compiled with an optimizer that is not from tf_graft; TensorFlow
+            would update it once per device.
         ValueError: the model is not built, is on a mesh already, or was made under a strategy; an
             expression matches nothing, or a Keras map shards nothing; a layout does not fit its
             variable; an embedding is sharded by rows; the mesh has no such dimension, or
-            `shard_slots` is given none; the weights begin with other values on another client.
-            Nothing has changed.
+            `shard_slots` is given none; the weights have other initial values on another client.
+            The model is then unchanged.
         RuntimeError: DTensor was used before tf_graft was imported.
 
     Example:
@@ -130,9 +131,10 @@ def distribute(
 
 
 def collect(model: keras.Model) -> keras.Model:
-    """Moves a distributed model off its mesh: its variables become ordinary ones, equal in value.
+    """Moves a distributed model off its mesh: its variables become ordinary variables.
 
-    A built optimizer is replaced by a new one with its state: take it from `model.optimizer`.
+    An optimizer that is already built is replaced by a new one with the same state; use
+    `model.optimizer` from then on.
 
     Args:
         model: a model on a mesh. It is changed in place.
@@ -214,7 +216,7 @@ def _distinct(variables: Iterable[keras.Variable]) -> list[keras.Variable]:
 
 
 def follow(model: keras.Model) -> None:
-    """Moves variables to the mesh that were made after `distribute`, such as those of metrics."""
+    """Moves variables that were made after `distribute`, such as those of metrics, to the mesh."""
     mesh = PLACEMENTS[model].layout_map.mesh
     for variable in _variables(model):
         move(variable, mesh)

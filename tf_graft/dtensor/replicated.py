@@ -20,14 +20,16 @@ T = TypeVar("T")
 def replicate(target: T, mesh: MeshLike) -> T:
     """Replicates the metrics and variables of a custom training loop on every device of a mesh.
 
-    On a mesh a `tf.function` would update a variable off the mesh once per device and out of order.
-    Such a function is refused if it uses a variable of a distributed model or of its optimizer; a
-    function that takes only tensors cannot be recognized. `distribute` moves a model's own metrics.
+    On a mesh, a `tf.function` would update an ordinary variable once per device and out of order.
+    If the function also uses a variable of a distributed model or of its optimizer, it raises an
+    error. A function that takes only tensors cannot be recognized, so replicate its variables
+    yourself. `distribute` moves a model's own metrics.
 
     Args:
         target: a `keras.metrics.Metric` or `keras.Variable`, or any nesting of tuples, lists and
             dicts of them. They are changed in place and keep their values; variables that a metric
-            makes later are on the mesh, too. Variables on the mesh are left unchanged.
+            makes later are on the mesh, too. A variable that is already on the mesh does not
+            change.
         mesh: the mesh.
 
     Returns:

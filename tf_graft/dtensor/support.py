@@ -32,7 +32,7 @@ def check_layouts(model: keras.Model, specs_of: Callable[[keras.Variable], Seque
         specs_of: returns the sharding specs of a weight.
 
     Raises:
-        ValueError: there is such a layer; the message names it and says what to do.
+        ValueError: there is such a layer; the message names it and says how to change it.
     """
     for layer in keras_contract.layers_of(model):
         owner = f"distribute: layer '{layer.name}', {type(layer).__name__}"
@@ -59,7 +59,7 @@ def check_trainable(model: keras.Model) -> None:
     """Refuses layers that TensorFlow can run but not train on a mesh.
 
     Raises:
-        ValueError: there is such a layer; the message names it and says what to do.
+        ValueError: there is such a layer; the message names it and says how to change it.
     """
     for layer in keras_contract.layers_of(model):
         if isinstance(layer, DEPTHWISE) and layer.trainable_weights:

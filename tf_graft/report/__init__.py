@@ -1,4 +1,4 @@
-"""Records of a graft, reports on them, and the per-layer rates that follow from them."""
+"""Records of a graft, reports on them, and the learning rates for each layer that result."""
 
 from tf_graft.report.errors import ReportError
 from tf_graft.report.graft_report import GraftReport

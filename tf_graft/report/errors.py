@@ -8,7 +8,7 @@ from tf_graft.core.files.whole_files import write
 
 
 class ReportError(ValueError):
-    """A file of records or rates cannot be used. Nothing has been changed."""
+    """A file of records or rates cannot be used. Nothing was changed."""
 
 
 class Unwritable(ReportError):

@@ -35,7 +35,7 @@ class Layer(NamedTuple):
         magnitude: mean norm of the magnitude optimizer's steps.
         direction: mean norm of the direction optimizer's steps.
         weight: norm of the weights at the end.
-        silent: why the ratio says nothing; empty if it says something.
+        silent: the reason why the ratio is meaningless; empty if it is meaningful.
     """
 
     path: str
@@ -59,10 +59,11 @@ class GraftReport:
         records: the records.
         ratio: the magnitude's norm over the direction's, one row for each record and one column for
             each variable; NaN where a norm is zero or not finite.
-        silent: the variables whose ratio says nothing, by path, with the reason: a gradient that is
-            exactly zero, such as that of an attention key's bias, leaves rounding errors, which the
-            magnitude optimizer may scale to full length. Means and variances exclude these
-            variables, and their exported rates are kept in the range of the other layers'.
+        silent: the variables with a meaningless ratio, by path, with the reason. Some gradients are
+            exactly zero except for rounding errors, for example that of an attention key's bias,
+            and the magnitude optimizer may scale these errors to full length. Means and variances
+            exclude these variables, and their exported rates are limited to the range of the other
+            layers.
         shares: the parts of the variance of the ratio's logarithm; see `Shares`.
 
     Raises:
@@ -101,7 +102,7 @@ class GraftReport:
         return np.asarray(np.exp(self._logs.mean(axis=1)))
 
     def layers(self) -> list[Layer]:
-        """Returns the variables, sorted by how far their ratio is from the common one."""
+        """Returns the variables, sorted by the distance of their ratio from the common one."""
         mean = self._logs.mean()
         with np.errstate(invalid="ignore", divide="ignore"):
             logs = np.log(self.ratio)
@@ -126,9 +127,11 @@ class GraftReport:
         )
 
     def rates(self, kind: str = "piecewise") -> MeasuredRates:
-        """Returns the rates with which the direction optimizer alone makes the graft's mean step.
+        """Returns rates with which the direction optimizer alone makes the graft's steps on
+        average.
 
-        Means are geometric, over the records, of the graft's learning rate times the ratio.
+        A rate is the geometric mean, over the records, of the graft's learning rate times the
+        ratio.
 
         Args:
             kind: `"constant"`, one rate for each layer; `"piecewise"` or `"power_law"`, one factor
@@ -173,8 +176,8 @@ class GraftReport:
     def misses(self) -> dict[str, float]:
         """Returns the distance of each kind's steps from the graft's, relative to their length.
 
-        It is the median over the records, on the recorded directions. `"free"` is one factor for
-        all layers, the best at each step: no global schedule can do better.
+        The distance is the median over the records, on the recorded directions. `"free"` is the
+        best single factor for all layers at each step, so no global schedule can do better.
         """
         direction = np.nan_to_num(self.records.direction[:, self._speaking])
         rate = self.records.learning_rate[:, np.newaxis]

@@ -76,12 +76,13 @@ class Monitor(keras.callbacks.Callback):
     `with monitor.step():`. Between two measurements a step costs nothing more; a measurement copies
     the weights and reads them twice.
 
-    Each epoch's logs get `gradient_norm`, `step_ratio` (the largest ratio of a variable), both as
-    means of the epoch's records, `clipped` (the share of records) and `skipped_steps`.
+    It adds four values to each epoch's logs: `gradient_norm` and `step_ratio` (the largest ratio of
+    a variable), both as means over the epoch's records; `clipped`, the share of records with
+    clipping; and `skipped_steps`.
 
-    With gradient accumulation a record waits for the end of the update. With `steps_per_execution`
-    above 1 a record has the change of weights over one execution, and the gradient of its last
-    step. On replicas with an `AGN`, it shows the first replica.
+    With gradient accumulation, a record is made when the update is complete. With
+    `steps_per_execution` above 1, a record contains the change of weights over one execution, and
+    the gradient of its last step. With `AGN` on replicas, a record is of the first replica.
 
     Args:
         every: the number of batches from one record to the next (of executions with
@@ -95,12 +96,12 @@ class Monitor(keras.callbacks.Callback):
     Attributes:
         records: all records so far, as a list of `Record`.
         batches: the number of batches so far. Set it when training resumes in another process, so
-            that the records are of the same batches as without the interruption.
+            that the same batches are recorded as without the interruption.
 
     Raises:
         TypeError: an argument is not of its type; there is no optimizer of this package.
         ValueError: `every` is below 1; the optimizer is on parameter servers.
-        ReportError: the file at `path` has other content.
+        ReportError: the file at `path` is not a file of a `Monitor`.
 
     Example:
         >>> import tf_graft as tg
@@ -171,7 +172,7 @@ class Monitor(keras.callbacks.Callback):
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
-        """A context for one training step in a loop of your own; every so many are measured.
+        """A context for one training step in a loop of your own; one step in `every` is measured.
 
         Enter it outside of a `tf.function`, before the first step is traced.
         """
@@ -206,7 +207,7 @@ class Monitor(keras.callbacks.Callback):
         whole_files.write(self.path, text.getvalue())
 
     def _prepare(self) -> bool:
-        """Has the optimizer measure its gradients; returns whether it did not before."""
+        """Makes the optimizer measure its gradients; returns False if it already did."""
         assert self._optimizer is not None
         self._gradients, new = gradient_norms.of(self._optimizer)
         return new

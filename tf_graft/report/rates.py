@@ -1,4 +1,4 @@
-"""Per-layer rates that a graft measured, to be used without its magnitude optimizer."""
+"""The learning rates for each layer that a graft measured, for use without the graft."""
 
 import json
 import warnings
@@ -34,8 +34,8 @@ class MeasuredRates:
     global     rate, for all layers
     ```
 
-    Before the first of `steps` and after the last the curve is flat. `tf_graft.LayerwiseRates` is
-    the optimizer that uses them.
+    Before the first of `steps` and after the last, the curve is constant. Use the rates in
+    `tf_graft.LayerwiseRates`.
 
     Args:
         kind: one of the four.
@@ -146,7 +146,7 @@ class MeasuredRates:
     def load(cls, path: str | Path) -> Self:
         """Reads a rates file. It holds only numbers and names: nothing in it is executed.
 
-        A file from `save` has a checksum, `crc32`; delete that line after a change by hand.
+        A file from `save` contains a checksum, `crc32`; delete that line if you edit the file.
 
         Raises:
             ReportError: the file cannot be read, has other content, or was altered.

@@ -63,26 +63,28 @@ class GraftRecorder(keras.callbacks.Callback):
     For each variable it writes the norms of the two optimizers' steps, whose ratio is the graft's
     factor on the direction's step, and the norm of the weights. Use it as a callback of `fit`; in a
     custom training loop call `record` after each step. With `steps_per_execution` above 1 it sees
-    only the last step of each execution. Training resumed from a saved state continues the file:
-    rows of later steps are dropped.
+    only the last step of each execution. If training resumes from a saved state, the recorder
+    continues the file and drops the rows of later steps.
 
     Args:
         path: the file; see `tf_graft.report.records`.
-        every: updates whose number is a multiple of this are recorded. Default 1.
+        every: how often to record: every update whose number is a multiple of this. Default 1.
         optimizer: an `AdaGraft(diagnostic=True)`, or an optimizer that contains one at any depth:
-            `MixedPrecision`, `AGN`, `LARC`, Keras' `LossScaleOptimizer` ... Of several, the
-            outermost is recorded (in an `AGN`, that of the local steps); to record another, give it
-            directly. None: the model's optimizer, in `fit`.
+            `MixedPrecision`, `AGN`, `LARC`, Keras' `LossScaleOptimizer` ... If it contains several
+            grafts, the outermost is recorded (in an `AGN`, that of the local steps); to record
+            another one, pass it directly. None: the model's optimizer, in `fit`.
         writer: a `tf.summary` writer, for TensorBoard after every twentieth record. For each
             variable `optimizer/m_step_norm_<path>` and `optimizer/d_step_norm_<path>` are the norms
             of the two steps, and `graft_ratio/<path>` is their ratio. `adagraft_lr` is the graft's
-            own rate. `optimizer/m_step_norm` and `optimizer/d_step_norm` are the norms over all
-            variables, and `optimizer/norm_correction` is their ratio. The names are Lingvo's.
+            own learning rate. `optimizer/m_step_norm` and `optimizer/d_step_norm` are the norms
+            over all variables, and `optimizer/norm_correction` is their ratio. The names are
+            Lingvo's.
 
     Raises:
         TypeError: there is no AdaGraft.
         ValueError: the AdaGraft has `diagnostic=False`.
-        ReportError: the file has other content or the records of other variables, or is damaged.
+        ReportError: the file is not a file of records, has records of other variables, or is
+            damaged.
 
     Example:
         >>> import tempfile

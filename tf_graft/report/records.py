@@ -2,8 +2,8 @@
 
 The first line is JSON and describes the records. Rows of equal size follow, each written by one
 call: the step (int64), the graft's learning rate (float32), three norms for each variable
-(float32), and the CRC-32 of the file up to there (uint32). An incomplete row of a killed process
-or machine is dropped; an altered row is an error.
+(float32), and the CRC-32 of the file up to there (uint32). If a process or machine was killed while
+it wrote a row, that row is dropped; an altered row is an error.
 """
 
 import itertools
@@ -66,7 +66,7 @@ class Records(NamedTuple):
     Args:
         header: the description of the records.
         steps: the number of the update that each record follows, from 1.
-        learning_rate: the graft's own rate in that update.
+        learning_rate: the graft's own learning rate in that update.
         magnitude: the norms of the magnitude optimizer's steps.
         direction: the norms of the direction optimizer's steps.
         weight: the norms of the weights after the update.

@@ -50,5 +50,5 @@ def _unbuilt(identifier: OptimizerLike | str | Config) -> Any:
     optimizer = wrap(identifier)
     if optimizer.built:
         name = type(optimizer).__name__
-        raise ValueError(f"legacy({name}): it has been built; give one without state.")
+        raise ValueError(f"legacy({name}): it is already built; give a new optimizer.")
     return optimizer

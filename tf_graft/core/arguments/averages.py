@@ -195,12 +195,14 @@ def _configured(where: str, config: Config) -> Averages:
     if "class_name" in config:
         made = keras.saving.deserialize_keras_object(dict(config))
         if not isinstance(made, Averages):
-            raise TypeError(f"{where}: {shown(config['class_name'])} is not averages.")
+            raise TypeError(f"{where}: {shown(config['class_name'])} is not a class of averages.")
         return made
     arguments = dict(config)
     found = {"ema": EMA, "swa": SWA}.get(str(arguments.pop("name", None)).lower())
     if found is None:
-        raise ValueError(f"{where}: it describes no averages; there are 'ema' and 'swa'.")
+        raise ValueError(
+            f"{where}: this config describes no averages; its 'name' must be 'ema' or 'swa'."
+        )
     try:
         return found(**arguments)
     except (TypeError, ValueError) as error:

@@ -72,7 +72,7 @@ class Checked:
         if not optimizer.slots().keys() <= remembered or optimizer.lacks_state():
             kept[self.kept_as] = before
             raise ValueError(
-                f"{where}: {self.name} decides what is remembered, which was made for "
+                f"{where}: {self.name} decides which slots there are, and they were made for "
                 f"{shown(before)}; make a new optimizer."
             )
 

@@ -254,7 +254,7 @@ def _refuse_unknown(owner: str, own: Iterable[str], given: Iterable[str]) -> Non
             near = ["learning_rate"] if name == "lr" else near
             hint = f"; did you mean {near[0]}?" if near else "."
             if name == "decay":  # which older optimizers had
-                hint = f"; a rate that decays is a schedule: {DECAYING}."
+                hint = f"; to lower the learning rate, give a schedule: {DECAYING}."
             raise TypeError(f"{owner}({shown(name, str)}=...): there is no such argument{hint}")
 
 
@@ -262,7 +262,7 @@ def _refuse_two_momentums(owner: str, use_ema: bool | Averages | None, momentum:
     if isinstance(use_ema, Averages) and momentum != OPTIONS["ema_momentum"].default:
         raise ValueError(
             f"{owner}(use_ema={use_ema}, ema_momentum={momentum:g}): ema_momentum is for "
-            "use_ema=True; give the momentum to tf_graft.averages.EMA."
+            "use_ema=True only; set the momentum in tf_graft.averages.EMA instead."
         )
 
 

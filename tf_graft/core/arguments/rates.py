@@ -41,8 +41,8 @@ class LearningRate:
         value = new_rate(owner, value)
         if callable(held) and not callable(value):
             raise TypeError(
-                f"{owner}.learning_rate: it is not settable to {shown(value)}, as it is computed "
-                f"by {_name_of(held)}; to set it, also with ReduceLROnPlateau or "
+                f"{owner}.learning_rate: it cannot be set to {shown(value)}, because "
+                f"{_name_of(held)} computes it; to set it, also with ReduceLROnPlateau or "
                 "LearningRateScheduler, make the optimizer with a number."
             )
         OF_KERAS.fset(optimizer, value)
@@ -71,7 +71,9 @@ def rate(owner: str, given: Any) -> Any:
 def number_or_tensor(owner: str, value: Any) -> tf.Tensor:
     """Returns a new rate as a tensor; like `new_rate`, but without schedules and callables."""
     if isinstance(value, dict) or callable(value):
-        raise TypeError(f"{owner}: the rate is {_name_of(value)}; it must be a number or a tensor.")
+        raise TypeError(
+            f"{owner}: the learning rate is {_name_of(value)}; it must be a number or a tensor."
+        )
     return tf.convert_to_tensor(new_rate(owner, value))
 
 
@@ -130,7 +132,7 @@ def _refuse_computed(where: str, value: Any, when: str) -> None:
     known = tf.get_static_value(_as_scalar(where, value, when))
     must = None if known is None else checks.fault(float(known), 0)
     if must:
-        raise ValueError(f"{where}: the rate {when} is {known}; it must {must}.")
+        raise ValueError(f"{where}: the value {when} is {known}; it must {must}.")
 
 
 def _as_scalar(where: str, value: Any, when: str) -> tf.Tensor:
@@ -138,13 +140,15 @@ def _as_scalar(where: str, value: Any, when: str) -> tf.Tensor:
         tensor = tf.convert_to_tensor(value)
     except (TypeError, ValueError):
         raise TypeError(
-            f"{where}: the rate {when} is {shown(value)}, which is no number."
+            f"{where}: the value {when} is {shown(value)}; it must be a number."
         ) from None
     if not (tensor.dtype.is_floating or tensor.dtype.is_integer):
-        raise TypeError(f"{where}: the rate {when} is of dtype {tensor.dtype.name}.")
+        raise TypeError(
+            f"{where}: the value {when} is of dtype {tensor.dtype.name}; it must be a number."
+        )
     if not tensor.shape.is_compatible_with([]):
         raise ValueError(
-            f"{where}: the rate {when} has shape {tuple(tensor.shape)}; it must be a scalar."
+            f"{where}: the value {when} has shape {tuple(tensor.shape)}; it must be a scalar."
         )
     return tensor
 

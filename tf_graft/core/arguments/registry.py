@@ -50,8 +50,8 @@ def register(cls: Class) -> Class:
     known = OURS.get(cls.__name__)
     if known and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
         raise ValueError(
-            f"register({cls.__name__}): {known.__module__}.{known.__qualname__} goes by that name; "
-            "give the class another one."
+            f"register({cls.__name__}): {known.__module__}.{known.__qualname__} already has that "
+            "name; rename the class."
         )
     OURS.add(cls)
     return keras.saving.register_keras_serializable(package="tf_graft")(cls)
@@ -77,8 +77,8 @@ def resolve(identifier: Any) -> keras.optimizers.Optimizer:
     if isinstance(identifier, Mapping) and isinstance(identifier.get("name"), str):
         return _made({**identifier})
     raise TypeError(
-        f"get({shown(identifier)}): an optimizer, a name, or a dict with 'name' or 'class_name' is "
-        "wanted."
+        f"get({shown(identifier)}): give an optimizer, a name, or a dict with 'name' or "
+        "'class_name'."
     )
 
 
@@ -88,8 +88,8 @@ def _configured(identifier: Mapping[str, Any]) -> keras.optimizers.Optimizer:
     beside = [key for key in identifier if key not in WRITTEN_BY_KERAS]
     if beside:
         raise ValueError(
-            f"get({shown(identifier)}): {shown(beside[0])} stands beside 'class_name'; an argument "
-            "of the optimizer belongs into 'config'."
+            f"get({shown(identifier)}): {shown(beside[0])} stands next to 'class_name'; put the "
+            "arguments of the optimizer into 'config'."
         )
     if not isinstance(config, Mapping):
         raise TypeError(f"get({shown(identifier)}): 'config' must be a dict.")
@@ -131,7 +131,7 @@ def serialize(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
         TypeError: the argument is no optimizer.
     """
     if not isinstance(optimizer, keras.optimizers.Optimizer):
-        raise TypeError(f"serialize({shown(optimizer)}): an optimizer is wanted.")
+        raise TypeError(f"serialize({shown(optimizer)}): give an optimizer.")
     return keras.saving.serialize_keras_object(optimizer)
 
 
@@ -143,7 +143,7 @@ def deserialize(config: Mapping[str, Any]) -> keras.optimizers.Optimizer:
         ValueError: the config describes something else, or a class that is not registered.
     """
     if not isinstance(config, Mapping):
-        raise TypeError(f"deserialize({shown(config)}): a dict is wanted, as serialize returns.")
+        raise TypeError(f"deserialize({shown(config)}): give a dict, as serialize returns it.")
     refuse_deep("deserialize", config)
     try:
         result = keras.saving.deserialize_keras_object(dict(config))
@@ -180,9 +180,10 @@ def find(name: str) -> type[keras.optimizers.Optimizer]:
         raise OURS.unknown("get", name, [snake_case(cls.__name__) for cls in usable])
     if way := keras_contract.own_way(stock):
         scales = issubclass(stock, keras.optimizers.LossScaleOptimizer)
-        hint = "to scale the loss there is mixed_precision" if scales else "wrap what is in it"
+        hint = (
+            "to scale the loss, use mixed_precision" if scales else "wrap the optimizer inside it"
+        )
         raise ValueError(
-            f"get({shown(name)}): it has a method '{way}' of its own, so it cannot be wrapped; "
-            f"{hint}."
+            f"get({shown(name)}): it overrides the method '{way}', so it cannot be wrapped; {hint}."
         )
     return stock

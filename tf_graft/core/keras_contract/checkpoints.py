@@ -110,8 +110,8 @@ def _as_large_as_told(get: Callable[..., Any]) -> Callable[..., Any]:
         declared, held = math.prod(found.shape) * found.dtype.itemsize, found.id.get_storage_size()
         if declared > max(_largest.get(), held):
             raise CheckpointError(
-                f"'{found.name}' declares {declared:,} bytes, of which the file holds {held:,}, "
-                "and no variable of the model is so large; use a file that Keras wrote."
+                f"'{found.name}' declares {declared:,} bytes, but the file holds only {held:,}, "
+                "and no variable of the model is that large; use a file that Keras wrote."
             )
         return found
 

@@ -48,9 +48,8 @@ def check_order_on_mesh() -> None:
     name = environment.COMBINING
     if os.environ[name] != "0" or (dtensor_started is not None and not environment.IN_ORDER):
         raise RuntimeError(
-            f"A mesh needs the environment variable {name}=0 before DTensor is first used, "
-            "or TensorFlow reads variables before they are assigned: import tf_graft first, which "
-            "sets it."
+            f"Import tf_graft before you use DTensor: it sets the environment variable {name}=0. "
+            "Without it, TensorFlow would read variables on a mesh before they are assigned."
         )
 
 

@@ -110,7 +110,7 @@ def on_stand_ins(optimizer: keras.optimizers.Optimizer) -> OnStandIns:
     """
     cls = type(optimizer)
     if way := own_way(cls):
-        raise TypeError(f"it has a method '{way}' of its own, which would be passed over")
+        raise TypeError(f"it overrides the method '{way}', which would never be called")
     double: OnStandIns = object.__new__(
         type(cls.__name__, (cls, OnStandIns), {"__module__": cls.__module__})
     )
