@@ -483,7 +483,7 @@ def test_a_child_that_would_do_what_is_done_for_all_is_refused(name):
     ("child", "error", "message"),
     [
         ("adem", ValueError, r"there is no such optimizer"),
-        (None, TypeError, r"get\(None\): an optimizer, a name"),
+        (None, TypeError, r"get\(None\): give an optimizer, a name"),
         ({"name": "sgd", "momentum": 3}, ValueError, r"SGD\(momentum=3\)"),
     ],
 )
