@@ -61,9 +61,10 @@ SIDEWAYS = {
     ("optimizers/adamw.py", "tf_graft.optimizers.adam"): "AdamW is Adam with a default",
     ("optimizers/lars.py", "tf_graft.optimizers.layerwise"): "what LARS and LAMB share",
     ("optimizers/lamb.py", "tf_graft.optimizers.layerwise"): "what LARS and LAMB share",
-    ("optimizers/adam.py", "tf_graft.optimizers.kernels"): "what Adam's and LAMB's kernels share",
-    ("optimizers/lamb.py", "tf_graft.optimizers.kernels"): "what Adam's and LAMB's kernels share",
-    ("optimizers/nadamw.py", "tf_graft.optimizers.kernels"): "what kernels of Adam share",
+    **{
+        (f"optimizers/{name}.py", "tf_graft.optimizers.kernels"): "what kernels of Adam share"
+        for name in ("adam", "lamb", "nadam", "nadamw", "radam", "ademamix")
+    },
     ("optimizers/lars.py", "tf_graft.optimizers.kernels"): "what SGD's and LARS' kernels share",
     ("optimizers/sgd.py", "tf_graft.optimizers.kernels"): "what SGD's and LARS' kernels share",
     ("optimizers/muon.py", "tf_graft.optimizers.newton_schulz"): "the matrices' own arithmetic",

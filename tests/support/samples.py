@@ -293,6 +293,7 @@ def _axes(owner: str) -> tuple[Refusal, ...]:
     axes = "it is 3, and must be None (no matrix), 'layer' (as its layer says) or a dict of axes "
     return (
         *_no_optimizer("others"),
+        *_boolean(owner, "divide"),
         Refusal(
             {"axes": "kernel"},
             TypeError,

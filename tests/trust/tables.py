@@ -71,7 +71,7 @@ OWN_RATE = {"learning_rate": RATE | NOTHING}
 MUON = {
     **{"momentum": BETA, "nesterov": BOOLEAN, "scale": CHOICE, "ns_steps": FROM_ONE},
     **{"ns_coefficients": COEFFICIENTS, "epsilon": POSITIVE, "others": OPTIMIZER},
-    **{"axes": AXES, "heads": CHOICE},
+    **{"axes": AXES, "heads": CHOICE, "divide": BOOLEAN},
 }
 OPTIMIZERS: dict[type, tuple[dict[str, Any], dict[str, Values]]] = {
     tf_graft.SGD: ({}, OWN_RATE | {"momentum": UNIT | IN_TIME, "nesterov": BOOLEAN}),
@@ -116,14 +116,14 @@ OPTIMIZERS: dict[type, tuple[dict[str, Any], dict[str, Values]]] = {
         | {"beta_1": BETA, "beta_2": UNIT, "epsilon": POSITIVE, "relative_epsilon": BOOLEAN}
         | {"exponent": POSITIVE, "sides": CHOICE, "precondition_frequency": FROM_ONE}
         | {"start": FROM_ONE, "block_size": FROM_ONE, "others": OPTIMIZER}
-        | {"axes": AXES, "heads": CHOICE},
+        | {"axes": AXES, "heads": CHOICE, "divide": BOOLEAN},
     ),
     tf_graft.SOAP: (
         {},
         OWN_RATE
         | {"beta_1": BETA, "beta_2": BETA, "shampoo_beta": BETA, "epsilon": POSITIVE}
         | {"precondition_frequency": FROM_ONE, "max_size": FROM_ONE, "others": OPTIMIZER}
-        | {"axes": AXES, "heads": CHOICE},
+        | {"axes": AXES, "heads": CHOICE, "divide": BOOLEAN},
     ),
     tf_graft.NAdam: (
         {},
