@@ -140,7 +140,7 @@ def test_momentum_and_averages_in_time(command):
     for given, code, message in (
         (f"learning_rate: {cycle}, momentum: {momentum}, use_ema: {averages}", 0, ""),
         ("momentum: {name: piecewise_constant, learning_rate: 2}", 2, "momentum"),
-        ("use_ema: {name: mean}", 2, "there are 'ema' and 'swa'"),
+        ("use_ema: {name: mean}", 2, "its 'name' must be 'ema' or 'swa'"),
     ):
         result = command("schedule", CONFIG, f"optimizer={{name: sgd, {given}}}")
         assert result.exit_code == code, result.output

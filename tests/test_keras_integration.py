@@ -446,7 +446,7 @@ def test_callbacks_that_set_the_rate_are_refused_beside_a_schedule(callback):
     with pytest.raises(TypeError) as caught:
         fitted(optimizer, epochs=3, callbacks=[callback])
     assert str(caught.value).endswith(
-        "it is computed by PolyDecay(...); to set it, also with ReduceLROnPlateau or "
+        "because PolyDecay(...) computes it; to set it, also with ReduceLROnPlateau or "
         "LearningRateScheduler, make the optimizer with a number."
     )
 
