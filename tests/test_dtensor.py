@@ -106,4 +106,4 @@ def test_dtensor_used_before_tf_graft_is_imported():
         timeout=120,
     )
     assert done.returncode == 1
-    assert "RuntimeError: A mesh needs the environment variable DTENSOR_" in done.stderr
+    assert "RuntimeError: Import tf_graft before you use DTensor" in done.stderr

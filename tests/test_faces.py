@@ -39,7 +39,7 @@ FOR_AUTHORS = {
 TWO_WEIGHTS = {
     *("evaluating", "evaluation_weights", "use_evaluation_weights", "use_training_weights"),
 }
-OF_MATRICES = {"axes_by_path", "matrices", "restored", "roles", "slots_of"}
+OF_MATRICES = {"axes_by_path", "direction", "moments", "roles", "slots_of"}
 OF_WRAPPERS = {
     "AGN": {"center_values", "centered", "inner", "roles", "round", "rounds", "scaler", "workers"},
     "AdaGraft": {"norms", "roles"},

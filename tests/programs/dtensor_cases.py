@@ -309,7 +309,7 @@ def test_layouts_that_do_not_fit_the_model(layouts, message):
 def test_a_process_that_used_dtensor_before_is_refused(monkeypatch):
     """What TensorFlow then does in place is in `test_fit_evaluate_and_predict`: its batch logs."""
     monkeypatch.setenv("DTENSOR_ENABLE_COMBINE_ALL_REDUCES_OPTIMIZATION", "1")
-    with pytest.raises(RuntimeError, match="import tf_graft first"):
+    with pytest.raises(RuntimeError, match="Import tf_graft before you use DTensor"):
         td.distribute(made(mlp), td.LayoutMap(mesh()))
 
 
