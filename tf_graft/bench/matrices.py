@@ -2,6 +2,7 @@
 
 import collections
 import functools
+import math
 from collections.abc import Callable, Iterable
 
 import keras
@@ -9,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from tf_graft.bench import peers
-from tf_graft.bench.cases import RATE, Candidate, Case, Choice, Step
-from tf_graft.bench.given import Tensors, prepared, tensors_of
+from tf_graft.bench.cases import RATE, Candidate, Case, Choice, Shapes, Step
+from tf_graft.bench.given import Tensors, prepared, resnet, tensors_of
 from tf_graft.bench.optimizers import OF_MATRICES
 
 LAYERS, WIDTH, HIDDEN = 4, 128, 512
@@ -67,34 +68,45 @@ PRODUCTS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
 
 
 def cases(choice: Choice) -> Iterable[Case]:
-    """Makes a case of every optimizer of matrices, and of Adam on the same tensors."""
-    for name, (ours, stock) in OF_MATRICES.items():
-        candidates: dict[str, Callable[[], Candidate]] = {
-            "ours": functools.partial(prepared, _tensors, ours)
-        }
-        if name in PRODUCTS:
-            candidates["matmul"] = functools.partial(_multiplied, PRODUCTS[name])
-        if stock:
-            candidates["stock"] = functools.partial(prepared, _tensors, stock)
-        if choice.peers:
-            candidates |= peers.candidates(name, SHAPES, 1)
-        yield Case(name, candidates, usual=name in ("Muon", "Adam"))
+    """Makes a case of every optimizer of matrices, and of Adam on the same tensors.
+
+    Muon has another case, with the convolutions of ResNet-50 as matrices: 23 million weights.
+    """
+    for name in OF_MATRICES:
+        yield _case(name, name, SHAPES, choice.peers, usual=name in ("Muon", "Adam"))
+    convolutions = [(math.prod(shape[:-1]), shape[-1]) for shape in resnet() if len(shape) == 4]
+    yield _case("Muon, ResNet-50", "Muon", tuple(convolutions), choice.peers, usual=False)
 
 
-def _tensors() -> Tensors:
+def _case(title: str, name: str, shapes: Shapes, beside: bool, usual: bool) -> Case:
+    ours, stock = OF_MATRICES[name]
+    tensors = functools.partial(_tensors, shapes)
+    candidates: dict[str, Callable[[], Candidate]] = {
+        "ours": functools.partial(prepared, tensors, ours)
+    }
+    if name in PRODUCTS:
+        candidates["matmul"] = functools.partial(_multiplied, PRODUCTS[name], shapes)
+    if stock:
+        candidates["stock"] = functools.partial(prepared, tensors, stock)
+    if beside:
+        candidates |= peers.candidates(name, shapes, 1)
+    return Case(title, candidates, usual=usual)
+
+
+def _tensors(shapes: Shapes) -> Tensors:
     """Makes weights that have the paths by which stock Keras' Muon chooses, and gradients."""
-    weights, gradients = tensors_of(SHAPES)
+    weights, gradients = tensors_of(shapes)
     return [keras.Variable(weight, name="kernel") for weight in weights], gradients
 
 
-def _multiplied(products: Callable[[tf.Tensor], tf.Tensor]) -> Candidate:
+def _multiplied(products: Callable[[tf.Tensor], tf.Tensor], shapes: Shapes) -> Candidate:
     """Prepares products of matrices, which add to the weights what comes out.
 
     The matrices of one shape are multiplied together. They are orthogonal, so that products stay as
     large as they are.
     """
     random = np.random.default_rng(0)
-    stacks = [(count, *shape) for shape, count in collections.Counter(SHAPES).items()]
+    stacks = [(count, *shape) for shape, count in collections.Counter(shapes).items()]
     matrices = [tf.Variable(_orthogonal(random.standard_normal(stack))) for stack in stacks]
     weights = [tf.Variable(tf.zeros(stack)) for stack in stacks]
 
