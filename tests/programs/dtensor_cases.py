@@ -919,3 +919,23 @@ def test_an_operation_that_cannot_be_divided_says_what_helps():
     with pytest.raises(tf.errors.UnknownError, match="ReverseV2") as caught:
         backwards.predict(X, batch_size=8, verbose=0)
     assert "keep the activations between layers whole" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    ("make", "gathers", "flags"),
+    # Shampoo: steps, both roots, and which of the matrices have roots that failed. SOAP: steps and
+    # mean squares; with new bases the mean squares again; both bases, the first and the next ones.
+    [(tg.Muon, 1, 0), (tg.Shampoo, 3, 1), (tg.SOAP, 7, 0)],
+)
+def test_bytes_of_divided_work(make, gathers, flags):
+    """One gather for each result; 64 rows are so many that TensorFlow folds no identity matrix."""
+    side, sent = 64, {}
+    x = RNG.normal(size=(8, side)).astype("float32")
+    for divide in (True, False):
+        layers = [keras.layers.Dense(side, use_bias=False) for _ in range(DEVICES + 1)]
+        model = keras.Sequential([keras.Input([side]), *layers])
+        model.compile(make(divide=divide), "mse")
+        td.distribute(model, td.LayoutMap(mesh(DEVICES)), batch_dim="batch")
+        sent[divide] = td.traffic(model, (x, x)).sent
+    each = 2 * 4 * (DEVICES - 1)  # by a ring, 4 bytes, in an all-reduce of CPUs
+    assert sent[True] - sent[False] == each * (gathers * side * side + flags)
