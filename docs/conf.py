@@ -27,6 +27,7 @@ extensions = [
     "sphinx_design",
     "sphinx-mathjax-offline",
     "docstrings",
+    "drawn",
     "public_names",
 ]
 exclude_patterns = ["ipython", "start.ipynb"]  # the notebook is `start.md` once more

@@ -47,7 +47,8 @@ class Warmup(composed.Composed):
         ValueError: If an argument, or the schedule's rate at step 0, lies outside its range.
 
     Example:
-        >>> [float(Warmup(8.0, steps=4)(step)) for step in range(6)]
+        >>> schedule = Warmup(8.0, steps=4)
+        >>> [float(schedule(step)) for step in range(6)]
         [0.0, 2.0, 4.0, 6.0, 8.0, 8.0]
 
     Reference:
