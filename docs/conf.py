@@ -29,6 +29,7 @@ extensions = [
     "docstrings",
     "drawn",
     "public_names",
+    "see_also",
 ]
 exclude_patterns = ["ipython", "start.ipynb"]  # the notebook is `start.md` once more
 nitpicky = True
