@@ -1025,10 +1025,10 @@ def test_recording_takes_less_than_three_percent_of_a_step(tmp_path):
 
     recorder = report.GraftRecorder(tmp_path / "r", optimizer=optimizer)
     times = {"step": [], "record": []}
-    for _ in range(25):
+    for _ in range(40):
         for name, act in (("step", lambda: step().numpy()), ("record", recorder.record)):
             began = time.perf_counter()
             act()
             times[name].append(time.perf_counter() - began)
-    typical = {name: np.median(values[5:]) for name, values in times.items()}
-    assert typical["record"] < 0.03 * typical["step"], typical
+    fastest = {name: min(values) for name, values in times.items()}  # other processes only add
+    assert fastest["record"] < 0.03 * fastest["step"], fastest
