@@ -27,8 +27,8 @@ from tf_graft.matrices.found import HEADS, axes_of_variables
 GivenAxes = Annotated[Given | None, Checked(given_axes.checked)]
 Heads = Annotated[str, Checked(checks.choice, HEADS)]
 
-# Matrices of at most so many entries are computed together, which larger ones do not gain from.
-SMALL = 2**15
+# Matrices are computed together if one side has at most so many rows; larger ones do not gain.
+SMALL = 128
 
 
 class MatrixOptimizer(Wrapper):
@@ -185,7 +185,7 @@ class MatrixOptimizer(Wrapper):
         if axes is None:
             return None
         _, rows, columns = axes.size
-        together = rows * columns <= SMALL or self._sharing(p).devices > 1
+        together = min(rows, columns) <= SMALL or self._sharing(p).devices > 1
         return (rows, columns, p.g.dtype) if together else p.path
 
     def _steps(self, group: Hashable, points: Iterator[Point]) -> Iterator[Step]:

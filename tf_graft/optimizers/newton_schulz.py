@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import tensorflow as tf
 
 from tf_graft.algorithm import Checked, number, quotient, shown
+from tf_graft.optimizers.jacobi import identity
 
 Triple = list[float]
 QUINTIC = (3.4445, -4.7750, 2.0315)  # Jordan's: steepest at zero, and not quite one in the end
@@ -68,7 +69,8 @@ def orthogonalized(
     x <- a * x + (b * x x^T + c * (x x^T)^2) x          `iterations` times
     ```
 
-    It squares the smaller side of the matrices, on the left or on the right.
+    It squares the smaller side of the matrices, on the left or on the right, and multiplies x by
+    `a * I + x x^T (b * I + c * x x^T)`, so that the sums are sums of the small squares.
 
     Args:
         m: matrices, [batch, inputs, outputs].
@@ -79,12 +81,14 @@ def orthogonalized(
     """
     triples = NAMED[coefficients] if isinstance(coefficients, str) else coefficients
     tall = m.shape[1] > m.shape[2]
-    x = quotient(m, lengths(m) + epsilon)
+    length = lengths(m) + epsilon
+    x = m * quotient(tf.ones_like(length), length)
+    one = identity(min(m.shape[1:]), m.dtype)
     for i in range(iterations):
         a, b, c = triples[min(i, len(triples) - 1)]
         square = tf.matmul(x, x, transpose_a=tall, transpose_b=not tall)
-        inner = b * square + c * tf.matmul(square, square)
-        x = a * x + (tf.matmul(x, inner) if tall else tf.matmul(inner, x))
+        inner = a * one + tf.matmul(square, b * one + c * square)
+        x = tf.matmul(x, inner) if tall else tf.matmul(inner, x)
     return x
 
 
