@@ -71,6 +71,6 @@ def _diagonal(a: tf.Tensor) -> tf.Tensor:
 
 
 def identity(size: int, dtype: tf.DType) -> tf.Tensor:
-    """Returns an identity matrix. `tf.eye` runs on a mesh only if TensorFlow folds it: up to 10 kB."""
+    """Returns an identity matrix, on a mesh too, where `tf.eye` is refused above some 10 kB."""
     rows = tf.range(size)
     return tf.cast(tf.equal(tf.expand_dims(rows, 1), rows), dtype)
