@@ -1,5 +1,6 @@
 """Names that are misspelt in a config: known without TensorFlow, and refused with a suggestion."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,11 +8,17 @@ from pathlib import Path
 import keras
 import pytest
 
+import tf_graft as tg
 from tf_graft.core.arguments.registry import KERAS, OURS
 from tf_graft.training import names
 from tf_graft.training.config import ConfigError, load
 
 CONFIGS = Path(__file__).parents[1] / "configs"
+# Shown in guides instead.
+WITHOUT = {
+    *("adadelta", "lamb", "momentum", "novograd", "rmsprop"),
+    *("adaptivegradientclipping", "gradientcentralization", "larc", "multioptimizer", "wrapped"),
+}
 
 
 def test_the_optimizers_found_in_the_sources_are_those_that_are_registered():
@@ -70,3 +77,14 @@ def test_a_misspelt_name_ends_before_tensorflow_is_imported():
     done = subprocess.run([*words, "optimizer.name=adagrd"], capture_output=True, text=True)
     assert done.returncode == 2
     assert "did you mean 'adagrad'?" in done.stderr
+
+
+def test_every_optimizer_is_in_a_config():
+    configs = {path: path.read_text() for path in CONFIGS.rglob("*.yaml")}
+    named = re.findall(r"name: (\w+)", "".join(configs.values()))
+    known = {name.replace("_", ""): name for name in tg.list_optimizers()}
+    assert set(known) - {name.replace("_", "") for name in named} == WITHOUT
+    for path in CONFIGS.glob("rules/*.yaml"):
+        config, _ = load(path)
+        assert config.optimizer.name == path.stem
+        assert f"tf-graft train configs/rules/{path.name}" in configs[path]
