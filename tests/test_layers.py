@@ -69,7 +69,6 @@ SIDEWAYS = {
     ("optimizers/sgd.py", "tf_graft.optimizers.kernels"): "what SGD's and LARS' kernels share",
     ("optimizers/muon.py", "tf_graft.optimizers.newton_schulz"): "the matrices' own arithmetic",
     ("optimizers/normuon.py", "tf_graft.optimizers.newton_schulz"): "likewise",
-    ("optimizers/newton_schulz.py", "tf_graft.optimizers.jacobi"): "identities on a mesh",
     ("optimizers/normuon.py", "tf_graft.optimizers.muon"): "NorMuon is Muon, normalized",
     **{
         (f"optimizers/{name}.py", f"tf_graft.optimizers.{beside}"): "what Shampoo and SOAP share"

@@ -26,7 +26,7 @@ def eigenvectors(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return i + 1, a, tf.gather(_rotated(v, c, s, -1), order, axis=-1)
 
     a = tf.pad(a, [[0, 0], [0, odd], [0, odd]])
-    v = tf.zeros_like(a) + identity(2 * half, a.dtype)
+    v = tf.zeros_like(a) + _identity(2 * half, a.dtype)
     last = SWEEPS * (2 * half - 1)
     _, a, v = tf.while_loop(lambda i, a, v: i < last, turn, [tf.constant(0), a, v])
     values = _diagonal(a)[:, :side]
@@ -67,10 +67,10 @@ def _next_turn(half: int) -> list[int]:
 
 def _diagonal(a: tf.Tensor) -> tf.Tensor:
     """Returns the diagonals of square matrices, by operations that run on a mesh."""
-    return tf.reduce_sum(a * identity(a.shape[-1], a.dtype), -1)
+    return tf.reduce_sum(a * _identity(a.shape[-1], a.dtype), -1)
 
 
-def identity(size: int, dtype: tf.DType) -> tf.Tensor:
+def _identity(size: int, dtype: tf.DType) -> tf.Tensor:
     """Returns an identity matrix, on a mesh too, where `tf.eye` is refused above some 10 kB."""
     rows = tf.range(size)
     return tf.cast(tf.equal(tf.expand_dims(rows, 1), rows), dtype)

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 import tensorflow as tf
 
 from tf_graft.algorithm import Checked, number, quotient, shown
-from tf_graft.optimizers.jacobi import identity
 
 Triple = list[float]
 QUINTIC = (3.4445, -4.7750, 2.0315)  # Jordan's: steepest at zero, and not quite one in the end
@@ -69,8 +68,7 @@ def orthogonalized(
     x <- a * x + (b * x x^T + c * (x x^T)^2) x          `iterations` times
     ```
 
-    It squares the smaller side of the matrices, on the left or on the right, and multiplies x by
-    `a * I + x x^T (b * I + c * x x^T)`, so that the sums are sums of the small squares.
+    It squares the smaller side of the matrices, on the left or on the right.
 
     Args:
         m: matrices, [batch, inputs, outputs].
@@ -83,12 +81,11 @@ def orthogonalized(
     tall = m.shape[1] > m.shape[2]
     length = lengths(m) + epsilon
     x = m * quotient(tf.ones_like(length), length)
-    one = identity(min(m.shape[1:]), m.dtype)
     for i in range(iterations):
         a, b, c = triples[min(i, len(triples) - 1)]
         square = tf.matmul(x, x, transpose_a=tall, transpose_b=not tall)
-        inner = a * one + tf.matmul(square, b * one + c * square)
-        x = tf.matmul(x, inner) if tall else tf.matmul(inner, x)
+        inner = b * square + c * tf.matmul(square, square)
+        x = a * x + (tf.matmul(x, inner) if tall else tf.matmul(inner, x))
     return x
 
 
