@@ -1,4 +1,4 @@
-"""The site: `sphinx-build -W -j 2 docs site`, with the extra `[docs]`, without a network."""
+"""The site: `sphinx-build -W -T -j 2 docs site`, with the extra `[docs]`, without a network."""
 
 import os
 import sys
@@ -38,16 +38,21 @@ nitpick_ignore_regex = [("py:.*", r"(tf|keras|collections|numpy)\..*")]
 
 # Every code cell runs in the build, in a kernel of its page's, and an exception fails the build.
 # The profile in `ipython` says in which folder, and how commands print. A page is executed again
-# when it or the package changes.
+# when it or the package changes. If a cell hangs, the build fails with its source and its stacks.
+cached = executed.cache()
+stacks = cached / "stacks.txt"
+stacks.unlink(missing_ok=True)
 nb_execution_mode = "cache"
-nb_execution_cache_path = executed.cache()
+nb_execution_cache_path = str(cached)
 nb_execution_raise_on_error = True
-nb_execution_timeout = round(600 * max(1, seconds_of_import / 7))  # 7 s on an idle machine
+nb_execution_timeout = round(180 * max(1, seconds_of_import / 7))  # 7 s on an idle machine
 nb_merge_streams = True
 nb_output_stderr = "remove"  # TensorFlow's messages at its start
 os.environ |= {
-    "IPYTHONDIR": str(HERE / "ipython"),
+    "IPYTHONDIR": str(executed.profile(cached / "ipython")),
     "CHECKOUT": str(HERE.parent),
+    "STACKS": str(stacks),
+    "STACKS_AFTER": str(nb_execution_timeout - 5),
     "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
 }
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
@@ -74,5 +79,6 @@ copybutton_prompt_is_regexp = True
 
 
 def setup(app):
-    """The formulas' extension only adds files; that it may be read in parallel, it does not say."""
+    # The formulas' extension only adds files; that it may be read in parallel, it does not say.
     app.extensions["sphinx-mathjax-offline"].parallel_read_safe = True
+    app.connect("build-finished", lambda *_: executed.show_stacks(stacks))

@@ -1,8 +1,10 @@
 """Before anything else: four logical CPU devices, quiet logs, the same random numbers each time."""
 
 import copy
+import faulthandler
 import gc
 import os
+import signal
 
 import pytest
 
@@ -12,6 +14,9 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 # What holds no test; a case file there is collected where it is named.
 collect_ignore = ["matrix.py", "programs", "support", "tpu", "trust", "tutorials"]
 
+STDERR = pytest.StashKey()
+# Seconds that a slow or a rare test may take; a quick one may take what `pyproject.toml` says.
+LIMIT = 300
 YOUNG = 300_000  # objects of tests that ended, some 200 MB: collected in half a second
 # Tests that start many processes, which run first: one after the other, while the second process of
 # pytest runs others, and not two of them side by side at the end. What is left then is short.
@@ -27,6 +32,24 @@ def pytest_configure(config):
         from support import devices
 
         devices.prepare()
+    config.stash[STDERR] = os.dup(2)  # in a test, pytest captures what is written to the original
+    # `.ci/run` sends this signal if a process hangs outside of its tests.
+    faulthandler.register(signal.SIGTERM, file=config.stash[STDERR], chain=True)
+
+
+def pytest_timeout_set_timer(item, settings):
+    """Ends the process of a test that hangs, and prints the stacks of its threads.
+
+    The plugin's own timer is a Python thread: it waits forever while TensorFlow blocks Python.
+    """
+    stderr = item.config.stash[STDERR]
+    faulthandler.dump_traceback_later(settings.timeout, exit=True, file=stderr)
+    return True
+
+
+def pytest_timeout_cancel_timer():
+    faulthandler.cancel_dump_traceback_later()
+    return True
 
 
 def pytest_itemcollected(item):
@@ -35,6 +58,8 @@ def pytest_itemcollected(item):
         item.add_marker("rare")
     if item.get_closest_marker("rare"):
         item.own_markers = [mark for mark in item.own_markers if mark.name != "slow"]
+    if {"slow", "rare"} & {mark.name for mark in item.iter_markers()}:
+        item.add_marker(pytest.mark.timeout(LIMIT))
 
 
 def pytest_runtest_logfinish():

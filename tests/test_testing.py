@@ -12,7 +12,7 @@ import tensorflow as tf
 import tf_graft as tg
 from support import samples
 from tf_graft.algorithm import length
-from tf_graft.testing import algorithm, check, checking, pipeline, places, saving
+from tf_graft.testing import algorithm, check, checking, pipeline, places, saving, trials
 
 GUARANTEES = {
     guarantee.__name__: guarantee
@@ -327,6 +327,14 @@ def test_ours_keep_all():
     sample = samples.BY_NAME["graft_decays_diagnostic"]
     results = check(lambda **common: sample.make(**common))
     assert {result.result for result in results} <= {"kept", "skipped"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shift", [1, 2, 3])
+def test_guarantees_do_not_depend_on_the_numbers_that_are_drawn(monkeypatch, shift):
+    drawn = trials.drawn
+    monkeypatch.setattr(trials, "drawn", lambda shape, seed: drawn(shape, seed + shift))
+    check(Right)
 
 
 def test_what_the_pages_for_builders_name_is_there():

@@ -1,7 +1,11 @@
-"""Pages are executed again only after a change: of the page, of what it runs, or of TensorFlow."""
+"""Pages are executed again only after a change: of the page, of what it runs, or of TensorFlow.
+
+What an execution writes is in the cache's folder, which git ignores.
+"""
 
 import hashlib
 import shutil
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -25,4 +29,17 @@ def cache():
         if other != folder:
             shutil.rmtree(other)
     get_cache(folder).list_cache_records()  # makes the database before processes share it
-    return str(folder)
+    return folder
+
+
+def profile(folder):
+    """The folder of a copy of IPython's profile, to which IPython adds folders of its own."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(ROOT / "docs/ipython", folder)
+    return folder
+
+
+def show_stacks(path):
+    """Prints what the kernels of hanging pages have written."""
+    if path.exists():
+        print(path.read_text(), file=sys.stderr)

@@ -177,8 +177,9 @@ def rowwise(make: Make) -> str:
     trial = Trial(optimizer).run(steps)
     if not optimizer.rowwise or optimizer.whole(TABLE):
         raise Skipped("rowwise is False")
+    touched = np.isin(np.arange(SHAPES[TABLE][0]), TOUCHED)[:, None]
     others = [  # the same gradients in the touched rows, and some in the others
-        {**step, TABLE: step[TABLE] + other[TABLE] * (step[TABLE] == 0)}
+        {**step, TABLE: np.where(touched, step[TABLE], other[TABLE])}
         for step, other in zip(dense(steps), gradients(), strict=True)
     ]
     alone = rows_of(trial.state(), TOUCHED)

@@ -1,6 +1,8 @@
 """What each page's kernel starts with: a folder of its own, and commands that print plain text."""
 
 import atexit
+import faulthandler
+import functools
 import os
 import shutil
 import subprocess
@@ -10,6 +12,16 @@ import tempfile
 def load_ipython_extension(ipython):
     enter_folder()
     ipython.register_magic_function(bash, "cell")
+    notice_hangs(ipython.events)
+
+
+def notice_hangs(events):
+    """Writes where the kernel is when a cell takes too long, even if no other thread can run."""
+    stacks = open(os.environ["STACKS"], "a")  # noqa: SIM115  (as long as the kernel runs)
+    seconds = float(os.environ["STACKS_AFTER"])
+    later = functools.partial(faulthandler.dump_traceback_later, seconds, file=stacks)
+    events.register("pre_run_cell", lambda _: later())
+    events.register("post_run_cell", lambda _: faulthandler.cancel_dump_traceback_later())
 
 
 def enter_folder():
