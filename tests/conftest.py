@@ -15,8 +15,8 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 collect_ignore = ["matrix.py", "programs", "support", "tpu", "trust", "tutorials"]
 
 STDERR = pytest.StashKey()
-# Seconds that a slow or a rare test may take; a quick one may take what `pyproject.toml` says.
-LIMIT = 300
+# Seconds that a test may take; a quick one may take what `pyproject.toml` says.
+LIMITS = {"rare": 900, "slow": 300}
 YOUNG = 300_000  # objects of tests that ended, some 200 MB: collected in half a second
 # Tests that start many processes, which run first: one after the other, while the second process of
 # pytest runs others, and not two of them side by side at the end. What is left then is short.
@@ -58,8 +58,9 @@ def pytest_itemcollected(item):
         item.add_marker("rare")
     if item.get_closest_marker("rare"):
         item.own_markers = [mark for mark in item.own_markers if mark.name != "slow"]
-    if {"slow", "rare"} & {mark.name for mark in item.iter_markers()}:
-        item.add_marker(pytest.mark.timeout(LIMIT))
+    for mark, seconds in LIMITS.items():
+        if item.get_closest_marker(mark):
+            item.add_marker(pytest.mark.timeout(seconds))
 
 
 def pytest_runtest_logfinish():

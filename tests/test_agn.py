@@ -347,13 +347,15 @@ def test_two_replicas_equal_the_model(form, graph, period):
 
 @pytest.mark.slow
 def test_four_replicas_equal_the_model():
-    said = column_runs.run_alone(column_runs.program("programs.agn_cases"), 300)
+    said = column_runs.run_alone(column_runs.program("programs.agn_cases"), column_runs.SECONDS)
     assert said.count("right") == 2, said
 
 
 @pytest.mark.slow
 def test_on_a_mesh_as_on_one_device():
-    said = column_runs.run_alone(column_runs.program("programs.agn_cases", "mesh"), 300)
+    said = column_runs.run_alone(
+        column_runs.program("programs.agn_cases", "mesh"), column_runs.SECONDS
+    )
     assert said.count("right") == 2, said
 
 

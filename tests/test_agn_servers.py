@@ -18,7 +18,7 @@ def cluster_of(*cases, folder, workers):
 def test_one_worker_does_what_the_model_and_one_process_do(tmp_path):
     """`followed`: it equals the model. `options`: AGN in one process, with what AGN is given."""
     with cluster_of("followed", "options", folder=tmp_path, workers=1) as cluster:
-        column_runs.assert_ends(cluster, 500)
+        column_runs.assert_ends(cluster, column_runs.SECONDS)
 
 
 @pytest.mark.slow

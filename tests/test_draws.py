@@ -22,7 +22,7 @@ def test_some_draws(number):
 def test_the_draws_of_today():
     command = [column_runs.forked.python(), column_runs.TESTS / "draws", "--first", TODAY]
     limits = ["--count", 100_000, "--seconds", 10]
-    said = column_runs.run_alone([*map(str, [*command, *limits])], 300)
+    said = column_runs.run_alone([*map(str, [*command, *limits])], column_runs.SECONDS)
     assert " 0 wrong." in said
 
 

@@ -21,7 +21,8 @@ def test_models_on_a_mesh():
 @pytest.mark.rare
 def test_models_on_a_mesh_in_every_case():
     """With models of several kinds, and under Keras' own distribution."""
-    assert passed("programs/dtensor_cases.py", "programs/keras_distribution_cases.py") >= 89
+    cases = "programs/dtensor_cases.py", "programs/keras_distribution_cases.py"
+    assert passed(*cases, seconds=800) >= 89
 
 
 @pytest.mark.rare

@@ -445,7 +445,7 @@ def test_every_file_in_a_fresh_process(tmp_path):
             at_saving = weights(model)
         expected[name] = weights(fit(model))
     command = [sys.executable, "-m", "support.file_models", str(tmp_path)]
-    said = column_runs.run_alone(command, 300)
+    said = column_runs.run_alone(command, column_runs.SECONDS)
     found = json.loads(said.splitlines()[-1])
     assert not found["imported"]
     assert "make sure they are all imported" in found["hint"]

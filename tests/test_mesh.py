@@ -17,4 +17,5 @@ def test_mesh():
 @pytest.mark.rare
 def test_mesh_in_every_case():
     """With `MixedPrecision`: row-sparse gradients, and an infinity on each device in turn."""
-    assert passed("programs/mesh_cases.py", "programs/mesh_precision_cases.py", marked="slow") >= 25
+    cases = "programs/mesh_cases.py", "programs/mesh_precision_cases.py"
+    assert passed(*cases, marked="slow", seconds=800) >= 25

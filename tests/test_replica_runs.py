@@ -50,7 +50,7 @@ def test_replicas_go_on_in_mid_epoch_as_undisturbed(optimizer, devices, batch, s
     config.write_text(CONFIG.replace(ADAM, optimizer))
     runs = [*(f"parts:{step}" for step in stops), "parts", "whole"]
     overrides = f"strategy.devices={devices}", f"data.batch_size={batch}"
-    column_runs.run_alone(command(config, *runs, *overrides), 300)
+    column_runs.run_alone(command(config, *runs, *overrides), column_runs.SECONDS)
     assert_alike(config.parent)
 
 
@@ -109,5 +109,5 @@ def test_workers_go_on_in_mid_epoch_as_undisturbed(config):
     config.write_text(CONFIG.replace("mirrored", "multi_worker").replace(ADAM, AGN))
     for each in ("parts:3", "parts", "whole"):
         with Cluster(command(config, each), {"worker": 3}, column_runs.ENVIRONMENT) as cluster:
-            column_runs.assert_ends(cluster, 300)
+            column_runs.assert_ends(cluster, column_runs.SECONDS)
     assert_alike(config.parent)

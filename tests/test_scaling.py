@@ -257,7 +257,8 @@ def test_logmax_ends_where_it_would_without_the_zero_gradients():
 @each_execution
 @pytest.mark.parametrize("name", [name for name in SCALERS if name != "fixed"])
 def test_scales_follow_the_oracle(name, jit_compile):
-    scaler, amax = SCALERS[name], magnitudes(60, overflows=0.3 if "backoff" in name else 0.1)
+    scaler, overflows = SCALERS[name], 0.3 if "backoff" in name else 0.02
+    amax = magnitudes(120, overflows=overflows, spread=2.0)
     scales, _ = run(scaler, amax, jit_compile)
     assert len(set(scales)) > 5
     np.testing.assert_allclose(scales[1:], expected(scaler, amax), rtol=1e-5)

@@ -150,7 +150,7 @@ def test_some_programs_compile_and_replay(tmp_path):
     output = tmp_path / "tpu.json"
     command = [sys.executable, column_runs.TESTS / "tpu", "--jax", PYTHON, "--output", output]
     limits = ["--samples", "adam", "--options", "plain", "--chips", "4"]
-    said = column_runs.run_alone([*map(str, command), *limits], 600)
+    said = column_runs.run_alone([*map(str, command), *limits], column_runs.SECONDS)
     assert " 0 wrong." in said
     found = json.loads(output.read_text())
     assert found["replays"]["adam, plain"]["error"] <= 1

@@ -22,6 +22,7 @@ from tf_graft.training import log
 TESTS = pathlib.Path(__file__).parents[1]
 ROOT = pathlib.Path(tf_graft.__file__).parents[1]
 ENVIRONMENT = {"PYTHONPATH": f"{ROOT}:{TESTS}", "TF_CPP_MIN_LOG_LEVEL": "2"}
+SECONDS = 270  # of processes; a slow test has a little more, and then shows what they said
 # The tasks of a column that runs as a cluster.
 TASKS = {
     "2_workers": {"worker": 2},
@@ -49,7 +50,7 @@ class Part(NamedTuple):
     through: str = "apply"
 
 
-def run(*parts, seconds=300):
+def run(*parts, seconds=SECONDS):
     """The lines of each part; all are computed in the processes that the first one needs."""
     tasks = TASKS.get(parts[0].column)
     if tasks and "ps" in tasks and any(part.through == "model" for part in parts):
@@ -128,7 +129,7 @@ def assert_logs_agree(path, other, rtol=1e-5):
         np.testing.assert_allclose(values, others[name], rtol=rtol, err_msg=name)
 
 
-def passed(*cases, marked="slow or not slow", seconds=900):
+def passed(*cases, marked="slow or not slow", seconds=SECONDS):
     """How many of the cases in these files ran and passed; none may fail."""
     options = ["-n", "0", "-p", "no:cacheprovider", "--no-header", "--tb=short"]
     files = [TESTS / name for name in cases]
@@ -156,7 +157,7 @@ def read(folder):
     return lines
 
 
-def kill_workers(cluster, folder, kills, seconds=500):
+def kill_workers(cluster, folder, kills, seconds=SECONDS):
     """Kills one of two workers at work so many times, and starts it again; waits for the end.
 
     The chief writes into `scheduled` how far it is, and ends once it finds `stop`.
@@ -173,7 +174,7 @@ def kill_workers(cluster, folder, kills, seconds=500):
         cluster.start(task)
     (folder / "stop.part").write_text(str(kills))
     (folder / "stop.part").rename(folder / "stop")
-    assert cluster.wait([cluster.chief], 300)
+    assert cluster.wait([cluster.chief], max(0, until - time.monotonic()))
     assert cluster.ended()[cluster.chief] == 0, cluster.output(("worker", 0))
 
 
