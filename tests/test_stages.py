@@ -29,20 +29,20 @@ def test_a_stage_that_fails_or_hangs_stops_no_other(tmp_path):
         capture_output=True,
         text=True,
         cwd=ROOT,
-        env=os.environ | {"logs": str(tmp_path)},
+        env=os.environ | {"logs": str(tmp_path), "LC_ALL": "C"},
         timeout=60,
     )
     assert said.returncode == 1, said.stderr
     shown, summary = re.sub(r" \(\d+s\)", "", said.stdout).split("\n== FAILED: bad", 1)
     assert shown == (
         "\n== Title of bad\nbroken\n"
-        "\n== Title of hung\nwaiting\ntimeout: sending signal TERM to command ‘bash’\n"
+        "\n== Title of hung\nwaiting\ntimeout: sending signal TERM to command 'bash'\n"
         "\n== Title of good\nfine\n"
     )
     assert summary == (
         ". The last lines of its output:\nbroken\n"
         "\n== FAILED: hung. The last lines of its output:\nwaiting\n"
-        "timeout: sending signal TERM to command ‘bash’\n"
+        "timeout: sending signal TERM to command 'bash'\n"
         "\n== 2 stages failed: bad hung\n"
     )
 
