@@ -40,7 +40,7 @@ def pytest_configure(config):
 def pytest_timeout_set_timer(item, settings):
     """Ends the process of a test that hangs, and prints the stacks of its threads.
 
-    The plugin's own timer is a Python thread: it waits forever while TensorFlow blocks Python.
+    The plugin's own timers run Python code, which never starts while TensorFlow blocks Python.
     """
     stderr = item.config.stash[STDERR]
     faulthandler.dump_traceback_later(settings.timeout, exit=True, file=stderr)
