@@ -1,5 +1,6 @@
 """G05, G06: eager, `tf.function`, XLA, kernels: one optimizer, the same numbers."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -127,6 +128,42 @@ def test_graph_equals_eager_bit_for_bit_with(name, option):
 def test_graph_equals_eager_bit_for_bit_also(kind):
     make = BY_NAME["adam"].make
     assert_same_state(run(make(**kind), tf.function), run(make(**kind)))
+
+
+# One unit in the last place, relative to a power of two.
+UNITS = {"bfloat16": 2**-7, "float16": 2**-10, "float32": 2**-23, "float64": 2**-52}
+
+
+def run_in_all_precisions(sample, wrap=_as_is):
+    """The weights after three steps of one variable in each precision."""
+    random = np.random.default_rng(6)
+    model = [keras.Variable(random.normal(size=(4, 3)), dtype=dtype, name=dtype) for dtype in UNITS]
+    optimizer = sample.make()
+    optimizer.build(model)
+    step = wrap(lambda *gradients: optimizer.apply(gradients, model))
+    for _ in range(3):
+        step(*(tf.constant(random.normal(size=(4, 3)), dtype) for dtype in UNITS))
+    return {v.path: v.numpy().astype("float64") for v in model}
+
+
+def assert_in_all_precisions(sample, wrap, ulps):
+    """A compiled step is as near to the eager one as its precision is, or as float32 is."""
+    compiled, eager = run_in_all_precisions(sample, wrap), run_in_all_precisions(sample)
+    for dtype, expected in eager.items():
+        error = np.abs(compiled[dtype] - expected).max()
+        unit = max(UNITS[dtype], UNITS["float32"])  # float64: bases of matrices are this near
+        assert error <= max(ulps, 1) * unit * np.abs(expected).max(), dtype
+
+
+@each(of_each_class())
+def test_a_function_trains_every_precision(sample):
+    assert_in_all_precisions(sample, tf.function, sample.graph_ulps)
+
+
+@pytest.mark.slow
+@each(of_each_class())
+def test_xla_trains_every_precision(sample):
+    assert_in_all_precisions(sample, xla, sample.xla_ulps)
 
 
 @pytest.mark.slow

@@ -26,13 +26,12 @@ from tf_graft.core.keras_contract.names import (
     PROVIDED_NAMES,
     RESOURCE_NAMES,
     STORE_NAMES,
-    SYMBOLIC_NAMES,
     VARIABLE_NAMES,
 )
 
 LISTED = {
     **{**OPTIMIZER_NAMES, **PROVIDED_NAMES, **VARIABLE_NAMES},
-    **{**MODEL_NAMES, **SYMBOLIC_NAMES, **GRAPH_NAMES, **RESOURCE_NAMES, **STORE_NAMES},
+    **{**MODEL_NAMES, **GRAPH_NAMES, **RESOURCE_NAMES, **STORE_NAMES},
 }
 FILES = sorted(Path(keras_contract.__file__).parent.glob("*.py"))
 SOURCE = "\n".join(file.read_text("utf-8") for file in FILES if file.name != "names.py")
@@ -75,13 +74,6 @@ def test_keras_variables_have(name):
 def test_keras_models_have(name):
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     assert hasattr(model, name), f"Keras dropped {name}: {MODEL_NAMES[name]}"
-
-
-@pytest.mark.parametrize("name", SYMBOLIC_NAMES)
-def test_symbolic_tensors_or_layers_have(name):
-    dense = keras.layers.Dense(1)
-    either = hasattr(dense(keras.Input((2,))), name) or hasattr(dense, name)
-    assert either, f"Keras dropped {name}: {SYMBOLIC_NAMES[name]}"
 
 
 @pytest.mark.parametrize("name", RESOURCE_NAMES)

@@ -42,7 +42,7 @@ ALLOWED = {
         *("compose", "core", "optimizers", "schedules", "scaling", "wrappers", "openseq2seq"),
     },
     "processes": {"core", "processes"},
-    "tf_keras_models": {"compose", "core", "tf_keras_models"},
+    "tf_keras_models": {"compose", "core", "matrices", "tf_keras_models"},
     "fine_tuning": {"core", "fine_tuning"},
     "testing": {"core", "scaling", "wrappers", "dtensor", "testing"},
     "training": {

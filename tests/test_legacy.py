@@ -293,9 +293,14 @@ def scheduled():
         (lambda: "adm", ValueError, "adm"),
         (of_tf_keras, TypeError, "an optimizer, a name, or a dict"),
         (built, ValueError, r"legacy\(Adam\): it is already built; give a new optimizer"),
+        (
+            lambda: tg.LARC(tg.Muon()),
+            TypeError,
+            r"legacy\(LARC\): Muon finds the matrices in the lay",
+        ),
         (scheduled, TypeError, r"one of keras\.optimizers\.schedules or tf_graft\.schedules\."),
     ],
-    ids=["name", "of tf_keras", "built", "schedule"],
+    ids=["name", "of tf_keras", "built", "matrices", "schedule"],
 )
 def test_what_cannot_be_done_is_refused(make, error, said):
     with pytest.raises(error, match=said):

@@ -1,12 +1,13 @@
 """Which variables are matrices, found from layers and given by hand, and the table of them."""
 
+import gc
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tf_graft as tg
-from tf_graft.core import keras_contract
 from tf_graft.matrices.axes import Axes
 
 LAYERS = keras.layers
@@ -65,11 +66,177 @@ def test_layers_say_what_their_kernels_are():
     }
 
 
-def test_an_optimizer_finds_the_same_from_variables_alone():
+def test_an_optimizer_that_is_built_for_a_model_finds_the_same():
     model = model_of_many_layers()
     optimizer = tg.Muon()
-    optimizer.build(model.trainable_variables)
+    optimizer.build(model)
     assert optimizer.axes_by_path == tg.axes_of(model)
+
+
+def fitted(model, optimizer=None, **compiled):
+    """Fits a model of few layers; returns the paths that its optimizer takes for matrices."""
+    optimizer = tg.Muon(0.05, others=tg.SGD(0.0)) if optimizer is None else optimizer
+    model.compile(optimizer, "mse", **compiled)
+    before = {v.path: v.numpy() for v in model.trainable_variables}
+    x = np.ones([2, *model.inputs[0].shape[1:]])
+    model.fit(x, np.ones([2, *model.outputs[0].shape[1:]]), verbose=0)
+    moved = {v.path for v in model.trainable_variables if (v.numpy() != before[v.path]).any()}
+    assert moved == sizes(optimizer.axes_by_path).keys() == sizes(tg.axes_of(model)).keys()
+    return moved
+
+
+def layers_of_three():
+    given = keras.Input((4,))
+    one = LAYERS.Dense(5, name="one")(given)
+    two = LAYERS.Dense(6, name="two")(one)
+    return given, two, LAYERS.Dense(3, name="out")(two)
+
+
+@pytest.mark.parametrize("when", ["before", "after", "frozen", "never"])
+def test_other_models_of_the_same_layers_change_nothing(when):
+    given, hidden, output = layers_of_three()
+    probes = [keras.Model(given, [hidden, output])] if when == "before" else []
+    model = keras.Model(given, output)
+    if when != "before":
+        probes = [keras.Model(given, y) for y in ([hidden, output], hidden)]
+    model.get_layer("out").trainable = when != "frozen"
+    if when == "frozen":
+        gc.freeze()
+    try:
+        assert fitted(model) == {"one/kernel", "two/kernel"}
+    finally:
+        gc.unfreeze()
+    assert all(probe.built for probe in probes)
+
+
+class Tied(LAYERS.Layer):
+    """A head whose kernel is the transposed embedding."""
+
+    def __init__(self, words):
+        super().__init__(name="tied")
+        self.words = words
+
+    def call(self, x):
+        return tf.matmul(x, self.words.embeddings, transpose_b=True)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("cls", [tg.Muon, tg.NorMuon, tg.SOAP, tg.Shampoo])
+def test_a_tied_head_leaves_the_last_hidden_kernel_a_matrix(cls, nested):
+    words = LAYERS.Embedding(9, 6, name="words")
+    ids = keras.Input((3,), dtype="int32")
+    x = LAYERS.Dense(6, name="two")(LAYERS.Dense(5, name="one")(words(ids)))
+    body = keras.Model(ids, x, name="body")
+    again = keras.Input((3,), dtype="int32")
+    tied = Tied(words)
+    model = keras.Model(again, tied(body(again))) if nested else keras.Model(ids, tied(x))
+    optimizer = cls(0.05, others=tg.SGD(0.0))
+    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit(np.ones([2, 3], int), np.ones([2, 3], int), verbose=0)
+    expected = {"one/kernel", "two/kernel"}
+    assert sizes(optimizer.axes_by_path).keys() == sizes(tg.axes_of(model)).keys() == expected
+
+
+class Written(keras.Model):
+    """A subclassed model that holds its head first, with a branch that Keras' symbols refuse."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = LAYERS.Dense(2, name="head")
+        self.one, self.two = LAYERS.Dense(4, name="one"), LAYERS.Dense(4, name="two")
+
+    def call(self, x):
+        x = tf.nn.relu(self.one(x))
+        return tf.nn.softmax(self.head(x + self.two(x)))
+
+
+def test_the_last_layer_of_a_subclassed_model_is_the_one_that_its_call_ends_with():
+    model = Written()
+    model(np.zeros([1, 3]))
+    assert sizes(tg.axes_of(model)).keys() == {"written/one/kernel", "written/two/kernel"}
+
+
+class Untraceable(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = LAYERS.Dense(3, name="body"), LAYERS.Dense(2, name="head")
+
+    def call(self, x, scale):
+        return self.head(self.body(x)) * scale
+
+
+def test_a_last_layer_that_cannot_be_known_has_to_be_named():
+    model = Untraceable()
+    model(np.zeros([1, 4]), scale=2.0)
+    with pytest.raises(
+        ValueError, match=r"which layer makes the output of the model '\w*', as its"
+    ):
+        tg.axes_of(model)
+    named = tg.axes_of(model, {"head/kernel": None})
+    assert sizes(named).keys() == {"untraceable/body/kernel"}
+
+
+def test_variables_of_layers_whose_model_is_not_known_have_to_be_described():
+    _, _, output = layers_of_three()
+    model = keras.Model(keras.utils.get_source_inputs(output), output)
+    with pytest.raises(ValueError, match=r"'one/kernel' is the variable of a layer, and the model"):
+        tg.Muon().build(model.trainable_variables)
+    optimizer = tg.Muon(axes={"out": None, "kernel": {"inputs": [0], "outputs": [1]}})
+    optimizer.build(model.trainable_variables)
+    assert sizes(optimizer.axes_by_path).keys() == {"one/kernel", "two/kernel"}
+
+
+def test_a_model_that_is_not_built_is_refused():
+    model = keras.Sequential([LAYERS.Dense(2)], name="bare")
+    with pytest.raises(ValueError, match=r"the model 'bare' is not built; call it on a batch"):
+        tg.Muon().build(model)
+
+
+def test_a_part_that_a_model_trains_apart_is_the_model():
+    class Pair(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = (
+                keras.Sequential([keras.Input((3,)), *map(LAYERS.Dense, (4, 3))], name=name)
+                for name in ("first", "second")
+            )
+            self.of_first = tg.Muon(0.1, others=tg.SGD(0.0))
+
+        def call(self, x):
+            return self.second(self.first(x))
+
+        def train_step(self, data):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(self(data[0], training=True)))
+            wanted = self.first.trainable_variables
+            self.of_first.apply(tape.gradient(loss, wanted), wanted)
+            return {"loss": loss}
+
+    pair = Pair()
+    pair.compile("sgd")
+    pair.fit(np.ones([2, 3]), np.ones([2, 3]), verbose=0)
+    assert sizes(pair.of_first.axes_by_path).keys() == sizes(tg.axes_of(pair.first)).keys()
+
+
+@pytest.mark.parametrize(
+    "around", [lambda x: x, tg.LARC, lambda x: tg.AGN(x, 1, center_optimizer=tg.Muon())]
+)
+def test_matrices_that_are_frozen_are_left_to_later(around):
+    model = keras.Model(*layers_of_three()[::2])
+    frozen = [model.get_layer(name) for name in ("one", "two")]
+    for layer in frozen:
+        layer.trainable = False
+    optimizer = around(tg.Muon(0.05, axes={"two": None}))
+    model.compile(optimizer, "mse")
+    with pytest.warns(UserWarning, match="as long as the model's other layers are frozen; AdamW"):
+        model.fit(np.ones([2, 4]), np.ones([2, 3]), verbose=0)
+    if not optimizer.extends:
+        return
+    for layer in frozen:
+        layer.trainable = True
+    model.compile(optimizer, "mse")
+    model.fit(np.ones([2, 4]), np.ones([2, 3]), verbose=0)
+    assert "4 x 5" in optimizer.table()
 
 
 @pytest.mark.parametrize("path", SIZES)
@@ -99,21 +266,7 @@ def test_the_last_layer_is_the_one_that_makes_the_output():
     assert sizes(tg.axes_of(alone)).keys() == {f"{alone.name}/one/kernel"}
     whole = keras.Sequential([alone, LAYERS.Dense(2, name="head"), LAYERS.Softmax()])
     whole.build((None, 4))
-    optimizer = tg.Muon()
-    optimizer.build(whole.trainable_variables)  # `alone` is a live model, too
-    assert len(sizes(optimizer.axes_by_path)) == 2
-
-    class Written(keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.body, self.head = LAYERS.Dense(3), LAYERS.Dense(2)
-
-        def call(self, x):
-            return self.head(self.body(x))
-
-    written = Written()
-    written(np.zeros((1, 4)))
-    assert [a.size for a in tg.axes_of(written).values() if a] == [(1, 4, 3)]
+    assert len(fitted(whole)) == 2
 
 
 def test_a_sum_has_no_last_layer():
@@ -130,7 +283,7 @@ def test_two_models_trained_together_have_two_last_layers():
 
     models = model("one"), model("other")
     optimizer = tg.Muon()
-    optimizer.build([v for m in models for v in m.trainable_variables])
+    optimizer.build(models)
     assert sizes(optimizer.axes_by_path).keys() == {"one/body/kernel", "other/body/kernel"}
 
 
@@ -186,7 +339,7 @@ def test_other_axes_are_refused_at_once(axes):
 def test_the_table_shows_the_matrices():
     model = model_of_many_layers()
     optimizer = tg.LARC(tg.Muon(weight_decay=0.1, others=tg.SGD(0.5, momentum=0.9)))
-    optimizer.build(model.trainable_variables)
+    optimizer.build(model)
     lines = {line.split()[0]: line.split() for line in optimizer.table().splitlines()}
     assert lines["variable"][-1] == "matrix"
     assert " ".join(lines["lstm/lstm_cell/kernel"]).endswith("yes optimizer/momentum 4 of 4 x 5")
@@ -211,7 +364,3 @@ def test_a_config_makes_the_same_optimizer():
     copy = tg.deserialize(tg.serialize(given))
     assert copy.axes == {"a": {"inputs": [0], "outputs": [1]}}
     assert (copy.heads, type(copy.others)) == ("apart", tg.SGD)
-
-
-def test_looking_for_layers_is_quick():
-    assert all(isinstance(layer, keras.Layer) for layer in keras_contract.live_layers())

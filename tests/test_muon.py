@@ -97,6 +97,7 @@ def test_a_model_is_updated_as_its_reshaped_matrices(cls):
     optimizer = cls(0.1, weight_decay=0.5, others=tg.SGD(0.25))
     expected = {v.path: v.numpy().astype(np.float64) for v in built.trainable_variables}
     states = {path: {} for path in expected}
+    optimizer.build(built)
     for _ in range(3):
         gradients = {path: random.normal(size=w.shape) for path, w in expected.items()}
         optimizer.apply(

@@ -5,6 +5,7 @@
 that was recorded, or why none of ours is compared with it.
 """
 
+import functools
 import json
 from pathlib import Path
 
@@ -38,7 +39,8 @@ def tensor(gradient, dtype):
         return tf.constant(np.array(gradient["dense"], dtype))
     sparse = gradient["sparse"]
     values = tf.constant(np.array(sparse["values"], dtype))
-    return tf.IndexedSlices(values, tf.constant(sparse["indices"]), sparse["dense_shape"])
+    shape = tf.constant(sparse["dense_shape"], tf.int64)
+    return tf.IndexedSlices(values, tf.constant(sparse["indices"]), shape)
 
 
 def runs(name):
@@ -49,8 +51,14 @@ def runs(name):
     return CASES[name].get("runs", [CASES[name]])
 
 
-def replayed(name, **changed):
-    """The largest difference from the recorded weights, relative to the largest movement."""
+def replayed(name, through=lambda step: step, **changed):
+    """The largest difference from the recorded weights, relative to the largest movement.
+
+    Args:
+        name: the recording.
+        through: compiles the step.
+        **changed: arguments of the optimizer that differ from the recorded run's.
+    """
     worst = moved = 0.0
     for run in runs(name):
         problem, dtype = PROBLEMS[run["problem"]], run["dtype"]
@@ -59,12 +67,19 @@ def replayed(name, **changed):
         weights = {p: tf.Variable(np.array(w, dtype), name=p) for p, w in initial.items()}
         optimizer.build(list(weights.values()))
         every = problem["gradients"] * run.get("times", 1)
+
+        trained = list(weights.values())
+        apply = through(functools.partial(_apply, optimizer, trained))
         for gradients, expected in zip(every, run["variables"], strict=True):
-            optimizer.apply([tensor(g, dtype) for g in gradients], list(weights.values()))
+            apply(*(tensor(g, dtype) for g in gradients))
             for path, values in (expected or {}).items():
                 worst = max(worst, np.abs(weights[path].numpy() - np.array(values)).max())
                 moved = max(moved, np.abs(np.array(initial[path]) - np.array(values)).max())
     return worst / moved
+
+
+def _apply(optimizer, variables, *gradients):
+    optimizer.apply(gradients, variables)
 
 
 def allowed(name):
@@ -74,6 +89,14 @@ def allowed(name):
 @pytest.mark.parametrize("name", CASES)
 def test_equals_the_recording(name):
     recordings.check(name, replayed(name), allowed(name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compiled", [None, True], ids=["function", "XLA"])
+@pytest.mark.parametrize("name", CASES)
+def test_a_compiled_step_equals_the_recording(name, compiled):
+    through = functools.partial(tf.function, jit_compile=compiled)
+    recordings.check(name, replayed(name, through), allowed(name))
 
 
 @pytest.mark.parametrize("name", CASES)

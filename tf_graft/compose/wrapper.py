@@ -113,7 +113,7 @@ class Wrapper(Optimizer):
                     child.settle(self.mesh, moved=True)
             keras_contract.set_storage(child.iterations, self.iterations)
             its = {path: v for path, v in variables.items() if self.serves(role, path)}
-            child.introduce(its, self.undecayed_paths)
+            child.introduce(its, self.undecayed_paths, self.models)
 
     def complete(self, parameters: Sequence[Parameter]) -> None:
         for role, child in self.children().items():

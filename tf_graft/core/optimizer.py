@@ -1,5 +1,6 @@
 """The class that users subclass and call: an algorithm with the engine that runs it."""
 
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -62,6 +63,7 @@ class Optimizer(KerasOptimizer, Algorithm):
     # Whether `build` can add state for further variables later.
     extends = True
     _watcher: Watchers | None = None
+    _models: Sequence[weakref.ref[keras.Model]] = ()
 
     def __init_subclass__(cls, **options: Any):
         super().__init_subclass__(**options)
@@ -233,25 +235,42 @@ class Optimizer(KerasOptimizer, Algorithm):
     def _synchronize(self) -> None:
         self.engine.synchronize(list(self.parameters))
 
-    def build(self, variables: Iterable[VariableLike]) -> None:
+    def build(self, variables: Iterable[VariableLike | keras.Model] | keras.Model) -> None:
         """Creates all state for the variables. Building again for the same ones does nothing.
+
+        Optimizers of matrices, such as `Muon`, also ask the model's layers what is a matrix. They
+        know the model in `fit`, and in every other method of it. In a loop of your own, give
+        `build` the model before the first step.
 
         If some of the variables are new, because a layer was unfrozen or a head was replaced, the
         optimizer adds state for them. The other state stays, even that of variables that are not
         among the given ones: it waits for their return.
 
+        Args:
+            variables: a list of variables; or a built model, or a list of models that are trained
+                together, for their trainable variables.
+
         Raises:
             TypeError: an entry is no variable, or a variable is not floating point.
-            ValueError: a variable is given twice; the optimizer was built for other variables only;
-                a new variable has the name of one that it was built for; or the optimizer is an
-                `AGN` or a wrapped Keras optimizer, which cannot add variables.
+            ValueError: a variable is given twice; a model is not built; the optimizer was built for
+                other variables only; a new variable has the name of one that it was built for; or
+                the optimizer is an `AGN` or a wrapped Keras optimizer, which cannot add variables.
         """
         with self.alone():
-            self._build(variables)
+            self.build_for(
+                *matching.variables_and_models(f"{type(self).__name__}.build", variables)
+            )
 
-    def _build(self, variables: Iterable[VariableLike]) -> None:
+    def build_for(
+        self, variables: Sequence[VariableLike], models: Sequence[keras.Model] = ()
+    ) -> None:
+        """Creates all state for variables of models; if none are given, the caller's is looked for.
+
+        Args:
+            variables: the variables.
+            models: the models that hold them, or for whose variables they stand.
+        """
         owner = f"{type(self).__name__}.build"
-        variables = matching.variables(owner, variables)
         keys = [keras_contract.key_of(self, variable) for variable in variables]
         replicas.refuse_unwritable(owner, variables)
         matching.refuse_untrainable(owner, variables, keys)
@@ -261,6 +280,8 @@ class Optimizer(KerasOptimizer, Algorithm):
         if self.built and new:
             self._refuse_others(owner, len(new) == len(keys))
         if new:
+            found = models or keras_contract.calling_models(variables)
+            self._models = [weakref.ref(model) for model in found] or self._models
             self._add_state(list(new), self.parameters.paths_with(owner, list(new.values())))
 
     def _refuse_others(self, owner: str, all_new: bool) -> None:
@@ -286,25 +307,37 @@ class Optimizer(KerasOptimizer, Algorithm):
         """Creates the state of new variables, by path, beside the present state."""
         known = {p.path: p.variable for p in self.parameters}
         with replicas.ahead_of(new.values()), replicas.creating_under(self.strategy):
-            self.introduce({**known, **new}, self.outer_exclusions)
+            self.introduce({**known, **new}, self.outer_exclusions, self.models)
             contract.check(self, new)
             early, present = self.early_variables(), self.state(self.counted_by()).shared
             built, shared = self.builder.state(self, self.common, new, early, present)
             self.complete([*self.parameters, *built])
             self.hold(dict(zip(keys, built, strict=True)), shared)
 
-    def introduce(self, variables: Mapping[str, VariableLike], excluded: Sequence[str]) -> None:
+    def introduce(
+        self,
+        variables: Mapping[str, VariableLike],
+        excluded: Sequence[str],
+        models: Sequence[keras.Model],
+    ) -> None:
         """Shows the variables to the optimizer and fixes its arguments.
 
         Args:
             variables: the variables by path; there is no state for them yet.
             excluded: the patterns of paths that an optimizer around this one excludes from decay.
+            models: the models that are trained, as far as they are known.
         """
         self.outer_exclusions = excluded
+        self._models = [weakref.ref(model) for model in models]
         checked.warn_of_idle_patterns(self, list(variables))
         multipliers.refuse_idle(self.called, self.learning_rate_multipliers, variables)
         self.prepare(variables)
         self.fixed = True
+
+    @property
+    def models(self) -> list[keras.Model]:
+        """The models that are trained, as far as they are known."""
+        return [model for model in (known() for known in self._models) if model is not None]
 
     def multiplier_role(self, path: str) -> str | None:
         """Returns the role, among `rates`, of the multiplier of a variable's learning rate."""

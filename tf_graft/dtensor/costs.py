@@ -98,7 +98,7 @@ def traffic(model: keras.Model, batch: Structure) -> Traffic:
     packed = step.packed(batch)
     optimizer = []
     if model.optimizer is not None:
-        model.optimizer.build(model.trainable_variables)
+        model.optimizer.build(model)
         optimizer = model.optimizer.variables
     put_back = write.snapshot([*model.variables, *model.metrics_variables, *optimizer])
     try:

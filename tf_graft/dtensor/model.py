@@ -239,6 +239,6 @@ def _attach(model: keras.Model, remade: tuple[Optimizer, Store] | None) -> None:
         optimizer, state = remade
         model.optimizer = optimizer
         if state:
-            optimizer.build(model.trainable_variables)
+            optimizer.build(model)
             optimizer.load_own_variables(state)
     model.train_function = model.test_function = model.predict_function = None

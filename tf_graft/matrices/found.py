@@ -1,7 +1,7 @@
 """Finds which variables of a model are matrices, from the layers that hold them."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -12,6 +12,7 @@ from tf_graft.core.keras_contract import NORMALIZATIONS
 from tf_graft.core.state import parameters
 from tf_graft.core.types import VariableLike
 from tf_graft.matrices.axes import OF_LAYER, Axes, Given, by_hand, checked
+from tf_graft.matrices.last_layer import kernels_of_output
 
 HEADS = ("merged", "apart")
 CONVOLUTIONS = (keras.layers.Conv1D, keras.layers.Conv2D, keras.layers.Conv3D)
@@ -69,7 +70,7 @@ def axes_of(
     if not variables:
         raise ValueError(f"{owner}: the model has no trainable variables; build it first.")
     by_path = dict(zip(parameters.paths(variables), variables, strict=True))
-    return axes_of_variables(owner, by_path, axes, heads, keras_contract.layers_of(model))
+    return axes_of_variables(owner, by_path, axes, heads, [model])
 
 
 def axes_of_variables(
@@ -77,7 +78,7 @@ def axes_of_variables(
     variables: Mapping[str, VariableLike],
     given: Given | None,
     heads: str,
-    layers: Sequence[keras.Layer] | None = None,
+    models: Sequence[keras.Model] = (),
 ) -> dict[str, Axes | None]:
     """Returns how each variable is a matrix, by path.
 
@@ -86,33 +87,54 @@ def axes_of_variables(
         variables: the variables by path.
         given: the argument `axes` of `axes_of`.
         heads: the argument `heads` of `axes_of`.
-        layers: the layers in which to look for the variables; None for all that there are.
+        models: the models that are trained; none for variables that no layer holds.
 
     Raises:
-        ValueError: a pattern matches nothing, or its axes do not fit.
+        ValueError: a pattern matches nothing, or its axes do not fit; the models are not given, or
+            it cannot be known which layers make their outputs.
     """
     said = given or {}
-    refuse_idle_patterns(f"{owner}(axes={{{{}}: ...}})", tuple(said), list(variables))
-    layers = keras_contract.live_layers() if layers is None else layers
-    of_layers = _of_layers(layers, heads)
-    last = _of_last_layers(layers, {_key(v) for v in variables.values()}, of_layers)
+    frozen = [v.path for model in models for v in model.non_trainable_variables]
+    refuse_idle_patterns(f"{owner}(axes={{{{}}: ...}})", tuple(said), [*variables, *frozen])
+    if not models:
+        _refuse_unknown(owner, variables, said)
+    says = _Says.of_models(owner, models, heads, bool(said))
     found: dict[str, Axes | None] = {}
     for path, variable in variables.items():
+        pattern = patterns.first(tuple(said), path)
         if not math.prod(variable.shape):
             found[path] = None
-            continue
-        says = of_layers.get(_key(variable)) or _without_layer(path, variable)
-        pattern = patterns.first(tuple(said), path)
-        if pattern is None:
-            found[path] = says.axes if says.by_default and _key(variable) not in last else None
+        elif pattern is None:
+            its = says.of(path, variable)
+            found[path] = its.axes if its.by_default else None
         elif said[pattern] == OF_LAYER:
-            found[path] = says.axes
+            found[path] = says.of(path, variable).axes
         elif said[pattern] is None:
             found[path] = None
         else:
             where = f"{owner}(axes={{{checks.shown(pattern)}: ...}})"
             found[path] = by_hand(where, path, variable.shape, said[pattern])
     return found
+
+
+def axes_of_frozen(models: Sequence[keras.Model], heads: str) -> dict[str, Axes | None]:
+    """Returns how the variables of models that are not trained now would be matrices, by path."""
+    frozen = {v.path: v for model in models for v in model.non_trainable_variables}
+    return axes_of_variables("axes_of", frozen, None, heads, models) if models else {}
+
+
+def _refuse_unknown(owner: str, variables: Mapping[str, VariableLike], said: Given) -> None:
+    """Refuses variables of layers, if neither their model nor their axes are given."""
+    for path, variable in variables.items():
+        of_layer = isinstance(variable, keras.Variable) and "/" in variable.path
+        pattern = patterns.first(tuple(said), path)
+        unsaid = pattern is None or said[pattern] == OF_LAYER
+        if of_layer and len(variable.shape) > 1 and unsaid:
+            raise ValueError(
+                f"{owner}: '{path}' is the variable of a layer, and the model is not known, which "
+                "says what is a matrix; call optimizer.build(model) before the first step, or say "
+                "in axes what each variable with several axes is."
+            )
 
 
 class Says(NamedTuple):
@@ -127,9 +149,80 @@ class Says(NamedTuple):
     by_default: bool = True
 
 
+class _Says(NamedTuple):
+    """What models say of their variables.
+
+    Args:
+        by_key: what a layer says of a variable, by `id` of the variable's storage.
+        by_path: the same, by path, for variables that stand for those of the models.
+    """
+
+    by_key: dict[int, Says]
+    by_path: dict[str, Says]
+
+    @classmethod
+    def of_models(
+        cls, owner: str, models: Sequence[keras.Model], heads: str, said: bool
+    ) -> "_Says":
+        """Asks the layers of models, and finds those that make the output.
+
+        Args:
+            owner: the class or function that messages show.
+            models: the models.
+            heads: the argument `heads` of `axes_of`.
+            said: whether the user says of some variables what they are.
+
+        Raises:
+            ValueError: it cannot be known which layers make the output, and nothing is said.
+        """
+        by_key: dict[int, Says] = {}
+        for model in models:
+            layers = keras_contract.layers_of(model)
+            known = _of_layers(layers, heads)
+            weights = {_key(v): v for v in model.weights}
+            its = {k: known.get(k) or _without_layer(v.path, v) for k, v in weights.items()}
+            owners = {k: x for k, x in _owners(layers).items() if its[k].axes is not None}
+            for kernel in _of_output(owner, model, owners, said):
+                its[kernel] = its[kernel]._replace(by_default=False)
+            by_key |= its
+        paths = {_key(v): v.path for model in models for v in model.weights}
+        return cls(by_key, {paths[key]: says for key, says in by_key.items()})
+
+    def of(self, path: str, variable: VariableLike) -> Says:
+        """Returns what is said of a variable; by its rank, if no layer holds it."""
+        says = self.by_key.get(_key(variable)) or self.by_path.get(path)
+        return says or _without_layer(path, variable)
+
+
 def _key(variable: VariableLike) -> int:
     """Returns what is the same for a Keras variable and its `tf.Variable`."""
     return id(keras_contract.storage(variable))
+
+
+def _owners(layers: Iterable[keras.Layer]) -> dict[int, int]:
+    """Returns which layer holds each variable itself, as `id`s."""
+    found: dict[int, int] = {}
+    for layer in layers:
+        within = {_key(v) for part in keras_contract.parts_of(layer) for v in part.weights}
+        found |= {_key(v): id(layer) for v in layer.weights if _key(v) not in within}
+    return found
+
+
+def _of_output(
+    owner: str, model: keras.Model, owners: Mapping[int, int], said: bool
+) -> Iterable[int]:
+    """Returns the kernels of the layers that make a model's output."""
+    try:
+        return kernels_of_output(model, owners)
+    except Exception as error:
+        if said:  # the user says what is no matrix
+            return ()
+        reason = str(error).strip().partition("\n")[0]
+        raise ValueError(
+            f"{owner}: it cannot be known which layer makes the output of the model "
+            f"'{model.name}', as its call cannot be traced ({type(error).__name__}: {reason}); "
+            "name that layer in axes, such as axes={'head/kernel': None}."
+        ) from error
 
 
 def _without_layer(path: str, variable: VariableLike) -> Says:
@@ -209,58 +302,3 @@ KNOWN = (
     *(keras.layers.Dense, keras.layers.EinsumDense, keras.layers.Embedding),
     *(*CONVOLUTIONS, *TRANSPOSED, *DEPTHWISE, *SEPARABLE, *CONV_LSTM, *GATES, *NORMALIZATIONS),
 )
-
-
-def _of_last_layers(
-    layers: Sequence[keras.Layer], wanted: set[int], of_layers: Mapping[int, Says]
-) -> set[int]:
-    """Returns the variables of the layers that make the output of the variables' model."""
-    models = [layer for layer in layers if isinstance(layer, keras.Model) and layer.built]
-    held = {id(model): {_key(v) for v in model.weights} for model in models}
-    holding = sorted(
-        (m for m in models if wanted <= held[id(m)]), key=lambda model: len(held[id(model)])
-    )
-    if not holding:  # several models are trained together
-        trained = [m for m in models if held[id(m)] and _trained(m) <= wanted]
-        within = {id(part) for m in trained for part in keras_contract.layers_of(m)[1:]}
-        holding = [m for m in trained if id(m) not in within]
-    else:
-        holding = holding[:1]
-    kernels = {key for key, says in of_layers.items() if says.axes is not None}
-    return {
-        _key(variable)
-        for model in holding
-        for layer in _last(model, kernels)
-        for variable in layer.weights
-    }
-
-
-def _trained(model: keras.Model) -> set[int]:
-    return {_key(v) for v in model.trainable_variables}
-
-
-def _last(layer: keras.Layer, kernels: set[int]) -> Iterator[keras.Layer]:
-    """Yields the last layers with a kernel within a layer, which may be a model."""
-    outputs = getattr(layer, "outputs", None) if isinstance(layer, keras.Model) else None
-    if outputs:  # it is functional or sequential
-        for each in outputs:
-            yield from _last_before(each, kernels)
-        return
-    parts = keras_contract.parts_of(layer)
-    if not parts and any(_key(v) in kernels for v in layer.weights):
-        yield layer
-    for part in reversed(parts):
-        found = list(_last(part, kernels))
-        if found:
-            yield from found
-            return
-
-
-def _last_before(tensor: Any, kernels: set[int]) -> Iterator[keras.Layer]:
-    """Yields the last layers with a kernel on the way to an output; a sum ends the way."""
-    layer, given = keras_contract.made_by(tensor)
-    found = list(_last(layer, kernels)) if isinstance(layer, keras.Layer) else []
-    if found:
-        yield from found
-    elif len(given) == 1:
-        yield from _last_before(given[0], kernels)

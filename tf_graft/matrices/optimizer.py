@@ -2,6 +2,7 @@
 
 import dataclasses
 import types
+import warnings
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Unpack
 
@@ -22,7 +23,7 @@ from tf_graft.core.state.slots import Slot
 from tf_graft.core.types import RateLike, Rates, Scalar, Slots, VariableLike
 from tf_graft.matrices import axes as given_axes
 from tf_graft.matrices.axes import Axes, Given
-from tf_graft.matrices.found import HEADS, axes_of_variables
+from tf_graft.matrices.found import HEADS, axes_of_frozen, axes_of_variables
 
 GivenAxes = Annotated[Given | None, Checked(given_axes.checked)]
 Heads = Annotated[str, Checked(checks.choice, HEADS)]
@@ -75,16 +76,25 @@ class MatrixOptimizer(Wrapper):
 
     def prepare(self, variables: Mapping[str, VariableLike]) -> None:
         owner = type(self).__name__
-        found = axes_of_variables(owner, variables, self.axes, self.heads)
+        found = axes_of_variables(owner, variables, self.axes, self.heads, self.models)
         # what there is state for stays as it is
         self.axes_by_path = types.MappingProxyType({**found, **self.axes_by_path})
         if not any(self.axes_by_path.values()):
-            raise ValueError(
-                f"{owner}: none of the {len(variables)} variables is a matrix to it (embeddings "
-                "and the last layer are not, unless you say so); name some in axes, or use "
-                f"{self.others.called} alone."
-            )
+            self._without_matrices(f"{owner}: none of the {len(variables)} variables is a matrix")
         super().prepare(variables)
+
+    def _without_matrices(self, found: str) -> None:
+        """Warns that all matrices are frozen, or refuses variables of which none is a matrix."""
+        if not any(axes_of_frozen(self.models, self.heads).values()):
+            raise ValueError(
+                f"{found} to it (embeddings and the last layer are not, unless you say so); name "
+                f"some in axes, or use {self.others.called} alone."
+            )
+        warnings.warn(
+            f"{found} as long as the model's other layers are frozen; {self.others.called} updates "
+            "all of them.",
+            stacklevel=2,
+        )
 
     def serves(self, role: str, path: str) -> bool:
         return self.axes_by_path.get(path) is None

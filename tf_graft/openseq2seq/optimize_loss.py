@@ -119,8 +119,8 @@ def optimize_loss(
         *(optimizer, optimizer_params, learning_rate_decay_fn),
         *(common, larc_params, scaler if _mixed(dtype) else None),
     )
-    trained = _variables(variables, freeze_variables_regex)
-    return TrainStep(loss, trained, made, wanted, aggregate)
+    trained, models = _variables(variables, freeze_variables_regex)
+    return TrainStep(loss, trained, made, wanted, aggregate, models)
 
 
 def get_regularization_loss(model: keras.Model) -> tf.Tensor:
@@ -220,13 +220,13 @@ def _optimizer(
 
 def _variables(
     given: keras.Model | Sequence[VariableLike], freeze: str | None
-) -> list[VariableLike]:
-    listed = given.trainable_variables if isinstance(given, keras.Model) else given
-    variables = matching.variables("optimize_loss", listed)
+) -> tuple[list[VariableLike], list[keras.Model]]:
+    """Returns the variables to train, and the models that they are known to be of."""
+    variables, models = matching.variables_and_models("optimize_loss", given)
     if freeze is not None:
         checks.patterns("optimize_loss", "freeze_variables_regex", [freeze])
         named = zip(paths(variables), variables, strict=True)
         variables = [variable for path, variable in named if not patterns.found(freeze, path, True)]
     if not variables:
         raise ValueError("optimize_loss: no variable is left to train.")
-    return variables
+    return variables, models

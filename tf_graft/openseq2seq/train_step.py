@@ -34,12 +34,13 @@ class TrainStep:
         optimizer: Optimizer,
         names: Sequence[str],
         aggregate: Aggregate | None,
+        models: Sequence[keras.Model],
     ):
         self.optimizer = optimizer
         self.variables = list(variables)
         self._loss, self._aggregate = loss, aggregate
         self._strategy = replicas.strategy_of(self.variables)
-        optimizer.build(self.variables)
+        optimizer.build_for(self.variables, models)
         by_path = dict(zip(paths(self.variables), self.variables, strict=True))
         self._summaries = summaries.Summaries(names, optimizer, by_path, _larc(optimizer))
         self._compiled = tf.function(self._everywhere)

@@ -24,11 +24,13 @@ from tf_graft.algorithm import (
     one_minus_power,
     rectification,
     register,
+    scalar,
 )
 from tf_graft.optimizers.kernels import adam_operands
 
-# Beside it the root of any mean square is less than half of the last digit.
-LARGE = {tf.float32: 2.0**90, tf.float64: 2.0**600}
+# Beside it the root of any mean square is less than half of the last digit, as gradients are
+# shorter than 2^51 and 2^485. Steps of up to 2^52 and 2^486 are still finite, multiplied by it.
+LARGE = {tf.float32: 2.0**76, tf.float64: 2.0**538}
 
 
 @register
@@ -122,5 +124,5 @@ def _scaled(
     alpha = lr / one_minus_power(beta_1, t)
     rectified, ratio = rectification(beta_2, threshold, t)
     adaptive = alpha * tf.sqrt(ratio * one_minus_power(beta_2, t))
-    large = tf.constant(LARGE[t.dtype], t.dtype)
-    return tf.where(rectified, adaptive, alpha * large), tf.where(rectified, epsilon, large)
+    large, small = scalar(LARGE[t.dtype], t.dtype), scalar(epsilon, t.dtype)
+    return tf.where(rectified, adaptive, alpha * large), tf.where(rectified, small, large)

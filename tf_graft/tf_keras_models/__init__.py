@@ -6,7 +6,9 @@ from typing import Any
 import tensorflow as tf
 
 from tf_graft.compose.of_keras import wrap
+from tf_graft.core.nesting import nested
 from tf_graft.core.types import Config, OptimizerLike
+from tf_graft.matrices.optimizer import MatrixOptimizer
 
 
 def legacy(optimizer: OptimizerLike | str | Config) -> Any:
@@ -24,7 +26,8 @@ def legacy(optimizer: OptimizerLike | str | Config) -> Any:
 
     Raises:
         ImportError: `tf_keras` is not installed.
-        TypeError: the argument is not an optimizer, or cannot be wrapped.
+        TypeError: the argument is not an optimizer, or cannot be wrapped; or it is an optimizer of
+            matrices such as `Muon`, which finds them in the layers of Keras 3.
         ValueError: the name is unknown, or the optimizer has been built.
 
     Example:
@@ -51,4 +54,11 @@ def _unbuilt(identifier: OptimizerLike | str | Config) -> Any:
     if optimizer.built:
         name = type(optimizer).__name__
         raise ValueError(f"legacy({name}): it is already built; give a new optimizer.")
+    for each in nested(optimizer):
+        if isinstance(each, MatrixOptimizer):
+            raise TypeError(
+                f"legacy({optimizer.called}): {each.called} finds the matrices in the layers of a "
+                "model of Keras 3, which a model of tf_keras does not have; give another "
+                "optimizer, such as tf_graft.AdamW."
+            )
     return optimizer

@@ -31,6 +31,10 @@ class RecordedModel(keras.Model):
     that of the last step of an execution only.
     """
 
+    def build_optimizer(self) -> None:
+        """Creates the optimizer's state, as `fit` does before the first step."""
+        self.optimizer.build(self.trainable_variables)
+
     def record(self, steps: int) -> None:
         """Creates storage for the `steps` of one execution, next to the model's variables.
 

@@ -178,7 +178,7 @@ def compiled(
         )
     # All saved variables must exist: slots, and metrics, which Keras creates on first use.
     try:
-        model.optimizer.build(model.trainable_variables)
+        model.build_optimizer()
     except (ValueError, TypeError) as error:
         raise optimizer.located(error, config, source) from None
     place.settle(model, data, config.mesh)

@@ -51,7 +51,7 @@ def draw(config: RunConfig, source: Source, path: Path) -> Drawn:
     total = max(config.run.epochs * (batches.steps_per_epoch // (every or 1)), 1)
     title = f"{source.file}: {total:,} {'updates' if every else 'steps'}"
     if by_variable := _differs(chosen):
-        chosen.build(model().trainable_variables)
+        chosen.build(model())
     points = POINTS_OF_VARIABLES if by_variable else POINTS
     steps = np.unique(np.linspace(0, total - 1, points).astype(int))
     curves = _of_variables(chosen, steps) if by_variable else _of_all(chosen, steps)

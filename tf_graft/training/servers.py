@@ -54,7 +54,7 @@ class Remote:
                 config, data.steps_per_epoch, source, lambda: self.model
             )
             self._parts = replicas.shards(self.model.trainable_variables)
-            self.optimizer.build(self._parts)
+            self.optimizer.build_for(self._parts, [self.model])
         self.model.set_weights(here.get_weights())
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._strategy)
         rounds = isinstance(self.optimizer, AGN)

@@ -82,7 +82,7 @@ class Centered(Around):
         self.center_optimizer.settle(self.mesh)
         self.center_optimizer.outer_exclusions = self.undecayed_paths
         with keras_contract.named(centers):  # patterns are for the model's paths
-            self.center_optimizer.build(centers.values())
+            self.center_optimizer.build_for(list(centers.values()), self.models)
         for name, variable in self._center_state().items():
             keras_contract.rename(keras_contract.keep(self, variable), f"{self.name}/{name}")
 

@@ -26,9 +26,8 @@ from tf_graft.core.keras_contract.graphs import (
 from tf_graft.core.keras_contract.messages import FunctionDef, NodeDef, TrackableObjectGraph
 from tf_graft.core.keras_contract.models import (
     NORMALIZATIONS,
+    calling_models,
     layers_of,
-    live_layers,
-    made_by,
     make_metrics,
     make_metrics_of_one_replica,
     parts_of,
@@ -81,6 +80,7 @@ __all__ = [
     "TrackableObjectGraph",
     "author_of",
     "bound",
+    "calling_models",
     "check_captured",
     "check_order_on_mesh",
     "count_of",
@@ -95,8 +95,6 @@ __all__ = [
     "keep",
     "key_of",
     "layers_of",
-    "live_layers",
-    "made_by",
     "make_metrics",
     "make_metrics_of_one_replica",
     "named",

@@ -1,13 +1,14 @@
 """Models: their layers, and the metrics that Keras makes on the first batch."""
 
-import gc
-from collections.abc import Iterable, Sequence
+import inspect
+from collections.abc import Iterable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from tf_graft.core.types import Structure
+from tf_graft.core.keras_contract.variables import storage
+from tf_graft.core.types import Structure, VariableLike
 
 NORMALIZATIONS = tuple(
     getattr(keras.layers, f"{kind}Normalization")
@@ -21,21 +22,30 @@ def layers_of(model: keras.Model) -> list[keras.Layer]:
     return list(model._flatten_layers())
 
 
-def live_layers() -> list[keras.Layer]:
-    """Returns all built layers and models of the process; optimizers are given variables only."""
-    layers = [x for x in gc.get_objects() if issubclass(type(x), keras.layers.Layer)]
-    return [layer for layer in layers if getattr(layer, "built", False)]  # not while it is made
+def calling_models(variables: Iterable[VariableLike]) -> list[keras.Model]:
+    """Returns the model, in a list, that is training the variables; an empty list if there is none.
+
+    Keras gives an optimizer variables only, but it does so in methods of the model. If that model
+    trains parts of it apart, as those of a GAN are, the part with these variables is returned.
+    """
+    wanted = {id(storage(variable)) for variable in variables}
+    frame = inspect.currentframe()
+    while frame is not None:
+        caller = frame.f_locals.get("self")
+        if isinstance(caller, keras.Model) and wanted <= _trained(caller):
+            parts = [part for part in layers_of(caller) if isinstance(part, keras.Model)]
+            return [next((part for part in parts if _trained(part) == wanted), caller)]
+        frame = frame.f_back
+    return []
+
+
+def _trained(model: keras.Model) -> set[int]:
+    return {id(storage(variable)) for variable in model.trainable_variables}
 
 
 def parts_of(layer: keras.Layer) -> list[keras.Layer]:
     """Returns the layers directly within a layer, in the order in which they were assigned."""
     return list(layer._flatten_layers(include_self=False, recursive=False))
-
-
-def made_by(tensor: Any) -> tuple[Any, Sequence[Any]]:
-    """Returns the operation that makes a symbolic tensor, and what that operation is given."""
-    operation, node, _ = tensor._keras_history
-    return operation, operation._inbound_nodes[node].input_tensors
 
 
 def make_metrics(model: keras.Model, batch: Structure) -> None:

@@ -130,16 +130,6 @@ MODEL_NAMES = {
         "a first step on zeros before the state is saved",
     ),
 }
-SYMBOLIC_NAMES = {
-    "_keras_history": Private(
-        "which layer makes the output of a model, to leave it to another optimizer",
-        "the last layer in the model's own order",
-    ),
-    "_inbound_nodes": Private(
-        "what a layer is given in a functional model, to find the last layer with a kernel",
-        "the last layer in the model's own order",
-    ),
-}
 STORE_NAMES = {
     "_h5_entry_group": Private(
         "holds the name of the optimizer that wrote a weights store, and its entries",

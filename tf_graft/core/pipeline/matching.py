@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Sequence
 
+import keras
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
@@ -29,6 +30,25 @@ def variables(owner: str, given: object) -> list[VariableLike]:
                 f"{type(variable).__name__}; it must be a tf.Variable or a keras.Variable."
             )
     return result
+
+
+def variables_and_models(owner: str, given: object) -> tuple[list[VariableLike], list[keras.Model]]:
+    """Returns the given variables, or the trainable ones of the given models, and the models.
+
+    Raises:
+        TypeError: the argument is not a list of variables or of models.
+        ValueError: a model is not built.
+    """
+    listed = given if isinstance(given, list | tuple) else [given]
+    models = [model for model in listed if isinstance(model, keras.Model)]
+    if not models or len(models) < len(listed):
+        return variables(owner, given), []
+    for model in models:
+        if not model.built:
+            raise ValueError(
+                f"{owner}: the model '{model.name}' is not built; call it on a batch first."
+            )
+    return [v for model in models for v in model.trainable_variables], models
 
 
 def gradients_and_variables(owner: str, given: object) -> tuple[list[object], list[object]]:
