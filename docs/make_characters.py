@@ -54,7 +54,13 @@ CANDIDATES = {
     "adagraft_shampoo": (
         lambda rate, falling, model: tg.AdaGraft(
             tg.Adam(falling(rate), beta_2=0.99),
-            tg.Shampoo(1.0, sides="smaller", others=tg.Adam(1.0, beta_2=0.99)),
+            tg.Shampoo(
+                1.0,
+                sides="smaller",
+                epsilon=1e-12,  # the defaults when the page's runs were made
+                relative_epsilon=False,
+                others=tg.Adam(1.0, beta_2=0.99),
+            ),
             global_clipnorm=1.0,
         ),
         (3e-4, 1e-3, 3e-3, 1e-2, 3e-2),

@@ -171,3 +171,59 @@ def test_fit_saves_and_goes_on(make, tmp_path):
     assert repr(again.optimizer) == repr(model.optimizer)
     both = [m.fit(x, y, batch_size=8, shuffle=False, verbose=0).history for m in (model, again)]
     assert both[0] == both[1]
+
+
+def layerwise(optimizer):
+    return tg.LayerwiseRates(optimizer, {"bias": 1.0, "kernel": 1.0})
+
+
+AROUND = {
+    "none": lambda x: x,
+    "LARC": lambda x: tg.LARC(x, eta=100.0),
+    "AdaptiveGradientClipping": lambda x: tg.AdaptiveGradientClipping(x, 100.0),
+    "GradientCentralization": tg.GradientCentralization,
+    "MultiOptimizer": lambda x: tg.MultiOptimizer({".*": x}),
+    "LayerwiseRates": layerwise,
+    "Cautious": tg.Cautious,
+    "Muon's others": lambda x: tg.Muon(others=x, axes={"kernel": {"inputs": [0], "outputs": [1]}}),
+    "two": lambda x: tg.LARC(tg.MultiOptimizer({".*": tg.GradientCentralization(x)}), eta=100.0),
+}
+
+
+@pytest.mark.parametrize("outer", [tg.Cautious, tg.Hyperball])
+@pytest.mark.parametrize("around", AROUND.values(), ids=AROUND)
+def test_decay_stays_out_of_a_step_that_is_masked(around, outer):
+    """The first entry of the step and the decay point against each other; the mask is the step's.
+
+    Hyperball leaves a bias alone, and has a mask inside.
+    """
+    w, rest = tf.Variable([1.0, 1.0], name="bias"), tf.Variable(tf.eye(2), name="kernel")
+    optimizer = around(tg.SGD(0.1, weight_decay=1.0))
+    optimizer = tg.Cautious(optimizer) if outer is tg.Cautious else outer(tg.Cautious(optimizer))
+    optimizer.build([w, rest])
+    optimizer.apply([tf.constant([-0.01, 1.0])], [w])
+    np.testing.assert_allclose(w, [1 + 0.001 - 0.1, 1 - 0.1 - 0.1], rtol=1e-6)
+
+
+OF_KERNELS = {name: x for name, x in AROUND.items() if name not in ("Cautious", "Muon's others")}
+
+
+@pytest.mark.parametrize("around", OF_KERNELS.values(), ids=OF_KERNELS)
+def test_decay_is_not_normalized_with_the_step(around):
+    """Hyperball scales the step to the learning rate times the radius, and adds decay to that."""
+    initial = np.array([[3.0, 4.0], [0.0, 0.0]], np.float32)
+    g = tf.constant([[-1.0, 1.0], [0.5, 0.25]])
+
+    def left(optimizer):
+        w, rest = tf.Variable(initial, name="kernel"), tf.Variable([1.0], name="bias")
+        optimizer = tg.Hyperball(optimizer)
+        optimizer.build([w, rest])
+        optimizer.apply([g], [w])
+        return w.numpy()
+
+    optimizer = around(tg.SGD(0.1, weight_decay=1.0))
+    centered = "GradientCentralization" in repr(optimizer)
+    d = -0.1 * (g - tf.reduce_mean(g, 0, keepdims=True) if centered else g)
+    d = d * 0.1 * 5 / tf.norm(d) - 0.1 * initial
+    expected = (initial + d) * 5 / tf.norm(initial + d)
+    np.testing.assert_allclose(left(optimizer), expected, rtol=1e-5)

@@ -359,6 +359,45 @@ def test_the_others_have_their_own_rate_decay_and_multipliers():
     np.testing.assert_allclose(b, [0.75, 0.5])
 
 
+def _muon(**options):
+    return tg.Muon(0.25, others=tg.SGD(0.5), **options)
+
+
+INSIDE = {
+    "MixedPrecision": lambda **k: tg.MixedPrecision(_muon(), **k),
+    "given inside": lambda **k: tg.LARC(_muon(**k), eta=100.0),
+    "LARC": lambda **k: tg.LARC(_muon(), eta=100.0, **k),
+    "AdaptiveGradientClipping": lambda **k: tg.AdaptiveGradientClipping(_muon(), 100.0, **k),
+    "GradientCentralization": lambda **k: tg.GradientCentralization(_muon(), **k),
+    "Hyperball": lambda **k: tg.Hyperball(_muon(), **k),
+    "Cautious": lambda **k: tg.Cautious(_muon(), **k),
+    "AGN": lambda **k: tg.AGN(_muon(), 1, 4, **k),
+    "MultiOptimizer": lambda **k: tg.MultiOptimizer({".*": _muon()}, **k),
+    "three": lambda **k: tg.MultiOptimizer({".*": tg.Cautious(tg.LARC(_muon(), eta=100.0))}, **k),
+}
+
+
+@pytest.mark.parametrize("make", INSIDE.values(), ids=INSIDE)
+@pytest.mark.parametrize("factor", [2.0, tg.schedules.FixedLR(0.5)], ids=["2", "schedule"])
+def test_multipliers_are_those_of_the_others_inside_of_wrappers(make, factor):
+    def moved(**options):
+        w, b = tf.Variable(tf.ones([2, 2]), name="kernel"), tf.Variable([1.0, 1.0], name="bias")
+        optimizer = make(**options)
+        optimizer.build([w, b])
+        tf.function(optimizer.apply)([tf.constant([[1.0, 2], [3, 4]]), tf.ones([2])], [w, b])
+        rate = float(optimizer.rate_of("bias", optimizer.rates()))
+        return w.numpy(), 1 - b.numpy(), rate
+
+    (w, b, rate), (same, changed, changed_rate) = (
+        moved(),
+        moved(learning_rate_multipliers={"bias": factor}),
+    )
+    times = factor if isinstance(factor, float) else 0.5
+    np.testing.assert_array_equal(same, w)
+    np.testing.assert_allclose(changed, times * b, rtol=1e-6)
+    assert (rate, changed_rate) == (0.5, 0.5 * times)
+
+
 def test_a_config_makes_the_same_optimizer():
     given = tg.Muon(axes={"a": {"inputs": (0,), "outputs": (1,)}}, heads="apart", others="sgd")
     copy = tg.deserialize(tg.serialize(given))

@@ -183,10 +183,10 @@ X = np.random.default_rng(0).normal(size=(32, 3)).astype("float32")
 Y = (X @ [[1.0], [-2.0], [0.5]]).astype("float32")
 
 
-def model(cls=tg.ScheduleFreeAdamW):
+def model(cls=tg.ScheduleFreeAdamW, **options):
     keras.utils.set_random_seed(1)
     result = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
-    result.compile(cls(0.05), "mse")
+    result.compile(cls(0.05, **options), "mse")
     return result
 
 
@@ -204,6 +204,19 @@ def test_fit_ends_with_the_evaluation_weights():
     one.optimizer.use_training_weights()
     assert not same(x, one.get_weights())
     assert loss != one.evaluate(X, Y, verbose=0)
+
+
+@pytest.mark.parametrize("state_dtype", ["bfloat16", "bfloat16+8"])
+@pytest.mark.parametrize("cls", CLASSES[1:])
+def test_fit_ends_with_the_evaluation_weights_beside_rounded_slots(cls, state_dtype):
+    one = model(cls, state_dtype=state_dtype)
+    fit(one, 2, validation_data=(X, Y))
+    assert one.optimizer.evaluating
+    one.optimizer.use_training_weights()
+    y = one.get_weights()
+    one.optimizer.use_evaluation_weights()
+    one.optimizer.use_training_weights()
+    assert same(y, one.get_weights())
 
 
 def test_with_the_callback_a_second_fit_continues_to_the_bit():

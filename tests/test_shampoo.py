@@ -127,3 +127,28 @@ def test_what_is_not_finite_is_dropped():
     np.testing.assert_array_equal(np.abs(basis[0]), [[0, 1], [1, 0]])
     np.testing.assert_array_equal(basis[1:], np.stack([np.eye(2)] * 2))
     assert order.numpy().tolist() == [[1, 0], [0, 1], [0, 1]]
+
+
+@pytest.mark.parametrize("sides", ["both", "inputs", "outputs", "smaller"])
+@pytest.mark.parametrize("rank", [1, 3, 8])
+def test_rounding_is_not_amplified_into_a_large_part_of_the_step(sides, rank):
+    """The factors of the first updates lack full rank, and hold rounding in the other directions.
+
+    Nor are the steps after the first hundreds of times as long, in directions that it lacked.
+    """
+    random = np.random.default_rng(0)
+    low = random.normal(size=(12, 16, rank)) @ random.normal(size=(12, rank, 8))
+    gradients = (low / 100).astype("float32")
+
+    def run(given):
+        optimizer, w = tg.Shampoo(1.0, sides=sides), tf.Variable(tf.zeros([16, 8]), name="kernel")
+        weights = [w.numpy()]
+        for g in given:
+            optimizer.apply([tf.constant(g)], [w])
+            weights.append(w.numpy())
+        return np.array(weights)
+
+    one, other = run(gradients), run(np.nextafter(gradients, np.float32(9)))
+    length = np.linalg.norm(np.diff(one, axis=0), axis=(1, 2))
+    assert np.abs(one - other).max() <= 1e-4 * np.abs(one).max()
+    assert length.max() <= 20 * length[0]

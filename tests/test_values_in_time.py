@@ -97,6 +97,50 @@ def test_xla_agrees(name):
     np.testing.assert_allclose(trained(MADE[name](IN_TIME), "xla"), eager, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("execution", ["eager", "function"])
+@pytest.mark.parametrize("count", [2**24 + 2, 2**31 + 4])
+def test_the_count_of_updates_is_exact(count, execution):
+    """Float32 has no odd numbers beyond 2^24: the boundary would come an update too late."""
+    in_time = keras.optimizers.schedules.PiecewiseConstantDecay([count], [0.5, 0.25])
+    sgd, decayed = tg.SGD(1.0, momentum=in_time), tg.SGD(1.0, weight_decay=in_time)
+    v, w = tf.Variable([0.0]), tf.Variable([1.0])
+
+    def step(g):
+        sgd.apply([g], [v])
+        decayed.apply([0 * g], [w])
+
+    call = step if execution == "eager" else tf.function(step)
+    call(tf.constant([-1.0]))
+    w.assign([1.0])
+    for optimizer in (sgd, decayed):
+        optimizer.iterations.assign(count)
+    for _ in range(2):
+        call(tf.constant([0.0]))
+    (momentum,) = (p.slots["momentum"] for p in sgd.parameters)
+    assert np.abs(momentum.numpy()) == [0.5 * 0.25]
+    assert w.numpy() == [0.5 * 0.75]
+
+
+class Turning(keras.optimizers.schedules.LearningRateSchedule):
+    """0.5, and from the third update on another value."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __call__(self, step):
+        return tf.where(tf.cast(step, "int64") < 2, 0.5, self.value)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -1.0, 1.5])
+@pytest.mark.parametrize("name", [name for name in MADE if name not in ("agn", "mixed")])
+def test_an_update_with_a_value_that_cannot_be_is_skipped(name, bad):
+    if name.startswith("decay") and bad == 1.5:
+        bad = -np.inf  # any finite decay can be
+    optimizer = MADE[name](Turning(bad))
+    assert np.isfinite(trained(optimizer)).all()
+    assert (optimizer.skipped_steps.numpy(), optimizer.iterations.numpy()) == (3, 2)
+
+
 @pytest.mark.parametrize("name", ["sgd", "adamw", "graft", "agn"])
 def test_config_and_files(name, tmp_path):
     optimizer = MADE[name](IN_TIME)

@@ -106,8 +106,16 @@ def run(optimizer, variables, gradients, graph: bool) -> None:
 
 
 @pytest.mark.parametrize("graph", [False, True])
-def test_both_weights_of_schedule_free(graph):
-    one, many = tf_graft.ScheduleFreeAdamW(0.1), tf_graft.ScheduleFreeAdamW(0.1)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: tf_graft.ScheduleFreeAdamW(0.1),
+        lambda: tf_graft.ScheduleFreeRAdam(0.1, silent_sgd_phase=False),
+    ],
+    ids=["adamw", "radam"],
+)
+def test_both_weights_of_schedule_free(make, graph):
+    one, many = make(), make()
     alone = [tf.Variable(value, name=path) for path, value in samples.weights(SHAPES).items()]
     variables = list(on_mesh().values())
     gradients = [list(samples.weights(SHAPES, seed=seed).values()) for seed in range(2, 2 + STEPS)]

@@ -482,7 +482,7 @@ muon, normuon = _of_matrices(muon_step), _of_matrices(normuon_step)
 
 def inverse_root(a, exponent, epsilon):
     values, vectors = np.linalg.eigh(a)
-    return vectors * (values + epsilon) ** -exponent @ vectors.T
+    return vectors * (values + epsilon * (values.max() or 1.0)) ** -exponent @ vectors.T
 
 
 def shampoo(
@@ -495,7 +495,7 @@ def shampoo(
     multipliers,
     beta_1=0.9,
     beta_2=0.999,
-    epsilon=1e-12,
+    epsilon=1e-3,
     precondition_frequency=10,
 ):
     """Of all variables: those of two axes are matrices, `others` has the rest."""

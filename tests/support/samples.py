@@ -226,6 +226,7 @@ _ADAM_STOCK_RTOL = 1e-4
 
 _UNIT = "lie in [0, 1]"
 _BETA = "lie in [0, 1)"
+_SHARE = "lie in [0, 0.999]"
 _POSITIVE = "be finite and above 0"
 _NOT_NEGATIVE = "be finite and at least 0"
 
@@ -859,7 +860,7 @@ SAMPLES = (
         rtol=1e-5,  # z is y, which is rounded, less 0.9 x, times ten
         xla_ulps=16,  # likewise
         refuses=(
-            *_number("ScheduleFreeSGD", "momentum", -0.1, 1, 1.5, must=_BETA),
+            *_number("ScheduleFreeSGD", "momentum", -0.1, 0.9991, 1, must=_SHARE),
             *_number("ScheduleFreeSGD", "r", -1.0, must=_NOT_NEGATIVE),
             *_number("ScheduleFreeSGD", "weight_lr_power", -1.0, must=_NOT_NEGATIVE),
             *_count("ScheduleFreeSGD", "warmup_steps", 0),
@@ -880,7 +881,8 @@ SAMPLES = (
         rtol=1e-5,  # z is y, which is rounded, less 0.9 x, times ten
         xla_ulps=16,  # likewise
         refuses=(
-            *_betas("ScheduleFreeAdamW"),
+            *_number("ScheduleFreeAdamW", "beta_1", -0.1, 0.9991, 1, must=_SHARE),
+            *_number("ScheduleFreeAdamW", "beta_2", -0.1, 1, 1.5, must=_BETA),
             *_number("ScheduleFreeAdamW", "epsilon", 0, -1.0, must=_POSITIVE),
             *_number("ScheduleFreeAdamW", "r", -1.0, must=_NOT_NEGATIVE),
             *_number("ScheduleFreeAdamW", "weight_lr_power", -1.0, must=_NOT_NEGATIVE),
@@ -902,7 +904,7 @@ SAMPLES = (
         rtol=1e-5,  # z is y, which is rounded, less 0.9 x, times ten
         xla_ulps=16,  # likewise
         refuses=(
-            *_number("ScheduleFreeRAdam", "beta_1", -0.1, 1, 1.5, must=_BETA),
+            *_number("ScheduleFreeRAdam", "beta_1", -0.1, 0.9991, 1, must=_SHARE),
             *_number("ScheduleFreeRAdam", "beta_2", 0.6, 1, must="lie in (0.6, 1)"),
             *_number("ScheduleFreeRAdam", "epsilon", 0, -1.0, must=_POSITIVE),
             *_number("ScheduleFreeRAdam", "r", -1.0, must=_NOT_NEGATIVE),

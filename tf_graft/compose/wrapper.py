@@ -123,7 +123,8 @@ class Wrapper(Optimizer):
     def advance(self, s: Slots, rates: Rates, t: tf.Tensor) -> dict[str, tf.Tensor]:
         new: dict[str, tf.Tensor] = {}
         for role, child in self.children().items():
-            new |= under(role, child.advance(within(role, s), within(role, rates), t))
+            with child.at(within(role, rates)):
+                new |= under(role, child.advance(within(role, s), within(role, rates), t))
         return new
 
     @property
@@ -140,6 +141,9 @@ class Wrapper(Optimizer):
 
     def rates(self) -> dict[str, Scalar]:
         return super().rates() | self._of_children(lambda child: child.rates())
+
+    def values(self) -> dict[str, Scalar]:
+        return super().values() | self._of_children(lambda child: child.values())
 
     def rate_variables(self) -> Named:
         return super().rate_variables() | self._of_children(lambda child: child.rate_variables())
@@ -234,20 +238,20 @@ class Around(Wrapper):
 
     def inner(self, p: Point) -> Point:
         """Returns the point for the optimizer, with the learning rate of this step."""
-        point = p.within("optimizer")
-        return point._replace(rates=point.rates | {"learning_rate": p.lr})
+        return p.within("optimizer")._replace(rates=_inner(p.rates), bare=p.bare)
+
+    def with_decay(self, p: Point, d: tf.Tensor) -> tf.Tensor:
+        return self.optimizer.with_decay(self.inner(p), d)
 
     def delegate(self, parameter: Parameter, rates: Rates) -> Delegate | None:
         """Returns the optimizer, if the wrapper does not reshape its step."""
         if self.reshapes:
             return None
         own = dataclasses.replace(parameter, slots=within("optimizer", parameter.slots))
-        inner = within("optimizer", rates) | {"learning_rate": rates["learning_rate"]}
-        return Delegate(self.optimizer, own, inner)
+        return Delegate(self.optimizer, own, _inner(rates))
 
     def rate_of(self, path: str, rates: Rates) -> Scalar:
-        inner = within("optimizer", rates) | {"learning_rate": super().rate_of(path, rates)}
-        return self.optimizer.rate_of(path, inner)
+        return self.optimizer.rate_of(path, _inner(self.rates_for(path, rates)))
 
     def step_rate(self, p: Point) -> tf.Tensor:
         return self.optimizer.step_rate(Around.inner(self, p))
@@ -259,6 +263,12 @@ class Around(Wrapper):
     def get_config(self) -> Config:
         config = super().get_config()
         return config | {"learning_rate": config["optimizer"]["config"]["learning_rate"]}
+
+
+def _inner(rates: Rates) -> dict[str, Any]:
+    """Returns the rates of the optimizer that a wrapper is around."""
+    shared = {name: rates[name] for name in ("learning_rate", "multiplier") if name in rates}
+    return within("optimizer", rates) | shared
 
 
 def child_of(owner: str, argument: str, given: OptimizerLike | str | Config) -> Optimizer:

@@ -12,6 +12,7 @@ from tensorflow.experimental import dtensor
 
 from tf_graft.core import building, checks, keras_contract, patterns
 from tf_graft.core.arguments import declared, description, multipliers, options, rates, signatures
+from tf_graft.core.arguments.checked import Checked
 from tf_graft.core.arguments.multipliers import Multipliers
 from tf_graft.core.arguments.options import Common, Options
 from tf_graft.core.arguments.settable import Settable
@@ -104,6 +105,23 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         """Returns the current learning rates by role."""
         factors = multipliers.current(self.learning_rate_multipliers, self.iterations)
         return {"learning_rate": self.learning_rate, **factors}
+
+    def scheduled(self) -> dict[str, Any]:
+        """Returns the arguments that are schedules or settable, by role."""
+        kept = vars(self).items()
+        found = {n: x for n, x in kept if isinstance(x, rates.LearningRateSchedule)}
+        return {f"value/{n}": x for n, x in found.items() if self._check_of(n) is not None}
+
+    def values(self) -> dict[str, Scalar]:
+        """Returns the values of these arguments at the next update by role; NaN out of range."""
+        now = {role: x(self.iterations) for role, x in self.scheduled().items()}
+        checks = {role: self._check_of(role.partition("/")[2]) for role in now}
+        return {role: checks[role].or_nan(value) for role, value in now.items()}
+
+    def _check_of(self, name: str) -> Any:
+        """Returns what checks an argument; None for other attributes."""
+        check = options.OPTIONS.get(name, getattr(type(self), name, None))
+        return check if isinstance(check, Checked) else None
 
     def rate_variables(self) -> Named:
         """Returns the variables that hold learning rates, by role."""

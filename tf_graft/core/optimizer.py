@@ -26,6 +26,7 @@ from tf_graft.core.places import replicas
 from tf_graft.core.state import slots
 from tf_graft.core.state.algorithm import Algorithm, Watcher, Watchers
 from tf_graft.core.state.parameters import Parameter
+from tf_graft.core.state.point import multiplied
 from tf_graft.core.types import Gradient, Key, Rates, Scalar, VariableLike
 
 
@@ -188,7 +189,9 @@ class Optimizer(KerasOptimizer, Algorithm):
     def _update_alone(
         self, gradients: list[Any], parameters: list[Parameter], rate: tf.Tensor
     ) -> None:
-        self.engine.update_alone(gradients, parameters, {**self.rates(), "learning_rate": rate})
+        self.engine.update_alone(
+            gradients, parameters, {**self.rates(), **self.values(), "learning_rate": rate}
+        )
 
     def parameters_for(
         self, method: str, variables: Sequence[VariableLike] | None
@@ -345,8 +348,12 @@ class Optimizer(KerasOptimizer, Algorithm):
 
     def rate_of(self, path: str, rates: Rates) -> Scalar:
         """Returns the learning rate of the variable of a path, of the optimizer's rates by role."""
+        return self.rates_for(path, rates)["learning_rate"]
+
+    def rates_for(self, path: str, rates: Rates) -> Rates:
+        """Returns the rates by role, with the multiplier of the variable of a path."""
         role = self.multiplier_role(path)
-        return rates["learning_rate"] if role is None else rates["learning_rate"] * rates[role]
+        return rates if role is None else multiplied(rates, rates[role])
 
     def lacks_state(self) -> bool:
         """Returns whether the engine keeps less state than the arguments now require."""

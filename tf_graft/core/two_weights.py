@@ -37,7 +37,7 @@ class TwoWeights(Optimizer):
     def slots(self) -> dict[str, Slot]:
         """Returns the slots of the exchange; a subclass adds its own."""
         total = Slot(shape="rows", within=NOT_NEGATIVE)
-        return {"averaged_weights": Slot(), "weight_sum": total}
+        return {"averaged_weights": Slot(rounds=False), "weight_sum": total}
 
     def shared_slots(self) -> dict[str, Slot]:
         """Returns the state of the exchange; a subclass adds its own."""

@@ -18,7 +18,7 @@ from tf_graft.core.places import shares
 from tf_graft.core.places.shares import Sharing
 from tf_graft.core.state.algorithm import Delegate
 from tf_graft.core.state.parameters import Parameter
-from tf_graft.core.state.point import Point, Step, grouped, under, within
+from tf_graft.core.state.point import Point, Step, grouped, multiplied, under, within
 from tf_graft.core.state.slots import Slot
 from tf_graft.core.types import RateLike, Rates, Scalar, Slots, VariableLike
 from tf_graft.matrices import axes as given_axes
@@ -159,25 +159,23 @@ class MatrixOptimizer(Wrapper):
 
     def of_others(self, p: Point) -> Point:
         """Returns the point for the optimizer of what is no matrix."""
-        return p.within("others")._replace(rates=self._others_rates(p.path, p.rates))
+        return p.within("others")._replace(rates=_of_others(p.rates), bare=p.bare)
 
-    def _others_rates(self, path: str, rates: Rates) -> dict[str, Any]:
-        role = self.multiplier_role(path)
-        own = within("others", rates)
-        if role is None:
-            return own
-        return own | {"learning_rate": own["learning_rate"] * rates[role]}
+    def with_decay(self, p: Point, d: tf.Tensor) -> tf.Tensor:
+        if not self.serves("others", p.path):
+            return super().with_decay(p, d)
+        return self.others.with_decay(self.of_others(p), d)
 
     def delegate(self, parameter: Parameter, rates: Rates) -> Delegate | None:
         if not self.serves("others", parameter.path):
             return None
         own = dataclasses.replace(parameter, slots=within("others", parameter.slots))
-        return Delegate(self.others, own, self._others_rates(parameter.path, rates))
+        return Delegate(self.others, own, _of_others(rates))
 
     def rate_of(self, path: str, rates: Rates) -> Scalar:
         if not self.serves("others", path):
             return super().rate_of(path, rates)
-        return self.others.rate_of(path, self._others_rates(path, rates))
+        return self.others.rate_of(path, _of_others(self.rates_for(path, rates)))
 
     def step_rate(self, p: Point) -> tf.Tensor:
         others = self.serves("others", p.path)
@@ -245,6 +243,12 @@ class MatrixOptimizer(Wrapper):
         if self.mesh is not None:
             return shares.of_mesh(self.mesh)
         return shares.of_replicas(self.iterations) if p.alike else shares.ALONE
+
+
+def _of_others(rates: Rates) -> dict[str, Any]:
+    """Returns the rates of the optimizer of what is no matrix, with the multiplier on both."""
+    own = within("others", rates)
+    return multiplied(own, rates["multiplier"]) if "multiplier" in rates else own
 
 
 def _joined(tensors: Sequence[tf.Tensor]) -> tf.Tensor:

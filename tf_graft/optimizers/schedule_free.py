@@ -31,6 +31,7 @@ from tf_graft.algorithm import (
 )
 
 Steps = Annotated[int, Checked(integer, 0)]
+Share = Annotated[float, Checked(number, 0, 0.999)]
 
 
 class ScheduleFree(TwoWeights):
@@ -144,7 +145,8 @@ class ScheduleFreeSGD(ScheduleFree):
     Args:
         learning_rate: number, at least 0, or schedule. The method is made for a constant learning
             rate that is larger than you would use with a schedule.
-        momentum: the share of x in y.
+        momentum: the share of x in y, at most 0.999: z is computed from the difference of x and y,
+            which has too few digits in float32 if they are closer to each other.
         warmup_steps: the updates in which the learning rate rises linearly; 0 for none.
         r: the power of `t` in the weights of the average.
         weight_lr_power: the power of the largest learning rate in the weights of the average.
@@ -176,7 +178,7 @@ class ScheduleFreeSGD(ScheduleFree):
     def __init__(
         self,
         learning_rate: RateLike = 1.0,
-        momentum: BelowOne = 0.9,
+        momentum: Share = 0.9,
         warmup_steps: Steps = 0,
         r: AtLeastZero = 0.0,
         weight_lr_power: AtLeastZero = 2.0,
@@ -216,7 +218,7 @@ class ScheduleFreeAdamW(ScheduleFree):
 
     Args:
         learning_rate: number, at least 0, or schedule.
-        beta_1: the share of x in y.
+        beta_1: the share of x in y, at most 0.999.
         beta_2: decay of the mean square.
         epsilon: a term added to the root.
         warmup_steps: the updates in which the learning rate rises linearly; 0 for none.
@@ -243,7 +245,7 @@ class ScheduleFreeAdamW(ScheduleFree):
     def __init__(
         self,
         learning_rate: RateLike = 0.0025,
-        beta_1: BelowOne = 0.9,
+        beta_1: Share = 0.9,
         beta_2: BelowOne = 0.999,
         epsilon: AboveZero = 1e-8,
         warmup_steps: Steps = 0,
@@ -282,7 +284,7 @@ class ScheduleFreeRAdam(ScheduleFree):
 
     Args:
         learning_rate: number, at least 0, or schedule.
-        beta_1: the share of x in y.
+        beta_1: the share of x in y, at most 0.999.
         beta_2: decay of the mean square, above 0.6, because up to 0.6 no step would be rectified.
         epsilon: a term added to the root.
         r: the power of `t` in the weights of the average.
@@ -312,7 +314,7 @@ class ScheduleFreeRAdam(ScheduleFree):
     def __init__(
         self,
         learning_rate: RateLike = 0.0025,
-        beta_1: BelowOne = 0.9,
+        beta_1: Share = 0.9,
         beta_2: Annotated[float, Checked(number, 0.6, 1, open_low=True, open_high=True)] = 0.999,
         epsilon: AboveZero = 1e-8,
         r: AtLeastZero = 0.0,
@@ -331,4 +333,7 @@ class ScheduleFreeRAdam(ScheduleFree):
     def direction(self, g: tf.Tensor, s: Slots, t: tf.Tensor) -> Step:
         v = s["velocity"] + (1 - tf.constant(self.beta_2, g.dtype)) * (g * g - s["velocity"])
         rectified, _ = rectification(self.beta_2, 4.0, t)
-        return tf.where(rectified, g / _root(v, self.beta_2, self.epsilon, t), g), {"velocity": v}
+        # 1 and 0, as DTensor cannot choose between tensors by a scalar
+        divided = tf.cast(rectified, g.dtype)
+        root = _root(v, self.beta_2, self.epsilon, t)
+        return g / (divided * root + (1 - divided)), {"velocity": v}

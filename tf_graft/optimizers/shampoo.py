@@ -49,8 +49,9 @@ class Shampoo(Preconditioned):
     M <- M + (1 - beta_1) * (G - M)
     L <- L + (1 - beta_2) * (G G^T - L)
     R <- R + (1 - beta_2) * (G^T G - R)
-    P = (L / (1 - beta_2^t) + epsilon * I)^-exponent      every precondition_frequency updates
-    Q = (R / (1 - beta_2^t) + epsilon * I)^-exponent
+    L' = L / (1 - beta_2^t),  R' = R / (1 - beta_2^t)
+    P = (L' + epsilon * max(eigenvalues of L') * I)^-exponent      every precondition_frequency
+    Q = (R' + epsilon * max(eigenvalues of R') * I)^-exponent      updates
     W <- W - learning_rate * P M Q / (1 - beta_1^t)
     ```
 
@@ -62,16 +63,21 @@ class Shampoo(Preconditioned):
 
     Differences from Meta's Distributed Shampoo: a variable with more than two axes is a matrix
     according to its layer, and does not have a factor for each axis; `others` updates biases;
-    before the update `start` the step is the momentum alone, not that of the graft; bias
-    corrections have the precision of the update, not float32. Difference from Google's: momentum
-    averages the gradients, not the steps.
+    before the update `start` the step is the momentum alone, not that of the graft; a graft
+    compares the steps of a variable, not of each block; bias corrections have the precision of the
+    update, not float32. Differences from Google's: momentum averages the gradients, not the steps;
+    with a `precondition_frequency` of 2, roots are computed at the updates 1, 2, 4, not 1, 3, 5.
+    Both have a far smaller epsilon. In float32 it amplifies rounding: a matrix has fewer
+    independent gradients than rows at first, and the other directions hold nothing but rounding.
 
     Args:
         learning_rate: learning rate of the matrices: number, at least 0, or schedule.
         beta_1: decay of the momentum; 0 for none.
         beta_2: decay of the second moments; 1 for their sum.
-        epsilon: a term added to the eigenvalues.
-        relative_epsilon: whether to multiply epsilon by the largest eigenvalue, as Google's does.
+        epsilon: a term added to the eigenvalues. Much smaller values let a difference in the last
+            bit of a gradient grow to a large part of the step.
+        relative_epsilon: whether to multiply epsilon by the largest eigenvalue of each matrix, as
+            Google's does; otherwise it has the unit of squared gradients, as Meta's has.
         exponent: exponent of the inverse roots, above 0. None: 1/4 for two sides, 1/2 for one.
         sides: `"both"`, `"inputs"`, `"outputs"`, or `"smaller"` for the shorter of the two.
         precondition_frequency: the number of updates from one computation of the roots to the next.
@@ -110,8 +116,8 @@ class Shampoo(Preconditioned):
         learning_rate: RateLike = 0.001,
         beta_1: BelowOne = 0.9,
         beta_2: Fraction = 0.999,
-        epsilon: AboveZero = 1e-12,
-        relative_epsilon: Flag = False,
+        epsilon: AboveZero = 1e-3,
+        relative_epsilon: Flag = True,
         exponent: Exponent = None,
         sides: Side = "both",
         precondition_frequency: Count = 10,

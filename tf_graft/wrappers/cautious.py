@@ -78,9 +78,11 @@ class Cautious(Around):
         self.rowwise = False
 
     def propose(self, points: Iterable[Point]) -> Iterator[Step]:
-        points, given = itertools.tee(map(self.inner, points))
-        for p, (d, slots) in zip(points, self.optimizer.propose(given), strict=True):
-            yield self.optimizer.decayed(p, self._descending(p, d)), under("optimizer", slots)
+        points, given = itertools.tee(points)
+        steps = self.optimizer.propose(self.inner(p)._replace(bare=True) for p in given)
+        for p, (d, slots) in zip(points, steps, strict=True):
+            step = self._descending(p, d)
+            yield step if p.bare else self.with_decay(p, step), under("optimizer", slots)
 
     def _descending(self, p: Point, d: tf.Tensor) -> tf.Tensor:
         descends = tf.logical_not(tf.sign(d) * tf.sign(p.g) >= 0)  # or is NaN, which is kept

@@ -115,10 +115,10 @@ class CellState(OptimizerState):
     periodically = branch
 
     def rates(self, algorithm: Algorithm) -> Mapping[str, Scalar]:
-        """Returns the learning rates for the count of updates that its cell holds."""
+        """Returns the rates and values for the count of updates that its cell holds."""
         step = self.counters["iteration"].tensor
         with keras.StatelessScope(state_mapping=[(count, step) for count in self.counts]):
-            return algorithm.rates()
+            return super().rates(algorithm)
 
     def release(self, parameter: Parameter) -> None:
         """Does nothing: a cell shares no memory."""

@@ -85,23 +85,26 @@ class Hyperball(Around):
 
     def propose(self, points: Iterable[Point]) -> Iterator[Step]:
         points, given = itertools.tee(points)
-        steps = self.optimizer.propose(map(self.inner, given))
+        steps = self.optimizer.propose(self.inner(p)._replace(bare=True) for p in given)
         for p, (d, slots) in zip(points, steps, strict=True):
-            step = self._on_sphere(p, d) if self._keeps(p.path) else self._own(p, d)
-            yield step, under("optimizer", slots)
+            if self._keeps(p.path):
+                d = self._on_sphere(p, d)
+            elif not p.bare:
+                d = super().with_decay(p, d)
+            yield d, under("optimizer", slots)
+
+    def with_decay(self, p: Point, d: tf.Tensor) -> tf.Tensor:
+        # on the sphere, decay is a part of the step
+        return d if self._keeps(p.path) else super().with_decay(p, d)
 
     def _on_sphere(self, p: Point, d: tf.Tensor) -> tf.Tensor:
         radius, length = tf.convert_to_tensor(p.s["radius"]), numerics.length(d)
         # scalars are chosen, as DTensor cannot choose between tensors by a scalar
         lies, one = radius > 0, tf.ones_like(radius)
         factor = tf.where(lies, numerics.quotient(self.step_rate(p) * radius, length), one)
-        v = p.w + self._own(p, numerics.product(d, factor))
+        v = p.w + super().with_decay(p, numerics.product(d, factor))
         scale = tf.where(lies, numerics.quotient(radius, numerics.length(v)), one)
         return numerics.product(v, scale) - p.w
-
-    def _own(self, p: Point, d: tf.Tensor) -> tf.Tensor:
-        """Returns a step with the optimizer's weight decay."""
-        return self.optimizer.decayed(self.inner(p), d)
 
     def _keeps(self, path: str) -> bool:
         """Returns whether the norm of a variable's weights is kept."""

@@ -13,6 +13,7 @@ from tf_graft.compose.wrapper import Wrapper
 from tf_graft.core.arguments.options import Common
 from tf_graft.core.arguments.registry import register
 from tf_graft.core.state.point import Point, Step, under
+from tf_graft.core.tensors import numerics
 from tf_graft.report.rate_checks import FORMAT
 
 
@@ -73,16 +74,23 @@ class LayerwiseRates(Wrapper):
 
     def propose(self, points: Iterable[Point]) -> Iterator[Step]:
         points, of_direction = itertools.tee(points)
-        steps = self.optimizer.proposals(p.within("direction") for p in of_direction)
+        steps = self.optimizer.proposals(map(self._inner, of_direction))
         courses: dict[tf.DType, Any] = {}
         for p, (d, slots) in zip(points, steps, strict=True):
             if p.t.dtype not in courses:
                 courses[p.t.dtype] = self._rates.course(p.t, self._constant)
             yield self._factor(p, courses[p.t.dtype]) * d, under("direction", slots)
 
+    def _inner(self, p: Point) -> Point:
+        return p.within("direction")._replace(bare=p.bare)
+
+    def with_decay(self, p: Point, d: tf.Tensor) -> tf.Tensor:
+        factor = self._factor(p, self._rates.course(p.t, self._constant))
+        return factor * self.optimizer.with_decay(self._inner(p), numerics.quotient(d, factor))
+
     def step_rate(self, p: Point) -> tf.Tensor:
         factor = self._factor(p, self._rates.course(p.t, self._constant))
-        return factor * self.optimizer.step_rate(p.within("direction"))
+        return factor * self.optimizer.step_rate(self._inner(p))
 
     def _factor(self, p: Point, course: Any) -> tf.Tensor:
         return self._rates.factor(p.path) * (p.lr if course is None else p.lr * course)

@@ -17,7 +17,7 @@ from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.pipeline.clipping import clipped_alone
 from tf_graft.core.state.algorithm import Delegate
 from tf_graft.core.state.parameters import Parameter
-from tf_graft.core.state.point import Point, Step, grouped, under, within
+from tf_graft.core.state.point import Point, Step, grouped, multiplied, under, within
 from tf_graft.core.types import Config, NumberLike, RateLike, Rates, Scalar, VariableLike
 
 
@@ -134,7 +134,11 @@ class MultiOptimizer(Wrapper):
         """Returns the point for an optimizer, whose own clipping it contains."""
         common = self.children()[role].common
         g = clipped_alone(p.g, common.clipvalue, common.clipnorm)
-        return p.within(role)._replace(g=g, rates=_multiplied(role, p.rates))
+        return p.within(role)._replace(g=g, rates=_inner(role, p.rates), bare=p.bare)
+
+    def with_decay(self, p: Point, d: tf.Tensor) -> tf.Tensor:
+        role = self._role(p.path)
+        return self.children()[role].with_decay(self._inner(role, p), d)
 
     def delegate(self, parameter: Parameter, rates: Rates) -> Delegate | None:
         """Returns the optimizer of the variable, if it does not clip the gradient."""
@@ -143,7 +147,7 @@ class MultiOptimizer(Wrapper):
         if any(clip is not None for clip in child.common.clips):
             return None
         own = dataclasses.replace(parameter, slots=within(role, parameter.slots))
-        return Delegate(child, own, _multiplied(role, rates))
+        return Delegate(child, own, _inner(role, rates))
 
     def step_rate(self, p: Point) -> tf.Tensor:
         role = self._role(p.path)
@@ -151,18 +155,16 @@ class MultiOptimizer(Wrapper):
 
     def rate_of(self, path: str, rates: Rates) -> Scalar:
         role = self._role(path)
-        rate = super().rate_of(path, rates)
-        return rate * self.children()[role].rate_of(path, within(role, rates))
+        return self.children()[role].rate_of(path, _inner(role, self.rates_for(path, rates)))
 
     def get_config(self) -> Config:
         config = super(Wrapper, self).get_config()
         return config | {"optimizers": {k: serialize(x) for k, x in self.optimizers.items()}}
 
 
-def _multiplied(role: str, rates: Rates) -> dict[str, Any]:
+def _inner(role: str, rates: Rates) -> dict[str, Any]:
     """Returns the rates of an optimizer, with its learning rate times the factor on all."""
-    its = within(role, rates)
-    return its | {"learning_rate": rates["learning_rate"] * its["learning_rate"]}
+    return multiplied(within(role, rates), rates["learning_rate"])
 
 
 def _refuse_wrong(owner: str, optimizers: object) -> None:

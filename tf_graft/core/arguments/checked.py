@@ -5,6 +5,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from tf_graft.core import checks, patterns
 from tf_graft.core.arguments import rates
 from tf_graft.core.arguments.settable import Settable
@@ -89,6 +91,19 @@ class Checked:
         ends = {name: x for name, x in self._details.items() if name.startswith("open_")}
         return checks.interval(*self._bounds, **ends)
 
+    def or_nan(self, value: Any) -> tf.Tensor:
+        """Returns a schedule's value, a float32 scalar, or NaN if it is not in the range."""
+        value = tf.cast(tf.convert_to_tensor(value), tf.float32)
+        low, high = self._ends
+        below = value < high if self._details.get("open_high", math.isinf(high)) else value <= high
+        return tf.where((value >= low) & below, value, math.nan)
+
+    @property
+    def _ends(self) -> tuple[float, float]:
+        """The least and the largest value of an argument that may be a schedule."""
+        low, high, *_ = *self._bounds, math.inf, math.inf
+        return low, high
+
     def checked(self, owner: str, value: Any) -> Any:
         """Returns the value as it is kept.
 
@@ -99,8 +114,7 @@ class Checked:
         if self._scheduled and isinstance(value, dict | rates.LearningRateSchedule):
             found = rates.schedule(owner, self.name, value, self._check_alone)
             if isinstance(found, Settable):
-                low, high, *_ = *self._bounds, math.inf, math.inf
-                found.within = low, high
+                found.within = self._ends
             return found
         return self._check(owner, self.name, value, *self._bounds, **self._details)
 

@@ -38,7 +38,7 @@ def judged(update: Update, options: Options, where: str) -> tuple[Update, list[t
         )
     messages = {
         "a gradient is not finite, or too large to be squared": gradients_serve,
-        "a learning rate is negative or not finite": rates_serve,
+        "a learning rate, or another value in time, is negative or not finite": rates_serve,
     }
     said = {f"{where}: {what}; nothing was changed.": ok for what, ok in messages.items()}
     return update, _assertions(said)

@@ -15,7 +15,7 @@ from tf_graft.core.places import replicas
 from tf_graft.core.state import parameters, write
 from tf_graft.core.state.algorithm import Algorithm, Delegate
 from tf_graft.core.state.parameters import Parameter
-from tf_graft.core.state.point import Point, Step
+from tf_graft.core.state.point import Point, Step, multiplied
 from tf_graft.core.state.write import Part, Rows, Whole
 from tf_graft.core.tensors import numerics
 from tf_graft.core.types import Gradient, Rates, Slots
@@ -76,8 +76,7 @@ class Writer:
         }
         for dtype, role in dict.fromkeys(keys.values()):
             rates = {r: tf.cast(x, dtype) for r, x in update.rates.items()}
-            if role is not None:
-                rates["learning_rate"] *= rates[role]
+            rates = rates if role is None else multiplied(rates, rates[role])
             made[dtype, role] = Scalars(rates, tf.cast(t, dtype))
         return {path: made[key] for path, key in keys.items()}
 
@@ -85,7 +84,8 @@ class Writer:
         self, shared: Mapping[str, keras.Variable], rates: Rates, t: tf.Tensor
     ) -> dict[str, tf.Tensor]:
         present = {role: tf.convert_to_tensor(replicas.local(v)) for role, v in shared.items()}
-        new = self.algorithm.advance(present, rates, t)
+        with self.algorithm.at(rates):
+            new = self.algorithm.advance(present, rates, t)
         for role, value in new.items():
             write.put(shared[role], value)
         return {**present, **new}
@@ -189,10 +189,11 @@ def _write_by_kernel(gradient: tf.Tensor, parameter: Parameter, by: Delegate, t:
     """Updates a variable, or its master, in place."""
     algorithm, own, rates = by
     lr = rates["learning_rate"]
-    if algorithm.weight_decay and algorithm.decays(parameter.path):
-        weights = parameter.read(Whole())
-        parameter.move(Whole(), weights, -algorithm.decay(weights, lr, t))
     assert algorithm.kernel is not None  # for the type checker
-    traits = algorithm.traits(parameter.path)
-    algorithm.kernel(gradient, parameter.precise, own.slots, lr, t, **traits)
+    with algorithm.at(rates):
+        if algorithm.weight_decay and algorithm.decays(parameter.path):
+            weights = parameter.read(Whole())
+            parameter.move(Whole(), weights, -algorithm.decay(weights, lr, t))
+        traits = algorithm.traits(parameter.path)
+        algorithm.kernel(gradient, parameter.precise, own.slots, lr, t, **traits)
     parameter.round()

@@ -1,5 +1,6 @@
 """Algorithms: an optimizer's mathematics as pure functions of tensors, which write no variable."""
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -112,6 +113,26 @@ class Algorithm:
         """Returns the current learning rates by role."""
         return {}
 
+    def rates_for(self, path: str, rates: Rates) -> Rates:
+        """Returns the rates for the variable of a path, with the multiplier that it has."""
+        return rates
+
+    def values(self) -> dict[str, Scalar]:
+        """Returns the present values of arguments that are schedules, by role.
+
+        They are among the rates of an update; a value that the argument cannot have is NaN.
+        """
+        return {}
+
+    def scheduled(self) -> dict[str, Callable[[Any], Any]]:
+        """Returns the arguments that are schedules, by the role that `values` gives them."""
+        return {}
+
+    def at(self, rates: Rates) -> contextlib.AbstractContextManager[object]:
+        """A context in which arguments that are schedules have the values among some rates."""
+        found = {role: x for role, x in self.scheduled().items() if role in rates}
+        return numerics.in_time({id(x): rates[role] for role, x in found.items()})
+
     def prepare(self, variables: Mapping[str, VariableLike]) -> None:
         """Inspects the variables, by path, before any state is made for them."""
         self.shapes = {path: tuple(variable.shape) for path, variable in variables.items()}
@@ -132,22 +153,35 @@ class Algorithm:
         for p in points:
             if p.in_place and self.kernel is not None:
                 yield scratch_variables.added(p.w, functools.partial(self._run_kernel, p)), {}
-            else:
-                yield self.step(p.g, p.w, p.state(), p.lr, p.t, **self.traits(p.path))
+                continue
+            with self.at(p.rates):
+                step = self.step(p.g, p.w, p.state(), p.lr, p.t, **self.traits(p.path))
+            yield step
 
     def _run_kernel(self, p: Point, weights: tf.Variable) -> None:
         assert self.kernel is not None  # for the type checker
-        self.kernel(p.g, weights, p.s, p.lr, p.t, **self.traits(p.path))
+        with self.at(p.rates):
+            self.kernel(p.g, weights, p.s, p.lr, p.t, **self.traits(p.path))
 
     def proposals(self, points: Iterable[Point]) -> Iterator[Step]:
-        """Yields the steps of `propose` with decoupled weight decay, for the touched rows."""
+        """Yields the steps of `propose`, for the touched rows, with weight decay unless bare."""
         points, given = itertools.tee(points)
         for p, (d, slots) in zip(points, self.propose(given), strict=True):
-            yield p.of_touched(self.decayed(p, d)), slots
+            yield p.of_touched(d if p.bare else self.decayed(p, d)), slots
 
     def decayed(self, p: Point, d: tf.Tensor) -> tf.Tensor:
         """Returns a step from a point with decoupled weight decay, if it applies there."""
-        return d - self.decay(p.w, p.lr, p.t) if self.decays(p.path) else d
+        if not self.decays(p.path):
+            return d
+        with self.at(p.rates):
+            return d - self.decay(p.w, p.lr, p.t)
+
+    def with_decay(self, p: Point, d: tf.Tensor) -> tf.Tensor:
+        """Returns a step, proposed from the bare point, with the decay that it lacks.
+
+        Override it in an optimizer that hands a bare point on to another one.
+        """
+        return self.decayed(p, d)
 
     @functools.cached_property
     def compiled_proposals(self) -> Any:

@@ -50,8 +50,8 @@ class OptimizerState:
         return self.count(self.done)
 
     def rates(self, algorithm: Algorithm) -> Mapping[str, Scalar]:
-        """Returns the learning rates of the next update, by role."""
-        return algorithm.rates()
+        """Returns the rates of the next update by role, and the values of other schedules."""
+        return {**algorithm.rates(), **algorithm.values()}
 
     def either(
         self, condition: tf.Tensor | None, then: Callable[[], None], other: Callable[[], None]

@@ -30,6 +30,7 @@ class Point(NamedTuple):
             all of them. Other rows are there only if sizes must be static: XLA adds rows, and a
             mesh uses whole variables. In these rows `g`, `w` and `s` are zero.
         alike: whether all replicas compute the same step, and may divide the work.
+        bare: whether the step is wanted without weight decay, which `with_decay` adds later.
     """
 
     path: str
@@ -41,6 +42,7 @@ class Point(NamedTuple):
     in_place: bool = False
     touched: tf.Tensor | None = None
     alike: bool = False
+    bare: bool = False
 
     @property
     def lr(self) -> tf.Tensor:
@@ -58,8 +60,8 @@ class Point(NamedTuple):
         return numerics.where_rows(self.touched, d, tf.zeros_like(self.w, d.dtype))
 
     def within(self, role: str) -> "Point":
-        """Returns the same point for the child of a role."""
-        return self._replace(s=within(role, self.s), rates=within(role, self.rates))
+        """Returns the same point for the child of a role, whose step contains its decay."""
+        return self._replace(s=within(role, self.s), rates=within(role, self.rates), bare=False)
 
 
 def within(role: str, named: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,6 +73,15 @@ def within(role: str, named: Mapping[str, Any]) -> dict[str, Any]:
 def under(role: str, named: Mapping[str, Any]) -> dict[str, Any]:
     """Returns all entries with `role/` before their names."""
     return {f"{role}/{name}": x for name, x in named.items()}
+
+
+def multiplied(rates: Mapping[str, Any], factor: Any) -> dict[str, Any]:
+    """Returns rates with the learning rate times a factor.
+
+    `multiplier` is the product of all such factors, for optimizers inside with rates of their own.
+    """
+    product = rates["multiplier"] * factor if "multiplier" in rates else factor
+    return {**rates, "learning_rate": rates["learning_rate"] * factor, "multiplier": product}
 
 
 def grouped(

@@ -1,6 +1,9 @@
 """Precision, finiteness and norms, for dense tensors and the values of row-sparse gradients."""
 
-from collections.abc import Sequence
+import contextlib
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import TypeVar
 
 import numpy as np
@@ -216,12 +219,30 @@ def scalar(value: float, dtype: tf.DType) -> tf.Tensor:
     return tf.constant(value, dtype)
 
 
-@memoized
+_NONE: Mapping[int, Scalar] = types.MappingProxyType({})
+_in_time: ContextVar[Mapping[int, Scalar]] = ContextVar("in_time", default=_NONE)
+
+
+@contextlib.contextmanager
+def in_time(values: Mapping[int, Scalar]) -> Iterator[None]:
+    """A context in which `current` takes the values of schedules from a dict, by their `id`."""
+    token = _in_time.set(values)
+    try:
+        yield
+    finally:
+        _in_time.reset(token)
+
+
 def current(argument: NumberLike, t: tf.Tensor) -> tf.Tensor:
-    """Returns an argument at update `t`, counted from 1: a number, or the value of a schedule."""
-    if callable(argument):
-        return tf.cast(argument(t - 1), t.dtype)
-    return scalar(argument, t.dtype)
+    """Returns an argument at update `t`, counted from 1: a number, or the value of a schedule.
+
+    In an update the value of a schedule is the one that was judged with the learning rate. In a
+    `step` that is called by itself it is computed from `t`.
+    """
+    if not callable(argument):
+        return scalar(argument, t.dtype)
+    value = _in_time.get().get(id(argument))
+    return tf.cast(argument(t - 1) if value is None else value, t.dtype)
 
 
 @memoized
