@@ -412,6 +412,33 @@ def test_what_an_override_says_of_a_child_is_quoted():
         optimizer.build(config, 5, source, keras.Model)
 
 
+@pytest.mark.parametrize(
+    ("given", "steps", "name"),
+    [
+        ("{name: adam, gradient_accumulation_steps: 6}", 6, "gradient_accumulation_steps=6"),
+        (
+            "{name: larc, optimizer: {name: sgd, gradient_accumulation_steps: 6}}",
+            6,
+            "gradient_accumulation_steps=6",
+        ),
+        (
+            "{name: agn, communication_period: 3, gradient_accumulation_steps: 2, "
+            "optimizer: {name: sgd}}",
+            6,
+            "communication_period=3",
+        ),
+    ],
+)
+def test_a_run_makes_an_update(given, steps, name):
+    """An accumulation, or a round of AGN, that is longer than the run would train nothing."""
+    config, source = parse(GOOD, overrides=[f"optimizer={given}", "run.epochs=1"])
+    optimizer.build(config, steps, source, keras.Model)
+    with pytest.raises(
+        ConfigError, match=f"{name}: the model changes every 6 steps, and the run has 5; give less"
+    ):
+        optimizer.build(config, steps - 1, source, keras.Model)
+
+
 TEXTS = st.text(max_size=40) | st.text("a\x85\u2028 \n'\":#", max_size=200)
 
 

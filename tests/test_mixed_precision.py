@@ -144,6 +144,14 @@ def test_the_scale_is_in_use_from_loss_to_gradient():
     np.testing.assert_array_equal(w.numpy(), [0.0, 0.0])
 
 
+def test_the_default_scale_is_dynamic():
+    """As with Keras' own optimizer, which `compile` wraps for float16."""
+    optimizer, w = MixedPrecision("sgd"), tf.Variable([1.0])
+    assert float(optimizer.loss_scale()) == 2.0**14
+    optimizer.apply([tf.constant([np.inf])], [w])
+    assert float(optimizer.loss_scale()) == 2.0**13
+
+
 def test_half_precision_losses_are_scaled_in_float32():
     """2^14 times 30 is beyond float16."""
     loss = MixedPrecision("sgd", "backoff").scale_loss(tf.constant(30.0, tf.float16))

@@ -91,8 +91,8 @@ def test_weight_decay_is_set_on_all_optimizers():
     optimizer = tg.MultiOptimizer(
         {"bias": "sgd", ".*": tg.SGD(weight_decay=0.5)}, weight_decay=0.25
     )
-    assert [child.weight_decay for child in optimizer.optimizers.values()] == [0.25, 0.25]
-    optimizer.optimizers["bias"].weight_decay = 0.0
+    assert [child.weight_decay for child in optimizer.groups.values()] == [0.25, 0.25]
+    optimizer.groups["bias"].weight_decay = 0.0
     assert optimizer.weight_decay is None
 
 
@@ -120,3 +120,11 @@ def test_the_table_shows_each_groups_rate():
 def test_refuses(optimizers, message):
     with pytest.raises(ValueError, match=rf"^MultiOptimizer\(optimizers.*{message}"):
         tg.MultiOptimizer(optimizers()).build(variables())
+
+
+def test_a_load_says_nothing_of_a_variable_that_has_no_state(tmp_path):
+    weights = variables()
+    optimizer = tg.MultiOptimizer({"kernel": tg.SGD(0.5), ".*": tg.Adam(0.25)})
+    optimizer.build(weights)
+    saved = tf.train.Checkpoint(optimizer=optimizer)
+    saved.read(saved.write(str(tmp_path / "checkpoint"))).assert_consumed()

@@ -87,7 +87,7 @@ def test_who_acts(column, name):
     default = held(make(cls(1.0)), name)
 
     def inner_of(outer):
-        return outer.optimizers[".*"] if column == "parts" else getattr(outer, attribute)
+        return outer.groups[".*"] if column == "parts" else getattr(outer, attribute)
 
     def refused(**where):
         given = {name: where["outer"]} if "outer" in where else {}

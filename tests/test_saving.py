@@ -6,6 +6,7 @@ G07 (resume), G10 (another optimizer's state), G11 (another order), G14 (`.keras
 
 import contextlib
 import itertools
+from typing import ClassVar
 
 import keras
 import numpy as np
@@ -24,6 +25,8 @@ from support.saving import (
     trained,
     weights_file,
 )
+from support.wrappers import WRAPPERS, inside
+from tf_graft.compose.wrapper import Wrapper
 
 # What Keras' own saving of model weights warns of, with NumPy 2.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -78,6 +81,64 @@ def test_resume_bit_for_bit(name, option, way, tmp_path):
     assert expected["model 0"].tobytes() != at_saving["model 0"].tobytes()
     steps = OPTIONS[option].get("gradient_accumulation_steps", 1)
     assert int(resumed.optimizer.iterations.numpy()) == (BEFORE + AFTER) // steps
+
+
+QUICK_WAYS = {("MultiOptimizer", checkpoint)}
+
+
+@pytest.mark.parametrize(
+    ("outer", "way"),
+    [
+        case if case in QUICK_WAYS else pytest.param(*case, marks=pytest.mark.slow)
+        for case in itertools.product(WRAPPERS, (keras_file, weights_file, checkpoint))
+    ],
+)
+def test_a_wrapper_in_a_wrapper_is_restored_with_the_values_of_each(outer, way, tmp_path):
+    """Rates that are numbers, and a momentum, all set anew since the optimizer was made."""
+    for inner in inside(outer):
+
+        def made(inner=inner):
+            leaf = tf_graft.SGD(0.1, momentum=tf_graft.Settable(0.9))
+            return compiled(WRAPPERS[outer](WRAPPERS[inner](leaf)))
+
+        saved = made()
+        optimizer = saved.optimizer
+        optimizer.build(saved.trainable_variables)
+        values = optimizer.rate_variables() | optimizer.value_variables()
+        assert any(name.endswith("momentum_value") for name in values)
+        for variable in values.values():
+            variable.assign(variable / 2)
+        loaded = way(saved, tmp_path)(made())
+        samples.assert_same_state(everything(loaded), everything(saved))
+
+
+class Keeper(Wrapper):
+    """A wrapper that keeps its optimizer where TensorFlow does not see it."""
+
+    roles: ClassVar = {"inner": "inner"}
+
+    def __init__(self, inner, learning_rate=1.0, **common):
+        super().__init__(learning_rate, **common)
+        self.inner = lambda: inner
+        self.keep_values("inner", inner)
+
+    def children(self):
+        return {"inner": self.inner()}
+
+    def propose(self, points):
+        return self.inner().proposals(points)
+
+
+def test_a_checkpoint_that_could_not_be_restored_is_not_written(tmp_path):
+    optimizer, variable = Keeper(tf_graft.SGD(0.1)), tf.Variable([1.0])
+    optimizer.build([variable])
+    with pytest.raises(tf_graft.CheckpointError) as error:
+        tf.train.Checkpoint(optimizer=optimizer).write(str(tmp_path / "checkpoint"))
+    assert str(error.value) == (
+        "Keeper(SGD): a checkpoint of TensorFlow would lack 1 of its 5 variables, such as "
+        "'inner/learning_rate', because no attribute leads to them; assign each optimizer or "
+        "variable that the optimizer contains to an attribute of it, or use model.save_weights."
+    )
 
 
 def test_the_comparison_notices_state_that_starts_anew(tmp_path):

@@ -38,7 +38,7 @@ MADE = {
     "decay of Keras'": lambda v, **k: tg.wrap(keras.optimizers.Ftrl(0.1), weight_decay=v, **k),
     "larc": lambda v, **k: tg.LARC(tg.SGD(0.1, momentum=v), weight_decay=v, **k),
     "graft": lambda v, **k: tg.AdaGraft(tg.Adam(0.1, beta_1=v), tg.SGD(1.0, momentum=v), **k),
-    "mixed": lambda v, **k: tg.MixedPrecision(tg.SGD(0.1, momentum=v), **k),
+    "mixed": lambda v, **k: tg.MixedPrecision(tg.SGD(0.1, momentum=v), 1, **k),
     "agn": lambda v, **k: tg.AGN(tg.SGD(0.1, momentum=v), None, 2, tg.SGD(1.0), **k),
 }
 QUICK = ("sgd", "graft")

@@ -109,7 +109,7 @@ def test_masters_are_divided_too():
     found = []
     for shard_slots in (True, False):
         model = weights(shard_slots, "bfloat16")
-        optimizer = tg.MixedPrecision(tg.Adam(0.1), name="optimizer")
+        optimizer = tg.MixedPrecision(tg.Adam(0.1), 1, name="optimizer")
         found.append(stepped(optimizer, model))
         lying = {v.path: v.value.layout.sharding_specs for v in optimizer.variables}
         for path, specs in SLOTS.items():

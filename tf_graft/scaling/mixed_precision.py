@@ -28,7 +28,7 @@ class MixedPrecision(Around, keras_contract.ScalesLoss):
     Gradients are summed over replicas, then divided by the scale in float32. One check for overflow
     covers all replicas and variables. float16 and bfloat16 variables have float32 masters and
     slots, as with every optimizer here; float32 variables, which Keras' mixed policies use, need no
-    masters. bfloat16 needs no loss scale: leave it at 1.
+    masters. bfloat16 needs no loss scale: give 1.
 
     Differences from OpenSeq2Seq's `MixedPrecisionOptimizerWrapper`: steps under a fixed scale are
     checked too, and the scale may be an int; clipping acts on unscaled gradients, and the scaler
@@ -38,7 +38,7 @@ class MixedPrecision(Around, keras_contract.ScalesLoss):
         optimizer: an optimizer of tf_graft or Keras, a name or a config. This optimizer takes over
             its options for clipping, averaging, accumulation and so on.
         loss_scale: a number for a fixed scale, `"backoff"`, `"logmax"`, a scaler of
-            `tf_graft.scaling` or its config; None for 1.
+            `tf_graft.scaling` or its config; None for 1. Default `"backoff"`, which suits float16.
         learning_rate: replaces the optimizer's learning rate, if not None.
         **common: see `tf_graft.algorithm.Common`; these replace the given optimizer's options.
             `weight_decay` replaces its weight decay; exclusions from weight decay add up.
@@ -74,7 +74,7 @@ class MixedPrecision(Around, keras_contract.ScalesLoss):
     def __init__(
         self,
         optimizer: OptimizerLike | str | Config,
-        loss_scale: Any = None,
+        loss_scale: Any = "backoff",
         learning_rate: RateLike | None = None,
         **common: Unpack[Common],
     ):

@@ -16,7 +16,7 @@ from tf_graft.core.types import Config, ScheduleLike
 from tf_graft.fine_tuning import layerwise_decay, no_decay
 from tf_graft.report import MeasuredRates, ReportError
 from tf_graft.training.errors import ConfigError, Key, Source
-from tf_graft.training.schema import RunConfig
+from tf_graft.training.schema import ParameterServer, RunConfig
 
 CHECKED_STEPS = 32  # at which a schedule's rates are checked, from the first step to the last
 REFUSALS = (ValueError, TypeError, ArithmeticError, LookupError, tf.errors.OpError)
@@ -40,7 +40,7 @@ def build(
     Raises:
         ConfigError: the optimizer or a schedule refuses an argument; the message says where.
     """
-    section = config.optimizer
+    section, steps = config.optimizer, config.run.epochs * steps_per_epoch
     updates = steps_per_epoch // _accumulated(section.given())
     total = config.run.epochs * updates
     try:
@@ -48,9 +48,26 @@ def build(
         values = _changed(values, ("optimizer",), _in_numbers(total, updates))
         config.optimizer = type(section)(**values)
         values = _changed(values, ("optimizer",), _of_layers(model, source))
-        return get(_changed(values, ("optimizer",), _made(total, source)))
+        made = get(_changed(values, ("optimizer",), _made(total, source)))
+        _check_steps(made, steps, isinstance(config.strategy, ParameterServer))
+        return made
     except REFUSALS as error:
         raise located(error, config, source) from None
+
+
+def _check_steps(made: keras.optimizers.Optimizer, steps: int, on_servers: bool) -> None:
+    """Refuses an optimizer that would not change the model once in all steps of the run.
+
+    A worker of parameter servers pushes a shorter round, too.
+    """
+    every, cause = made.gradient_accumulation_steps or 1, "gradient_accumulation_steps"
+    if every <= steps and isinstance(made, wrappers.AGN) and not on_servers:
+        every, cause = made.round_length, "communication_period"
+    if every > steps:
+        raise ValueError(
+            f"{cause}={getattr(made, cause)}: the model changes every {every:,} steps, and the run "
+            f"has {steps:,}; give less, or train for more epochs."
+        )
 
 
 def _accumulated(section: Config) -> int:

@@ -7,6 +7,7 @@ another one repeats its step.
 
 import contextlib
 import math
+import threading
 from collections.abc import Iterator
 from typing import TypeAlias
 
@@ -29,6 +30,24 @@ from tf_graft.training.stop import Stopped, StopRequest
 from tf_graft.wrappers import AGN
 
 Batch: TypeAlias = tuple[tf.Tensor, tf.Tensor]  # of examples and classes
+PATIENCE = 5.0  # seconds for the coordinator to stop; it waits for a worker that is lost
+
+
+class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
+    """A coordinator that `stop` stops, before the interpreter ends.
+
+    TensorFlow's `__del__` stops it when the interpreter ends. If a worker is lost, it then waits
+    forever for a lock of a thread that no longer runs.
+    """
+
+    def stop(self) -> None:
+        """Stops the threads; gives up on one that still waits for a lost worker."""
+        stopping = threading.Thread(target=super().__del__, daemon=True)
+        stopping.start()
+        stopping.join(PATIENCE)
+
+    def __del__(self) -> None:
+        pass  # `stop` has done it
 
 
 class Remote:
@@ -48,6 +67,8 @@ class Remote:
     ) -> None:
         assert place.strategy is not None
         self.here, self._strategy = here, place.strategy
+        # A strategy has one coordinator; with its first variable it would make TensorFlow's own.
+        self._coordinator = Coordinator(self._strategy)
         with self._strategy.scope():
             self.model = models.build(config.model, data, source)
             self.optimizer = optimizer.build(
@@ -56,7 +77,6 @@ class Remote:
             self._parts = replicas.shards(self.model.trainable_variables)
             self.optimizer.build_for(self._parts, [self.model])
         self.model.set_weights(here.get_weights())
-        self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._strategy)
         rounds = isinstance(self.optimizer, AGN)
         self._step = tf.function(self._round if rounds else self._on_worker)
         self.period = self.optimizer.round_length if rounds else 1
@@ -79,6 +99,10 @@ class Remote:
     def join(self) -> None:
         """Waits until all assigned steps are taken."""
         self._coordinator.join()
+
+    def close(self) -> None:
+        """Ends the assignment of steps; call it before this process ends."""
+        self._coordinator.stop()
 
     def bring_home(self) -> keras.Model:
         """Copies the weights of the servers to the local model, and returns it."""

@@ -42,6 +42,9 @@ class MultiOptimizer(Wrapper):
         **common: see `tf_graft.algorithm.Common`. A `weight_decay` replaces that of all optimizers.
             They can also have a `clipnorm` or `clipvalue` of their own.
 
+    Attributes:
+        groups: the optimizers by regular expression.
+
     Raises:
         TypeError: an argument of the wrong type; an optimizer that cannot be wrapped.
         ValueError: an argument out of range; the same optimizer twice; or, when it is built, a
@@ -70,18 +73,22 @@ class MultiOptimizer(Wrapper):
         super().__init__(learning_rate, **common)
         owner = type(self).__name__
         _refuse_wrong(owner, optimizers)
-        self.optimizers: dict[str, Optimizer] = {}
-        self.roles = {  # type: ignore[misc]  # of this object, as it has as many as it is given
-            f"optimizer_{i + 1}": f"optimizers[{shown(key)}]" for i, key in enumerate(optimizers)
-        }
-        for role, (key, given) in zip(self.roles, optimizers.items(), strict=True):
-            child = child_of(owner, self.roles[role], given)
-            divide(self.column, owner, self.roles[role], child, held_by(self) | decay)
-            self.optimizers[key] = child
+        self._patterns = tuple(optimizers)
+        roles = {f"optimizer_{i + 1}": f"optimizers[{shown(p)}]" for i, p in enumerate(optimizers)}
+        for (role, argument), given in zip(roles.items(), optimizers.values(), strict=True):
+            child = child_of(owner, argument, given)
+            divide(self.column, owner, argument, child, held_by(self) | decay)
+            setattr(self, role, child)  # a dict of optimizers would be saved otherwise
             self.keep_values(role, child)
+        self.roles = roles  # type: ignore[misc]  # of this object, as it has as many as it is given
         self.settle(self.mesh)
-        self.idle = all(child.idle for child in self.optimizers.values())
-        self.rowwise = all(child.rowwise for child in self.optimizers.values())
+        self.idle = all(child.idle for child in self.children().values())
+        self.rowwise = all(child.rowwise for child in self.children().values())
+
+    @property
+    def groups(self) -> dict[str, Optimizer]:
+        """The optimizers by regular expression."""
+        return dict(zip(self._patterns, self.children().values(), strict=True))
 
     @property
     def weight_decay(self) -> NumberLike | None:
@@ -99,11 +106,10 @@ class MultiOptimizer(Wrapper):
         return False
 
     def children(self) -> dict[str, Optimizer]:
-        children = getattr(self, "optimizers", {})
-        return dict(zip(self.roles, children.values(), strict=False))
+        return {role: getattr(self, role) for role in self.roles}
 
     def prepare(self, variables: Mapping[str, VariableLike]) -> None:
-        owner, keys = type(self).__name__, tuple(self.optimizers)
+        owner, keys = type(self).__name__, self._patterns
         refuse_idle_patterns(f"{owner}(optimizers={{{{}}: ...}})", keys, list(variables))
         for path in variables:
             if patterns.first(keys, path) is None:
@@ -118,8 +124,8 @@ class MultiOptimizer(Wrapper):
 
     def _role(self, path: str) -> str:
         """Returns the role of the optimizer that updates the variable of a path; "" for none."""
-        key = patterns.first(tuple(self.optimizers), path)
-        return "" if key is None else list(self.roles)[list(self.optimizers).index(key)]
+        key = patterns.first(self._patterns, path)
+        return "" if key is None else list(self.roles)[self._patterns.index(key)]
 
     def propose(self, points: Iterable[Point]) -> Iterator[Step]:
         return grouped(points, lambda p: self._role(p.path), self._steps)
@@ -157,9 +163,20 @@ class MultiOptimizer(Wrapper):
         role = self._role(path)
         return self.children()[role].rate_of(path, _inner(role, self.rates_for(path, rates)))
 
+    @classmethod
+    def own_arguments(cls) -> list[str]:
+        """Leaves `optimizers` out, as it is no attribute.
+
+        Keras' callbacks set and read the learning rate of each entry of such an attribute.
+        """
+        return [name for name in super().own_arguments() if name != "optimizers"]
+
+    def arguments(self) -> Config:
+        return {"optimizers": self.groups} | super().arguments()
+
     def get_config(self) -> Config:
         config = super(Wrapper, self).get_config()
-        return config | {"optimizers": {k: serialize(x) for k, x in self.optimizers.items()}}
+        return config | {"optimizers": {p: serialize(child) for p, child in self.groups.items()}}
 
 
 def _inner(role: str, rates: Rates) -> dict[str, Any]:

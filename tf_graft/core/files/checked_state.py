@@ -140,7 +140,7 @@ class Others(NamedTuple):
 def _other_variables(saved: Shapes, named: Named, own: Mapping[str, Names]) -> Others | None:
     """Returns the model variables of only one side; None if there is another kind of difference."""
     found = _found_again(saved, named)
-    new = [path for path, names in own.items() if not any(name in found for name in names)]
+    new = [p for p, names in own.items() if names and not any(name in found for name in names)]
     both = {path: names for path, names in own.items() if path not in new}
     roles = {name.removeprefix(f"{path}/") for path, names in both.items() for name in names}
     left = saved.keys() - found.values()

@@ -126,6 +126,18 @@ class CheckpointPart:
         return Entry(lambda: self._reader.get_tensor(key), shape, dtype)
 
 
+def missing(trackable: Any, named: Named) -> list[str]:
+    """Returns the names of the variables that TensorFlow would not save with an object."""
+    found = [trackable]
+    seen = {id(trackable)}
+    for holder in found:  # grows in the loop
+        for child in keras_contract.held_by(holder).values():
+            if id(child) not in seen:
+                seen.add(id(child))
+                found.append(child)
+    return [name for name, variable in named.items() if id(variable) not in seen]
+
+
 @contextlib.contextmanager
 def readable(owner: str) -> Iterator[None]:
     """A context in which to read a checkpoint.

@@ -19,7 +19,8 @@ class Identity(tf.train.experimental.PythonState):
 
     Args:
         signature: returns the class names of the optimizer and of its children.
-        named: returns the variables to save, by path and role; none before the optimizer is built.
+        named: returns the variables that a checkpoint of TensorFlow is to contain, by path and
+            role; none before the optimizer is built.
         restore: loads the state that the optimizer has read from a checkpoint and checked.
     """
 
@@ -39,8 +40,12 @@ class Identity(tf.train.experimental.PythonState):
         return self._signature()
 
     def serialize(self) -> str:
-        """Returns the owner, and the name and shape of every variable, in order, as JSON."""
-        return json.dumps({"owner": self.owner, "shapes": shapes_of(self._named())})
+        """Returns what `description` says of the present state, as JSON; TensorFlow calls it."""
+        return json.dumps(self.description(self._named()))
+
+    def description(self, named: Named) -> Config:
+        """Returns the owner, and the name and shape of every variable, in order."""
+        return {"owner": self.owner, "shapes": shapes_of(named)}
 
     def described(self, saved: str | bytes) -> Config:
         """Returns the contents of a text that `serialize` or `save` wrote.

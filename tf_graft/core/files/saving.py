@@ -9,7 +9,7 @@ import tensorflow as tf
 from tf_graft.core import keras_contract
 from tf_graft.core.errors import CheckpointError
 from tf_graft.core.files import checked_state, weights_store
-from tf_graft.core.files.checkpoint_part import CheckpointPart, readable
+from tf_graft.core.files.checkpoint_part import CheckpointPart, missing, readable
 from tf_graft.core.files.identity import Identity, Named, damaged
 from tf_graft.core.files.keras_state import KerasState
 from tf_graft.core.files.stateful import Stateful
@@ -45,10 +45,10 @@ class SavedState:
         self._owner = owner
         self._awaited: Awaited | None = None
         self._ready_to_take: Callable[[], None] | None = None  # loads a checkpoint's state
-        self.identity = Identity(owner.signature, self._to_save, self._restore)
+        self.identity = Identity(owner.signature, self._to_checkpoint, self._restore)
 
     def _to_save(self) -> Named:
-        """Returns the variables for a checkpoint.
+        """Returns the variables to save.
 
         Raises:
             CheckpointError: state waits for the optimizer to be built, and would be left out.
@@ -60,6 +60,23 @@ class SavedState:
                 "optimizer.build(model.trainable_variables) first."
             )
         return self._owner.named_variables()
+
+    def _to_checkpoint(self) -> Named:
+        """Returns the variables for a checkpoint of TensorFlow.
+
+        Raises:
+            CheckpointError: as `_to_save`; or the checkpoint could not be restored, because no
+                attribute leads TensorFlow to one of the variables.
+        """
+        named = self._to_save()
+        if lost := missing(self._owner, named):
+            raise CheckpointError(
+                f"{self._owner.signature()}: a checkpoint of TensorFlow would lack {len(lost)} of "
+                f"its {len(named)} variables, such as '{lost[0]}', because no attribute leads to "
+                "them; assign each optimizer or variable that the optimizer contains to an "
+                "attribute of it, or use model.save_weights."
+            )
+        return named
 
     @property
     def _name(self) -> str:

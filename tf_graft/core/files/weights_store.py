@@ -18,7 +18,7 @@ def save(identity: Identity, named: Named, store: Store) -> None:
     """Writes each variable under its path and role, and the identity of the optimizer."""
     values = numpy(named)
     sums = {name: _checksum(value) for name, value in values.items()}
-    said = json.dumps({**json.loads(identity.serialize()), "checksums": sums})
+    said = json.dumps({**identity.description(named), "checksums": sums})
     store[IDENTITY] = np.frombuffer(said.encode(), np.uint8)
     for name, value in values.items():
         store[_key(name)] = value

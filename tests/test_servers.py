@@ -1,0 +1,38 @@
+"""Runs on parameter servers of which a worker is killed, and nobody starts it again."""
+
+import sys
+import time
+
+import pytest
+
+from support import column_runs
+from tf_graft.processes.cluster import Cluster
+
+CONFIG = """
+data: {name: digits, batch_size: 48, train: "train[:432]", test: "test[:96]"}
+model: {name: mlp, units: [8]}
+strategy: {name: parameter_server}
+run: {dir: run, epochs: 30, progress: none, tensorboard: false}
+"""
+LOCAL = "{name: sgd, learning_rate: 0.1}"
+OPTIMIZERS = {
+    "steps": LOCAL,
+    "rounds": f"{{name: agn, communication_period: 3, optimizer: {LOCAL}}}",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_chief_ends_without_a_killed_worker(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.yaml").write_text(f"{CONFIG}optimizer: {OPTIMIZERS[name]}\n")
+    command = [sys.executable, "-m", "tf_graft", "train", "run.yaml"]
+    tasks = {"chief": 1, "worker": 2, "ps": 1}
+    with Cluster(command, tasks, column_runs.ENVIRONMENT) as cluster:
+        until = time.monotonic() + 120
+        while not list(tmp_path.glob("run/checkpoints/*.index")) and time.monotonic() < until:
+            assert not cluster.wait([cluster.chief], 0.1)
+        cluster.send(9, [("worker", 1)])
+        assert cluster.wait([cluster.chief], 120), "the chief does not end"
+        assert cluster.ended()[cluster.chief] == 0
+    assert (tmp_path / "run" / "steps.csv").read_text().count("\n") == 1 + 9 * 30
