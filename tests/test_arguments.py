@@ -314,3 +314,11 @@ def test_what_is_no_optimizer_is_not_serialized():
 def test_mixed_precision_names_its_argument(given):
     with pytest.raises((TypeError, ValueError), match=r"^MixedPrecision\(loss_scale="):
         tf_graft.MixedPrecision("sgd", given)
+
+
+@pytest.mark.parametrize("rate", ["poly_decay", {"name": "fixed_lr", "learning_rate": 0.1}])
+def test_a_schedule_by_name_is_made_by_schedules(rate):
+    """`get` takes the arguments of the class, whose learning rate is a number or a schedule."""
+    for make in (tf_graft.Adam, lambda rate: tf_graft.get({"name": "adam", "learning_rate": rate})):
+        with pytest.raises(TypeError, match=r"schedule; tf_graft\.schedules\.get makes a schedule"):
+            make(rate)

@@ -61,7 +61,12 @@ def _choices(name, listed, *wrong):
 
 COMMON_REFUSALS = [
     *_values("learning_rate", "be finite and at least 0", -1, -1e-9, NAN, INF),
-    *_types("learning_rate", "be a number", "0.1", True, None, [0.1], np.array([0.1])),
+    *_types(
+        "learning_rate",
+        "be a number or a schedule; tf_graft.schedules.get makes a schedule by name",
+        "0.1",
+    ),
+    *_types("learning_rate", "be a number", True, None, [0.1], np.array([0.1])),
     *_values("weight_decay", "be finite and at least 0", -0.1, NAN, INF),
     *_types("weight_decay", "be a number", "0.1", True),
     *[

@@ -360,9 +360,12 @@ class KerasOptimizer(keras.optimizers.Optimizer):
     def set_weights(self, weights: Iterable[TensorLike]) -> None:
         """Sets all variables, in the order of `variables`; on an error it changes none.
 
+        If the optimizer is not built, as when Keras loads a model from `.h5`, it sets counters and
+        rates at once, and the others when it is built, which then raises the errors.
+
         Raises:
-            ValueError: the optimizer is not built; there are too many or too few values, or they
-                have another shape or dtype than the variables.
+            ValueError: there are too many or too few values, or they have another shape or dtype
+                than the variables.
         """
         self._saved.set(weights)
 
