@@ -192,6 +192,25 @@ def test_find_says_what_to_do(rate, line):
     assert cli._suggested(rate, 10.0) == line
 
 
+@pytest.mark.parametrize("name", ["find", "schedule"])
+def test_a_picture_of_another_program_is_kept(name, command, tmp_path):
+    picture = tmp_path / "curve.png"
+    picture.write_bytes(b"\x89PNG mine")
+    result = command(name, CONFIG, "--output", "curve.png")
+    assert result.exit_code == 2, result.output
+    assert (
+        result.stderr
+        == "curve.png is not of tf-graft, and stays as it is; give another --output.\n"
+    )
+    assert picture.read_bytes() == b"\x89PNG mine"
+
+
+def test_a_picture_is_drawn_again(command, tmp_path):
+    for epochs in (1, 2):
+        result = command("schedule", CONFIG, f"run.epochs={epochs}", "--output", "curve.png")
+        assert result.exit_code == 0, result.output
+
+
 @pytest.mark.parametrize("high", ["inf", "1e39"])
 def test_find_refuses_a_rate_that_float32_has_not(high, command, tmp_path):
     result = command("find", CONFIG, "--high", high)
