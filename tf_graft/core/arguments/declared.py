@@ -66,9 +66,11 @@ def plain(value: Any) -> Any:
 
 def _checks_of(constructor: Any) -> dict[str, Checked]:
     """Returns the checks in the types of a constructor's parameters, by name."""
+    names = getattr(inspect.unwrap(constructor), "__globals__", {})
     annotations: dict[str, Any] = {}
-    with contextlib.suppress(NameError):  # a name that only type checkers import
-        annotations = inspect.get_annotations(constructor, eval_str=True)
+    for name, hint in inspect.get_annotations(constructor).items():
+        with contextlib.suppress(NameError, AttributeError):  # only type checkers know the name
+            annotations[name] = eval(hint, names) if isinstance(hint, str) else hint
     checks = {
         name: [x for x in get_args(a) if isinstance(x, Checked)] for name, a in annotations.items()
     }
