@@ -239,7 +239,9 @@ def test_a_momentum_that_is_set_beside_averages_is_refused_too():
     [
         (lambda: SWA(-1), r"SWA\(start=-1\): start must be at least 0"),
         (lambda: SWA(period=0), r"SWA\(period=0\): period must be at least 1"),
-        (lambda: EMA(1.5), r"EMA\(momentum=1.5\): momentum must lie in \[0, 1\]"),
+        (lambda: EMA(1.5), r"EMA\(momentum=1.5\): momentum must lie in \[0, 1\)"),
+        (lambda: EMA(1), r"EMA\(momentum=1\): momentum must lie in \[0, 1\)"),
+        (lambda: EMA(1.5, warm_up=True), r"EMA\(momentum=1.5\): momentum must lie in \[0, 1\]"),
     ],
 )
 def test_bad_averages(make, message):

@@ -93,7 +93,7 @@ COMMON_REFUSALS = [
         "(clipvalue=1, global_clipnorm=2): at most one way of clipping can be given.",
     ),
     *_types("use_ema", AVERAGES, 1, "yes", None),
-    *_values("ema_momentum", "lie in [0, 1]", -0.1, 1.1, NAN),
+    *_values("ema_momentum", "lie in [0, 1)", -0.1, 1, 1.1, NAN),
     *_types("ema_momentum", "be a number", "0.9", None),
     *_values("ema_overwrite_frequency", "be at least 1", 0, -3),
     *_values("ema_overwrite_frequency", "be a whole number", 1.5),

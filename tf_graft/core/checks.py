@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from tf_graft.core import patterns as expressions
 from tf_graft.core.media import for_message
+from tf_graft.core.spelling import slip
 
 T = TypeVar("T")
 LEAST = 2.0**-126  # float32's smallest normal number; TensorFlow flushes smaller ones to zero
@@ -204,16 +205,41 @@ def listed(refusal: str, value: object) -> list[Any]:
     return list(value)
 
 
+def refuse_misspelt(holder: object, name: str, arguments: Iterable[str]) -> None:
+    """Refuses a new attribute whose name is a misspelt argument's.
+
+    Args:
+        holder: the object, whose constructor has ended.
+        name: the attribute's name.
+        arguments: the names of the constructor's arguments.
+
+    Raises:
+        AttributeError: there is no such attribute, neither of the object nor of its class, and
+            there is an argument of nearly that name.
+    """
+    if name.startswith("_") or name in vars(holder) or hasattr(type(holder), name):
+        return
+    if near := "learning_rate" if name == "lr" else slip(name, arguments):
+        raise AttributeError(
+            f"{type(holder).__name__}.{name}: there is no such attribute, and setting it would do "
+            f"nothing; did you mean {near}?"
+        )
+
+
 def as_constructed(holder: object, name: str, value: object) -> Any:
     """Returns the form that the constructor gives an argument, once all are in attributes.
 
     It makes a second object, so use it for objects that hold only their arguments.
 
     Raises:
+        AttributeError: the name is nearly that of an argument.
         TypeError, ValueError: the constructor refuses the argument together with the others.
     """
     held = {n: vars(holder).get(n, holder) for n in inspect.signature(type(holder)).parameters}
-    if name not in held or any(argument is holder for argument in held.values()):
+    if any(argument is holder for argument in held.values()):  # the constructor has not ended
+        return value
+    if name not in held:
+        refuse_misspelt(holder, name, held)
         return value
     return getattr(type(holder)(**{**held, name: value}), name)
 

@@ -80,6 +80,15 @@ class KerasOptimizer(keras.optimizers.Optimizer):
             if isinstance(given, Settable):
                 kept[name] = self.held_value(name, given)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Sets an attribute; that of an argument is checked, and one of nearly its name refused."""
+        option = options.OPTIONS.get(name)
+        if option is not None:
+            name = option.kept_as
+        elif declared.constructed(self):
+            checks.refuse_misspelt(self, name, [*self.own_arguments(), *options.OPTIONS])
+        super().__setattr__(name, value)
+
     @property
     def common(self) -> Options:
         """The current common arguments."""

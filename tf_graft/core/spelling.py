@@ -1,6 +1,8 @@
 """How names are written and compared; needs no TensorFlow."""
 
+import difflib
 import re
+from collections.abc import Iterable
 
 PACKAGE = "tf_graft>"  # Keras' prefix for the registered name of a class of this package
 
@@ -25,3 +27,62 @@ def snake_case(name: str) -> str:
         ['ada_graft', 'fixed_lr', 'adamw', 'sgd']
     """
     return re.sub(r"(?<=[a-z])([A-Z])(?=[A-Za-z])", r"_\1", name).lower()
+
+
+def meant(name: str, known: Iterable[str]) -> str | None:
+    """Returns the known name that an unknown name probably stands for; None if there is none.
+
+    Example:
+        >>> meant("adma", ["adamax", "adam"]), meant("dataset", ["data"])
+        ('adam', 'data')
+        >>> meant("momentum", ["ema_momentum"])
+    """
+    given = plain(name)
+    for near in nearest(name, known, 1):
+        begins = plain(near).startswith(given) or given.startswith(plain(near))
+        if begins or _errors(given, plain(near)) <= len(given) // 3:
+            return near
+    return None
+
+
+def slip(name: str, known: Iterable[str]) -> str | None:
+    """Returns the known name of which a name is a slip of the pen; None if it may be meant so.
+
+    Example:
+        >>> slip("weight_deacy", ["weight_decay"]), slip("clip_norm", ["clipnorm"])
+        ('weight_decay', 'clipnorm')
+        >>> slip("beta_3", ["beta_1", "beta_2"])
+    """
+    given = plain(name)
+    near = nearest(name, known, 1)
+    return next((x for x in near if _errors(given, plain(x)) <= len(given) // 6), None)
+
+
+def nearest(name: str, known: Iterable[str], count: int) -> list[str]:
+    """Returns the known names that differ least from a name, the nearest first.
+
+    Example:
+        >>> nearest("sdg", ["adam", "sgd", "lars"], 2)
+        ['sgd', 'lars']
+    """
+    given = plain(name)
+
+    def distance(other: str) -> tuple[int, float]:
+        shared = difflib.SequenceMatcher(None, given, plain(other)).ratio()
+        return _errors(given, plain(other)), -shared
+
+    return sorted(known, key=distance)[:count]
+
+
+def _errors(a: str, b: str) -> int:
+    """Counts the letters to insert, remove, replace or exchange with the next (Damerau, 1964)."""
+    before: list[int] = []
+    last = [*range(len(b) + 1)]
+    for i, x in enumerate(a, 1):
+        now = [i]
+        for j, y in enumerate(b, 1):
+            now.append(min(last[j] + 1, now[-1] + 1, last[j - 1] + (x != y)))
+            if i > 1 and j > 1 and x == b[j - 2] and y == a[i - 2]:
+                now[j] = min(now[j], before[j - 2] + 1)
+        before, last = last, now
+    return last[-1]
