@@ -162,6 +162,7 @@ def checked(model: keras.Model, low: float, high: float) -> tuple[float, float]:
     """
     low = checks.number(OWNER, "low", low, low=0, open_low=True)
     high = checks.number(OWNER, "high", high, low=low, open_low=True)
+    checks.refuse_tf_keras(f"{OWNER}({checks.shown(model)})", model, "a model")
     if not isinstance(model, keras.Model) or getattr(model, "optimizer", None) is None:
         raise ValueError(f"{OWNER}({checks.shown(model)}): give a model that is compiled.")
     if not model.built:

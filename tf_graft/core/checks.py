@@ -189,6 +189,7 @@ def instance(owner: str, name: str, value: T, *kinds: type) -> T:
     """Returns an object of one of these classes."""
     if not isinstance(value, kinds):
         wanted = " or ".join(kind.__name__ for kind in kinds)
+        refuse_tf_keras(f"{owner}({name}={shown(value)})", value, f"a {wanted}")
         raise TypeError(f"{owner}({name}={shown(value)}): {name} must be a {wanted}.")
     return value
 
@@ -203,6 +204,24 @@ def listed(refusal: str, value: object) -> list[Any]:
     if isinstance(value, one) or not isinstance(value, Iterable):
         raise TypeError(refusal.format(shown(value)))
     return list(value)
+
+
+def refuse_tf_keras(where: str, value: object, wanted: str) -> None:
+    """Refuses an object of `tf_keras`, the Keras of before, where one of Keras 3 is needed.
+
+    Args:
+        where: begins the message.
+        value: the object.
+        wanted: what is needed: "an optimizer".
+
+    Raises:
+        TypeError: the object is of a class of `tf_keras`, or of one derived from such a class.
+    """
+    if any(cls.__module__.partition(".")[0] == "tf_keras" for cls in type(value).__mro__):
+        raise TypeError(
+            f"{where}: it is of tf_keras; give {wanted} of Keras 3. To train a model of tf_keras, "
+            "compile it with tf_graft.legacy(optimizer)."
+        )
 
 
 def refuse_misspelt(holder: object, name: str, arguments: Iterable[str]) -> None:

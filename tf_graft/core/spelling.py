@@ -2,9 +2,10 @@
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 PACKAGE = "tf_graft>"  # Keras' prefix for the registered name of a class of this package
+SHORT = 200  # the most characters of a list of names in a message
 
 
 def plain(name: str) -> str:
@@ -27,6 +28,33 @@ def snake_case(name: str) -> str:
         ['ada_graft', 'fixed_lr', 'adamw', 'sgd']
     """
     return re.sub(r"(?<=[a-z])([A-Z])(?=[A-Za-z])", r"_\1", name).lower()
+
+
+def suggest(
+    name: str, known: Iterable[str], listing: str = "", aliases: Mapping[str, str] | None = None
+) -> str:
+    """Ends an error sentence about an unknown name: what was probably meant, or what there is.
+
+    Args:
+        name: the unknown name.
+        known: the names that exist.
+        listing: what lists all of them, for many names.
+        aliases: further names that are understood, and the known names that they stand for.
+
+    Example:
+        >>> suggest("sdg", ["adam", "sgd"]), suggest("x", ["adam", "sgd"])
+        ("did you mean 'sgd'?", 'there are adam, sgd.')
+        >>> suggest("x", map(str, range(100, 200)), "a file")
+        'the nearest are 100, 101, 102; a file lists all.'
+    """
+    known, aliases = sorted(set(known)), aliases or {}
+    if near := meant(name, [*known, *aliases]):
+        return f"did you mean '{aliases.get(near, near)}'?"
+    everything = ", ".join(known)
+    if len(everything) <= SHORT:
+        return f"there are {everything}."
+    others = f"{listing} lists all" if listing else f"there are {len(known)}"
+    return f"the nearest are {', '.join(nearest(name, known, 3))}; {others}."
 
 
 def meant(name: str, known: Iterable[str]) -> str | None:
@@ -63,7 +91,7 @@ def nearest(name: str, known: Iterable[str], count: int) -> list[str]:
 
     Example:
         >>> nearest("sdg", ["adam", "sgd", "lars"], 2)
-        ['sgd', 'lars']
+        ['sgd', 'adam']
     """
     given = plain(name)
 

@@ -9,9 +9,10 @@ import keras
 from tf_graft.core.errors import CheckpointError
 from tf_graft.core.files import model_weights
 from tf_graft.core.media import for_message
+from tf_graft.core.spelling import suggest
 from tf_graft.core.state import write
 from tf_graft.fine_tuning import Unfreeze
-from tf_graft.training.errors import Source, suggest
+from tf_graft.training.errors import Source
 from tf_graft.training.folder import RunFolder
 from tf_graft.training.schema import FineTuning
 

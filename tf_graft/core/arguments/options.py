@@ -1,7 +1,6 @@
 """The arguments that every optimizer takes, each defined once with its check and its default."""
 
 import dataclasses
-import difflib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +16,7 @@ from tf_graft.core.arguments.checked import Checked
 from tf_graft.core.arguments.multipliers import Multipliers
 from tf_graft.core.checks import shown
 from tf_graft.core.places.mesh_arguments import MeshLike, as_mesh
+from tf_graft.core.spelling import meant
 from tf_graft.core.types import NumberLike
 
 ABOVE: dict[str, Any] = {"open_low": True}
@@ -250,9 +250,8 @@ def checked(owner: str, own: Iterable[str], given: Mapping[str, Any]) -> dict[st
 def _refuse_unknown(owner: str, own: Iterable[str], given: Iterable[str]) -> None:
     for name in given:
         if name not in OPTIONS:
-            near = difflib.get_close_matches(name, [*own, *OPTIONS], 1)
-            near = ["learning_rate"] if name == "lr" else near
-            hint = f"; did you mean {near[0]}?" if near else "."
+            near = "learning_rate" if name == "lr" else meant(name, [*own, *OPTIONS])
+            hint = f"; did you mean {near}?" if near else "."
             if name == "decay":  # which older optimizers had
                 hint = f"; to lower the learning rate, give a schedule: {DECAYING}."
             raise TypeError(f"{owner}({shown(name, str)}=...): there is no such argument{hint}")
