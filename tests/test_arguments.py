@@ -188,6 +188,63 @@ def test_a_schedules_attributes_are_checked_beside_its_others():
     assert float(schedule(100)) == 0.25
 
 
+@pytest.mark.parametrize("built", [False, True])
+def test_exclusions_from_weight_decay_are_an_attribute_too(built):
+    """Keras has a method of the argument's name, which took its place without a word."""
+    optimizer = tf_graft.AdamW(0.5, weight_decay=0.5)
+    kernel, bias = tf.Variable([1.0], name="kernel"), tf.Variable([1.0], name="bias")
+    if built:
+        optimizer.build([kernel, bias])
+        with pytest.raises(ValueError, match=r"^AdamW\.exclude_from_weight_decay = \['bias'\]"):
+            optimizer.exclude_from_weight_decay = ["bias"]
+        return
+    with pytest.raises(TypeError, match=r"^AdamW\(exclude_from_weight_decay='bias'\): "):
+        optimizer.exclude_from_weight_decay = "bias"
+    optimizer.exclude_from_weight_decay = ["bias"]
+    optimizer.exclude_from_weight_decay(var_names=["gain"])
+    assert optimizer.decay_exclusions == ["bias", "gain"]
+    optimizer.decay_exclusions = ["bias"]
+    optimizer.apply([tf.zeros(1)] * 2, [kernel, bias])
+    assert (float(kernel[0]), float(bias[0])) == (0.75, 1.0)
+
+
+MISSPELT = {
+    "lr": ("learning_rate", tf_graft.Adam),
+    "weight_deacy": ("weight_decay", tf_graft.Adam),
+    "clip_norm": ("clipnorm", tf_graft.Adam),
+    "Beta1": ("beta_1", tf_graft.Adam),
+    "momentun": ("momentum", tf_graft.SGD),
+    "eta_": ("eta", lambda: tf_graft.LARC(tf_graft.SGD())),
+    "nonfinit": ("nonfinite", lambda: tf_graft.wrap(keras.optimizers.Ftrl())),
+    "decay_setps": ("decay_steps", lambda: tf_graft.schedules.PolyDecay(0.5, 4)),
+    "step_windw": ("step_window", tf_graft.scaling.BackoffScaler),
+}
+
+
+@pytest.mark.parametrize("name", MISSPELT)
+def test_a_misspelt_attribute_is_refused(name):
+    meant, make = MISSPELT[name]
+    thing = make()
+    with pytest.raises(AttributeError, match=rf"\.{name}: .* did you mean {meant}\?$"):
+        setattr(thing, name, 0.5)
+    assert not hasattr(thing, name)
+    setattr(thing, meant, getattr(thing, meant))
+
+
+def test_attributes_of_ones_own_are_left_alone():
+    class Own(tf_graft.SGD):
+        weight_decays = None  # which a class names is meant so
+
+        def __init__(self, learning_rate=0.5, **common):
+            super().__init__(learning_rate, **common)
+            self.momentums = []  # and so is what its constructor sets
+
+    optimizer = Own()
+    optimizer.weight_decays = optimizer.momentums = [0.5]
+    optimizer.beta_3 = optimizer.history = optimizer._lr = 0.5
+    assert (optimizer.weight_decays, optimizer.momentums) == ([0.5], [0.5])
+
+
 # Arguments of calls.
 
 
@@ -314,3 +371,11 @@ def test_what_is_no_optimizer_is_not_serialized():
 def test_mixed_precision_names_its_argument(given):
     with pytest.raises((TypeError, ValueError), match=r"^MixedPrecision\(loss_scale="):
         tf_graft.MixedPrecision("sgd", given)
+
+
+@pytest.mark.parametrize("rate", ["poly_decay", {"name": "fixed_lr", "learning_rate": 0.1}])
+def test_a_schedule_by_name_is_made_by_schedules(rate):
+    """`get` takes the arguments of the class, whose learning rate is a number or a schedule."""
+    for make in (tf_graft.Adam, lambda rate: tf_graft.get({"name": "adam", "learning_rate": rate})):
+        with pytest.raises(TypeError, match=r"schedule; tf_graft\.schedules\.get makes a schedule"):
+            make(rate)

@@ -13,6 +13,7 @@ from tf_graft import cli
 from tf_graft.training import config, data, fine_tuning, models, run
 from tf_graft.training.average import average
 from tf_graft.training.folder import RunFolder
+from tf_graft.training.saved_state import SavedState
 
 pytestmark = [
     pytest.mark.slow,
@@ -106,6 +107,20 @@ def damaged(folder):
     (folder / "checkpoints" / "ckpt-33.data-00000-of-00001").write_bytes(b"")
 
 
+def poisoned(folder):
+    """The weights of a layer are NaN, in a state that is otherwise whole."""
+    path = str(folder / "checkpoints" / "ckpt-33")
+    reader = tf.train.load_checkpoint(path)
+    tensors = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    tensors["model_00000/.ATTRIBUTES/VARIABLE_VALUE"] *= np.nan
+    tf.raw_ops.SaveV2(
+        prefix=path,
+        tensor_names=list(tensors),
+        shape_and_slices=[""] * len(tensors),
+        tensors=[tf.constant(value) for value in tensors.values()],
+    )
+
+
 def emptied(folder):
     shutil.rmtree(folder / "checkpoints")
 
@@ -117,6 +132,7 @@ def emptied(folder):
         (lambda folder: (folder / "config.yaml").unlink(), 3, "config.yaml: no such file", 2),
         (emptied, 3, "has no saved state yet; train the run first.", 2),
         (damaged, 3, "ckpt-33 cannot be read: ", 1),
+        (poisoned, 3, "ckpt-33 cannot be read: its conv2d/kernel holds nan and must be finite.", 1),
     ],
 )
 def test_what_cannot_be_averaged(change, last, message, code, folder, tmp_path):
@@ -128,6 +144,22 @@ def test_what_cannot_be_averaged(change, last, message, code, folder, tmp_path):
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
     assert not (copy / "averaged.keras").exists()
+
+
+def test_a_run_that_trains_beside_it_may_remove_a_state(folder, tmp_path, monkeypatch):
+    """As the run saves another state: the oldest one is gone when its turn to be read comes."""
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    opened = SavedState.__init__
+
+    def removed(self, path):
+        if path.name == "ckpt-33":
+            for old in (copy / "checkpoints").glob("ckpt-33.*"):
+                old.unlink()
+        opened(self, path)
+
+    monkeypatch.setattr(SavedState, "__init__", removed)
+    result = average(RunFolder(str(copy)), 2)
+    assert result.steps == [44, 22]
 
 
 def test_a_single_state_is_no_mean(folder):

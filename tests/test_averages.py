@@ -4,8 +4,11 @@
 """
 
 import json
+import os
+import resource
 from pathlib import Path
 
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -236,7 +239,9 @@ def test_a_momentum_that_is_set_beside_averages_is_refused_too():
     [
         (lambda: SWA(-1), r"SWA\(start=-1\): start must be at least 0"),
         (lambda: SWA(period=0), r"SWA\(period=0\): period must be at least 1"),
-        (lambda: EMA(1.5), r"EMA\(momentum=1.5\): momentum must lie in \[0, 1\]"),
+        (lambda: EMA(1.5), r"EMA\(momentum=1.5\): momentum must lie in \[0, 1\)"),
+        (lambda: EMA(1), r"EMA\(momentum=1\): momentum must lie in \[0, 1\)"),
+        (lambda: EMA(1.5, warm_up=True), r"EMA\(momentum=1.5\): momentum must lie in \[0, 1\]"),
     ],
 )
 def test_bad_averages(make, message):
@@ -282,9 +287,24 @@ def test_batch_normalization_of_a_frozen_layer_among_others():
     assert [x.tobytes() for x in after] == [x.tobytes() for x in seeds]
 
 
+def test_batch_normalization_forgets_a_nan():
+    model, x, _ = model_and_data()
+    expected = model.get_layer(index=1)
+    recompute_batch_normalization(model, [x])
+    mean = expected.moving_mean.numpy()
+    expected.moving_mean.assign(np.full(mean.shape, np.nan))
+    recompute_batch_normalization(model, [x])
+    np.testing.assert_array_equal(expected.moving_mean, mean)
+
+
 def test_batch_normalization_is_as_before_where_it_fails():
     model, x, _ = model_and_data()
     before = [w.copy() for w in model.get_weights()]
+    for bad in (np.where(x < 0, np.nan, x), x[:0]):
+        with pytest.raises(
+            ValueError, match=r"moving_mean' holds nan .* batches that have examples"
+        ):
+            recompute_batch_normalization(model, [x, bad])
 
     def broken():
         yield x
@@ -329,17 +349,78 @@ def test_files_of_several_epochs_are_averaged(kind, tmp_path):
     model.fit(x, y, batch_size=8, epochs=1, verbose=0)
 
 
-def test_a_file_that_is_missing_changes_nothing(tmp_path):
+def of_another(model, folder):
+    return tf.train.Checkpoint(v=tf.Variable(5.0)).write(str(folder / "another"))
+
+
+def of_fewer_layers(model, folder):
+    part = keras.Sequential([keras.Input([3]), *model.layers[:1]])
+    return tf.train.Checkpoint(model=part).write(str(folder / "part"))
+
+
+def with_a_nan(kind):
+    def saved(model, folder):
+        before = model.get_weights()
+        model.set_weights([w * np.nan for w in before])
+        name = str(folder / kind)
+        if kind.endswith(".h5"):
+            model.save_weights(name)
+        else:
+            tf.train.Checkpoint(model=model).write(name)
+        model.set_weights(before)
+        return name
+
+    return saved
+
+
+def large_without_data(model, folder):
+    """A file of some KB that declares a gigabyte."""
+    name = folder / "large.weights.h5"
+    model.save_weights(name)
+    with h5py.File(name, "r+") as file:
+        values = file["layers/dense/vars"]
+        del values["0"]
+        options = {"chunks": (1 << 22,), "compression": "gzip"}
+        values.create_dataset("0", shape=(1 << 28,), dtype="f4", **options)
+    return name
+
+
+def pipe(model, folder):
+    os.mkfifo(folder / "pipe.weights.h5")
+    return folder / "pipe.weights.h5"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (of_another, "another cannot be read: it holds no .*kernel of shape"),
+        (of_fewer_layers, "part cannot be read: it holds no .* of shape"),
+        (with_a_nan("nan"), "nan cannot be read: its .*kernel holds nan and must be finite"),
+        (with_a_nan("a.weights.h5"), "cannot be read: its .*kernel holds nan and must be finite"),
+        (large_without_data, "large.weights.h5 cannot be read: "),
+        (pipe, "cannot be read: pipe.weights.h5 is a named pipe"),
+        (lambda _, folder: folder / "b.weights.h5", "b.weights.h5 cannot be read: "),
+        (lambda _, folder: folder / "b", "b cannot be read: "),
+    ],
+)
+def test_a_file_that_does_not_have_all_weights_changes_nothing(make, message, tmp_path):
     model, _, _ = model_and_data()
     model.compile(tg.SGD(), "mse")
-    model.save_weights(tmp_path / "a.weights.h5")
+    model.save_weights(tmp_path / "whole.weights.h5")
+    other = make(model, tmp_path)
     model.set_weights([w + 1 for w in model.get_weights()])
     before = model.get_weights()
-    with pytest.raises((OSError, ValueError)):
-        averages.average_files(model, [tmp_path / "a.weights.h5", tmp_path / "b.weights.h5"])
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(tg.CheckpointError, match=message):
+        averages.average_files(model, [tmp_path / "whole.weights.h5", other])
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 300_000  # kilobytes
     assert isinstance(model.optimizer, tg.SGD)
     for one, other in zip(model.get_weights(), before, strict=True):
         assert one.tobytes() == other.tobytes()
+
+
+def test_files_that_cannot_be_averaged():
+    model, _, _ = model_and_data()
     with pytest.raises(ValueError, match="there is no file"):
         averages.average_files(model, [])
     with pytest.raises(TypeError, match="they must be a list of names"):

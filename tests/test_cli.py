@@ -192,6 +192,42 @@ def test_find_says_what_to_do(rate, line):
     assert cli._suggested(rate, 10.0) == line
 
 
+@pytest.mark.parametrize("name", ["find", "schedule"])
+def test_a_picture_of_another_program_is_kept(name, command, tmp_path):
+    picture = tmp_path / "curve.png"
+    picture.write_bytes(b"\x89PNG mine")
+    result = command(name, CONFIG, "--output", "curve.png")
+    assert result.exit_code == 2, result.output
+    assert (
+        result.stderr
+        == "curve.png is not of tf-graft, and stays as it is; give another --output.\n"
+    )
+    assert picture.read_bytes() == b"\x89PNG mine"
+
+
+def test_a_picture_is_drawn_again(command, tmp_path):
+    for epochs in (1, 2):
+        result = command("schedule", CONFIG, f"run.epochs={epochs}", "--output", "curve.png")
+        assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("high", ["inf", "1e39"])
+def test_find_refuses_a_rate_that_float32_has_not(high, command, tmp_path):
+    result = command("find", CONFIG, "--high", high)
+    assert result.exit_code == 2, result.output
+    assert "high must be finite and above 1e-06" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"data"}
+
+
+@pytest.mark.parametrize("name", ["find", "schedule"])
+def test_a_picture_is_a_png(name, command, tmp_path):
+    result = command(name, CONFIG, "--output", "curve.yaml")
+    assert result.exit_code == 2, result.output
+    assert "curve.yaml must end in .png." in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("option", [("--low", "20"), ("--low", "0"), ("--steps", "2")])
 def test_find_refuses_a_range_that_is_none(option, command, tmp_path):
     result = command("find", CONFIG, *option)
@@ -303,6 +339,7 @@ def test_ctrl_c_says_what_is_kept(command, monkeypatch, tmp_path):
         (["mpl", "digits"], "no model 'mpl'; did you mean 'mlp'?"),
         (["mlp", "digits", "--optimizer", "adagrd"], "no optimizer 'adagrd'; did you mean"),
         (["mlp", "digit"], "no data set 'digit'"),
+        (["mlp", "../../etc"], "name is the text '../../etc'; it is not a name."),
         (["transformer", "digits"], "'transformer' is for characters, the data are images."),
         (["mlp", "digits", "--optimizer", "layerwise_rates"], "also needs rates"),
         (["mlp", "digits", "here.yaml"], "here.yaml exists, and stays as it is"),

@@ -1,7 +1,7 @@
 """Arguments that a constructor declares with a type are checked, kept and described."""
 
 import inspect
-from typing import Annotated, Any, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import pytest
 import tensorflow as tf
@@ -17,6 +17,9 @@ from tf_graft.algorithm import (
     choice,
     number,
 )
+
+if TYPE_CHECKING:
+    from collections import abc, deque
 
 
 class Declared(Optimizer):
@@ -59,6 +62,21 @@ class Slower(Declared):
 
     def __init__(self, learning_rate=0.1, decay=0.99, patience: "BelowOne" = 0.5, **common):
         super().__init__(learning_rate, decay, threshold=6, **common)
+
+
+class Typed(Declared):
+    """A subclass with types that only type checkers know."""
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.1,
+        seen: "deque[float] | None" = None,
+        patience: "BelowOne" = 0.5,
+        last: "inspect.NoSuchClass | abc.Sized | None" = None,
+        **common: Unpack[Common],
+    ):
+        super().__init__(learning_rate, **common)
+        self.seen, self.last = seen, last
 
 
 class Plain(Declared):
@@ -125,6 +143,12 @@ def test_subclasses():
     assert Plain().decay == 0.5
     assert not isinstance(Declared.decay, float)
     assert Declared.decay is not Slower.patience
+
+
+def test_types_that_only_type_checkers_know_leave_the_others_checked():
+    assert Typed().patience == 0.5
+    with pytest.raises(ValueError, match=r"Typed\(patience=1\)"):
+        Typed(patience=1)
 
 
 def test_help_shows_them_with_their_ranges_and_defaults():

@@ -206,6 +206,7 @@ def test_get_what_users_registered():
     ("identifier", "said"),
     [
         ("tf_graft>Adem", "did you mean 'adam'"),
+        ("adma", "did you mean 'adam'"),
         ("ftrk", "did you mean 'ftrl'"),
         ("optimizer", "there is no such optimizer"),
         ("mine>Nothing", "there is no such optimizer"),

@@ -124,8 +124,8 @@ def test_the_comparison_is_of_places_and_not_of_names_in_the_process(trained):
         ("{start_from: none}", "start_from: there is no file none."),
         ("{start_from: .}", "model.keras; a run leaves it when it is finished."),
         ("{start_from: FOLDER/a.txt}", "a.txt must be the folder of a run, or a file that ends in"),
-        ("{start_from: FOLDER/a.keras}", "a.keras cannot be read ("),
-        ("{start_from: FOLDER/a.weights.h5}", "a.weights.h5 cannot be read ("),
+        ("{start_from: FOLDER/a.keras}", "a.keras cannot be read: "),
+        ("{start_from: FOLDER/a.weights.h5}", "a.weights.h5 cannot be read: "),
         ("{start_from: FILE, new_layers: [class]}", "no layer 'class' with weights; did you mean"),
         (
             "{unfreeze: {dense_1: 3}}",
@@ -143,6 +143,23 @@ def test_what_cannot_be_started_from(section, message, trained, tmp_path):
         built(f"fine_tuning={section}")
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+@pytest.mark.parametrize("entries", [slice(1), slice(None)], ids=["one entry", "all entries"])
+def test_weights_that_are_not_finite_are_refused(entries, wrong, trained, tmp_path):
+    path, saved = trained
+    model, _ = built()
+    for variable in model.weights:
+        variable.assign(saved[variable.path])
+    kernel = saved["dense/kernel"].copy()
+    kernel.flat[entries] = wrong
+    model.get_layer("dense").kernel.assign(kernel)
+    model.save_weights(path)
+    with pytest.raises(ConfigError, match=f"its dense/kernel holds {wrong} and must be finite"):
+        built(f"fine_tuning.start_from={path}")
+    _, said = built(f"fine_tuning={{start_from: {path}, new_layers: [dense]}}")
+    assert "7 of 9 weights" in said
 
 
 def test_a_model_of_which_nothing_fits(trained):

@@ -25,13 +25,14 @@ from tf_graft.core.keras_contract.names import (
     OPTIMIZER_NAMES,
     PROVIDED_NAMES,
     RESOURCE_NAMES,
+    STATUS_NAMES,
     STORE_NAMES,
     VARIABLE_NAMES,
 )
 
 LISTED = {
     **{**OPTIMIZER_NAMES, **PROVIDED_NAMES, **VARIABLE_NAMES},
-    **{**MODEL_NAMES, **GRAPH_NAMES, **RESOURCE_NAMES, **STORE_NAMES},
+    **{**MODEL_NAMES, **GRAPH_NAMES, **RESOURCE_NAMES, **STORE_NAMES, **STATUS_NAMES},
 }
 FILES = sorted(Path(keras_contract.__file__).parent.glob("*.py"))
 SOURCE = "\n".join(file.read_text("utf-8") for file in FILES if file.name != "names.py")
@@ -81,6 +82,13 @@ def test_resource_variables_have(name):
     variable = tf.Variable([1.0])
     found = hasattr(variable, name) or hasattr(variable.handle, name)
     assert found, f"TensorFlow dropped {name}: {RESOURCE_NAMES[name]}"
+
+
+@pytest.mark.parametrize("name", STATUS_NAMES)
+def test_checkpoints_that_were_read_have(name, tmp_path):
+    path = tf.train.Checkpoint(v=tf.Variable(1.0)).write(str(tmp_path / "checkpoint"))
+    status = tf.train.Checkpoint(v=tf.Variable(2.0)).read(path)
+    assert hasattr(status, name), f"TensorFlow dropped {name}: {STATUS_NAMES[name]}"
 
 
 def test_variables_are_told_from_tables():

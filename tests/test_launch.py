@@ -268,6 +268,10 @@ def test_what_does_not_go_together_is_refused(strategy, tasks, message):
         launch(config, source, ["false"], tasks)
 
 
+def of_worker(number, cluster):
+    return {"cluster": cluster, "task": {"type": "worker", "index": number}}
+
+
 @pytest.mark.parametrize(
     ("sections", "overrides", "task", "message"),
     [
@@ -298,6 +302,21 @@ def test_what_does_not_go_together_is_refused(strategy, tasks, message):
             [],
             '{"task": {}, "cluster": {}}',
             "must say which task",
+        ),
+        *(
+            ("strategy: {name: multi_worker}", [], json.dumps(of_worker(number, cluster)), message)
+            for number, cluster, message in (
+                (0, {"worker": []}, "must list addresses such as 'host:2222' as the 'worker'"),
+                (0, {"worker": [5]}, "must list addresses"),
+                (0, {"worker": "a:1"}, "must list addresses"),
+                (0, {"worker": ["a"]}, "must list addresses"),
+                (7, {"worker": ["a:1"]}, "is worker 7, and its cluster has 1 of that kind"),
+                (-1, {"worker": ["a:1"]}, "is worker -1, and"),
+                (0, {"ps": ["a:1"]}, "is worker 0, and its cluster has 0 of that kind"),
+                (0, {"worker": ["a:1", "a:1"]}, "gives a:1 to two tasks"),
+                (0, ["a:1"], "is not JSON of 'cluster'"),
+                ("x", {"worker": ["a:1"]}, "is not JSON of 'cluster'"),
+            )
         ),
         (
             "strategy: {name: parameter_server}",

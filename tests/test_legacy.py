@@ -291,7 +291,7 @@ def scheduled():
     ("make", "error", "said"),
     [
         (lambda: "adm", ValueError, "adm"),
-        (of_tf_keras, TypeError, "an optimizer, a name, or a dict"),
+        (of_tf_keras, TypeError, "it is of tf_keras"),
         (built, ValueError, r"legacy\(Adam\): it is already built; give a new optimizer"),
         (
             lambda: tg.LARC(tg.Muon()),
@@ -316,3 +316,22 @@ def test_gradients_are_checked():
         with pytest.raises(ValueError, match="no variable has a gradient"):
             optimizer.apply_gradients([(None, w)], **more)
     assert int(optimizer.apply_gradients([])) == 0
+
+
+MISTAKEN = {
+    "wrap": lambda model: tg.wrap(model.optimizer),
+    "AdaGraft": lambda model: tg.AdaGraft(model.optimizer, tg.SGD()),
+    "legacy": lambda model: tg.legacy(model.optimizer),
+    "serialize": lambda model: tg.serialize(model.optimizer),
+    "find_learning_rate": lambda model: tg.find_learning_rate(model, (IDS, TARGETS)),
+    "layerwise_decay": lambda model: tg.layerwise_decay(model, 0.5),
+    "no_decay": tg.no_decay,
+}
+
+
+@pytest.mark.parametrize("name", MISTAKEN)
+def test_what_is_of_tf_keras_is_called_so(name):
+    model = tf_keras.Sequential([tf_keras.layers.InputLayer((3,)), tf_keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with pytest.raises(TypeError, match=r": it is of tf_keras; give an? .*tf_graft\.legacy\("):
+        MISTAKEN[name](model)

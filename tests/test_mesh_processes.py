@@ -67,8 +67,10 @@ def test_workers_of_tf_config(config, expected, says):
         ({"DTENSOR_JOBS": "a:1,b:2"}, "names 2 processes, and DTENSOR_CLIENT_ID must say"),
         ({"TF_CONFIG": "{"}, "is not JSON of 'cluster' and 'task'"),
         ({"TF_CONFIG": [1]}, "is not JSON of 'cluster' and 'task'"),
-        ({"TF_CONFIG": of({"worker": TWO}, index=2)}, "this process is worker 2; .* there are 2"),
-        ({"TF_CONFIG": of({"worker": TWO}, "ps")}, "this process is ps 0; a mesh is made by"),
+        ({"TF_CONFIG": of({"worker": TWO}, index=2)}, "is worker 2, and its cluster has 2"),
+        ({"TF_CONFIG": of({"worker": TWO}, "ps")}, "this process is ps 0, .* has 0 of"),
+        ({"TF_CONFIG": of({"worker": TWO, "ps": ["z:3"]}, "ps")}, "ps 0; a mesh is made by"),
+        ({"TF_CONFIG": of({"worker": [5, 6]})}, "addresses such as 'host:2222' as the 'worker'"),
         ({"TF_CONFIG": of({"worker": TWO}, index=-1)}, "this process is worker -1"),
     ],
 )

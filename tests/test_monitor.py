@@ -1,5 +1,7 @@
 """Monitor: what it measures, in fit and in loops, is what happened to the weights."""
 
+import os
+
 import keras
 import numpy as np
 import pytest
@@ -192,6 +194,13 @@ def test_the_file_has_all_records_and_drops_later_ones_on_resume(tmp_path):
     lines = path.read_text().splitlines()
     assert lines[:5] == whole[:5]
     assert [line.split(",")[0] for line in lines[5:]] == ["4"] * 4 + ["6"] * 4
+
+
+def test_a_named_pipe_is_not_waited_for(tmp_path):
+    path = tmp_path / "monitor.csv"
+    os.mkfifo(path)
+    with pytest.raises(ReportError, match=r"monitor\.csv: a named pipe is in its place"):
+        fitted(tg.SGD(0.1), tg.Monitor(2, path=path))
 
 
 def test_a_file_of_others_is_refused_and_kept(tmp_path):

@@ -4,6 +4,8 @@ import inspect
 
 import pytest
 
+import tf_graft as tg
+from tf_graft.core import spelling
 from tf_graft.core.arguments import names
 
 
@@ -30,7 +32,29 @@ def test_aliases_are_found_and_suggest_the_listed_name():
         "get('LongScalar'): there is no such thing; did you mean 'long'?"
     )
     assert "did you mean 'elsewhere'?" in str(registry.unknown("get", "else_where", ["elsewhere"]))
-    assert str(registry.unknown("get", "zzz")).endswith("; known are long, short.")
+    assert str(registry.unknown("get", "zzz")).endswith("; there are long, short.")
+
+
+@pytest.mark.parametrize("get", [tg.get, tg.schedules.get], ids=["optimizer", "schedule"])
+def test_of_many_names_the_nearest_are_shown(get):
+    with pytest.raises(
+        ValueError, match=r"; the nearest are \w+, \w+, \w+; .* lists all\.$"
+    ) as told:
+        get("qqqqqqqqq")
+    assert len(str(told.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "meant"),
+    [
+        ("adma", ["adamax", "adam"], "adam"),  # two letters exchanged
+        ("momentum", ["ema_momentum"], None),  # another argument
+        ("lernrate", ["learning_rate", "lr"], None),
+        ("learning", ["learning_rate"], "learning_rate"),
+    ],
+)
+def test_what_was_meant(name, known, meant):
+    assert spelling.meant(name, known) == meant
 
 
 def test_arguments_are_refused_in_one_sentence():

@@ -61,7 +61,12 @@ def _choices(name, listed, *wrong):
 
 COMMON_REFUSALS = [
     *_values("learning_rate", "be finite and at least 0", -1, -1e-9, NAN, INF),
-    *_types("learning_rate", "be a number", "0.1", True, None, [0.1], np.array([0.1])),
+    *_types(
+        "learning_rate",
+        "be a number or a schedule; tf_graft.schedules.get makes a schedule by name",
+        "0.1",
+    ),
+    *_types("learning_rate", "be a number", True, None, [0.1], np.array([0.1])),
     *_values("weight_decay", "be finite and at least 0", -0.1, NAN, INF),
     *_types("weight_decay", "be a number", "0.1", True),
     *[
@@ -88,7 +93,7 @@ COMMON_REFUSALS = [
         "(clipvalue=1, global_clipnorm=2): at most one way of clipping can be given.",
     ),
     *_types("use_ema", AVERAGES, 1, "yes", None),
-    *_values("ema_momentum", "lie in [0, 1]", -0.1, 1.1, NAN),
+    *_values("ema_momentum", "lie in [0, 1)", -0.1, 1, 1.1, NAN),
     *_types("ema_momentum", "be a number", "0.9", None),
     *_values("ema_overwrite_frequency", "be at least 1", 0, -3),
     *_values("ema_overwrite_frequency", "be a whole number", 1.5),
@@ -752,9 +757,11 @@ def test_get_refuses(identifier, error, message):
     assert str(caught.value) == message
 
 
-def test_get_lists_all_names_if_none_is_similar():
-    names = ", ".join(tf_graft.list_optimizers())
-    message = f"get('zzz'): there is no such optimizer; known are {names}."
+def test_get_shows_a_few_names_if_none_is_similar():
+    message = (
+        "get('zzz'): there is no such optimizer; the nearest are agn, sgd, adam; "
+        "tf_graft.list_optimizers() lists all."
+    )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         tf_graft.get("zzz")
 
@@ -786,7 +793,7 @@ def test_list_optimizers_by_name_and_by_facts():
     ("facts", "error", "message"),
     [
         ({"row": True}, TypeError, "list_optimizers(row=...): there is no such fact; did you mean"),
-        ({"zz": 1}, TypeError, "list_optimizers(zz=...): there is no such fact; there are slots,"),
+        ({"zz": 1}, TypeError, "list_optimizers(zz=...): there is no such fact; there are keras,"),
         ({"rows": 1}, TypeError, "list_optimizers(rows=1): rows must be True or False."),
         ({"slots": -1}, ValueError, "list_optimizers(slots=-1): slots must be at least 0."),
         ({"reference": 2015}, TypeError, "list_optimizers(reference=2015): reference must be a te"),

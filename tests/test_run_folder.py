@@ -52,7 +52,7 @@ def test_what_takes_a_files_place_is_whole(tmp_path):
     path = tmp_path / "ckpt-1.index"
     path.write_text("old")
     (tmp_path / "ckpt-1.index.part").mkdir()
-    (tmp_path / "ckpt-1.index.part" / "left by a kill").touch()
+    (tmp_path / "ckpt-1.index.part" / "ckpt-1.index of a kill").touch()
 
     def fail():
         with whole_files.whole(path) as part:
@@ -68,6 +68,17 @@ def test_what_takes_a_files_place_is_whole(tmp_path):
         assert path.read_text() == "old"
     texts = {each.name: each.read_text() for each in tmp_path.iterdir()}
     assert texts == {"ckpt-1.index": "new", "ckpt-1.data": "its data"}
+
+
+@pytest.mark.parametrize("name", ["curve.png.part", "curve.png.part/thesis.txt"])
+def test_a_part_of_another_program_is_kept(name, tmp_path):
+    other = tmp_path / name
+    other.parent.mkdir(exist_ok=True)
+    other.write_text("mine")
+    with pytest.raises(OSError, match=r"another program is in its place: '.*curve\.png\.part'"):
+        whole_files.write(tmp_path / "curve.png", "new")
+    assert other.read_text() == "mine"
+    assert not (tmp_path / "curve.png").exists()
 
 
 def test_a_lock_is_held_once_and_a_file_that_a_kill_left_is_none(tmp_path):

@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 import tf_graft
-from support import samples
+from support import file_models, samples
 from support.saving import (
     WAYS,
     checkpoint,
@@ -601,6 +601,36 @@ def test_set_weights_takes_what_variables_give(option):
     assert [v.path for v in fresh.optimizer.variables] == [
         v.path for v in model.optimizer.variables
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n in file_models.optimizers() if n != "stock"])
+def test_a_whole_model_in_h5_keeps_the_state(name, tmp_path):
+    """Keras sets the weights of an optimizer that it has not built."""
+    model = file_models.net()
+    model.compile(file_models.optimizers()[name](), keras.losses.MeanSquaredError())
+    file_models.fit(model).save(tmp_path / "model.h5")
+    loaded = keras.saving.load_model(tmp_path / "model.h5")
+    assert int(loaded.optimizer.iterations) == int(model.optimizer.iterations) > 0
+    for each in (model, loaded):
+        file_models.fit(each)
+    assert file_models.weights(loaded).tobytes() == file_models.weights(model).tobytes()
+
+
+def test_weights_that_are_set_before_the_variables_are_known_are_checked():
+    w = [tf.Variable([1.0, 2.0])]
+    for change, message in (
+        (lambda v: [v[0], np.float32(np.nan), *v[2:]], "learning_rate' holds nan"),
+        (lambda v: v[:2], "2 values were given, and even before it is built"),
+        (lambda v: v[:-1], "values were given for"),
+        (lambda v: [*v[:-1], np.ones(7, np.float32)], r"no value of shape \(2,\)"),
+    ):
+        optimizer, known = tf_graft.Adam(0.5), tf_graft.Adam(0.25)
+        known.build(w)
+        with pytest.raises(ValueError, match=message):  # noqa: PT012 - whichever of the two sees it
+            optimizer.set_weights(change([v.numpy() for v in known.variables]))
+            optimizer.build(w)
+        assert float(optimizer.learning_rate) == 0.5
 
 
 def test_set_weights_of_another_shape_is_refused():

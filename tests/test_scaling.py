@@ -572,7 +572,7 @@ def test_get(identifier, cls, arguments):
     ("identifier", "error", "message"),
     [
         ("back_of", ValueError, r"get\('back_of'\): there is no .*; did you mean 'backoff'\?"),
-        ("zzz", ValueError, r"'zzz'.*known are backoff, fixed, logmax"),
+        ("zzz", ValueError, r"'zzz'.*there are backoff, fixed, logmax"),
         ({"name": "backoff", "window": 2}, ValueError, "not take 'window'.*step_window"),
         ({"name": "backoff", "step_window": 0}, ValueError, r"BackoffScaler\(step_window=0\)"),
         ({"step_window": 2}, TypeError, "or a dict with 'name' or 'class_name'"),

@@ -673,7 +673,7 @@ def test_get_nests_in_sequences_and_momenta():
         (
             "zzz",
             ValueError,
-            r"\('zzz'\): there is no such schedule; known are cosine_.*, warmup_stable_decay\.$",
+            r"\('zzz'\): there is no such schedule; the nearest .*list_schedules\(\) lists all\.$",
         ),
         ("poly_decay", ValueError, "poly_decay also needs 'learning_rate', 'decay_steps'"),
         ({"name": "noam", "d_model": 4}, ValueError, "noam also needs 'warmup_steps'"),

@@ -79,6 +79,32 @@ def test_takes_the_steps_under_the_schedule_of(name):
     assert_equals_stock(wrap(make()), make())
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_rate_of_0_makes_no_step_and_leaves_all_finite(name, sparse):
+    """As a warm-up begins; Keras' Ftrl divides by the rate."""
+    optimizer, w = wrap(BUILT_IN[name](0.0)), tf.Variable(tf.ones([4, 3]), name="w")
+    g = tf.constant(np.linspace(-1, 1, 12, dtype="float32").reshape(4, 3))
+    g = (
+        tf.IndexedSlices(g[:2], [0, 2], [4, 3])
+        if sparse
+        else tf.tensor_scatter_nd_update(g, [[3]], [[0.0, 0.0, 0.0]])
+    )
+    optimizer.apply([g], [w])
+    assert w.numpy().tolist() == np.ones([4, 3]).tolist()
+    assert all(np.isfinite(x).all() for x in state_of(optimizer, w).values())
+    optimizer.learning_rate = RATE
+    optimizer.apply([g], [w])
+    assert (w.numpy()[0] != 1).all()
+    assert all(np.isfinite(x).all() for x in state_of(optimizer, w).values())
+
+
+def test_what_is_not_finite_is_applied_as_told():
+    optimizer, w = wrap(keras.optimizers.Ftrl(0.0), nonfinite="apply"), tf.Variable([1.0])
+    optimizer.apply([tf.constant([1.0])], [w])
+    assert np.isnan(w.numpy()).all()
+
+
 @pytest.mark.parametrize(
     "option",
     [

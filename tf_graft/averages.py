@@ -11,6 +11,8 @@ import tensorflow as tf
 
 from tf_graft.core import checks, keras_contract
 from tf_graft.core.arguments.averages import EMA, SWA, Averages
+from tf_graft.core.files import model_weights
+from tf_graft.core.files.checked_state import misfit
 
 __all__ = ["EMA", "SWA", "Averages", "average_files", "recompute_batch_normalization"]
 
@@ -29,7 +31,8 @@ def average_files(model: keras.Model, files: Iterable[str | os.PathLike[str]]) -
 
     Raises:
         TypeError: an argument of the wrong type.
-        ValueError: `files` is empty, or Keras cannot load one of them; the message is then Keras'.
+        ValueError: `files` is empty.
+        CheckpointError: a file cannot be read, lacks a weight, or has an infinite or NaN in one.
 
     Example:
         >>> import pathlib, tempfile
@@ -49,26 +52,12 @@ def average_files(model: keras.Model, files: Iterable[str | os.PathLike[str]]) -
     if not names:
         raise ValueError(f"{owner}: there is no file.")
     weights = [v for v in model.weights if tf.as_dtype(v.dtype).is_floating]
-    before = [v.numpy() for v in model.weights]
     sums = [np.zeros(v.shape) for v in weights]
-    optimizer, model.optimizer = getattr(model, "optimizer", None), None
-    try:
-        for name in names:
-            _load(model, os.fspath(name))
-            sums = [total + v.numpy() for total, v in zip(sums, weights, strict=True)]
-    finally:
-        model.optimizer = optimizer
-        for variable, value in zip(model.weights, before, strict=True):
-            variable.assign(value)
+    for name in names:
+        values = model_weights.read(model, weights, name)
+        sums = [total + value for total, value in zip(sums, values, strict=True)]
     for variable, total in zip(weights, sums, strict=True):
         variable.assign(total / len(names))
-
-
-def _load(model: keras.Model, name: str) -> None:
-    if name.endswith((".h5", ".keras")):
-        model.load_weights(name)
-    else:
-        tf.train.Checkpoint(model=model).read(name).expect_partial()
 
 
 def recompute_batch_normalization(model: keras.Model, data: Iterable[Any]) -> None:
@@ -85,7 +74,8 @@ def recompute_batch_normalization(model: keras.Model, data: Iterable[Any]) -> No
 
     Raises:
         TypeError: an argument of the wrong type.
-        ValueError: there is no batch.
+        ValueError: there is no batch, or one that makes a statistic infinite or NaN: a batch
+            without examples, or whose inputs are not finite.
 
     Example:
         >>> import tensorflow as tf
@@ -109,14 +99,23 @@ def recompute_batch_normalization(model: keras.Model, data: Iterable[Any]) -> No
     if isinstance(data, str | bytes) or not isinstance(data, Iterable):
         raise TypeError(f"{owner}: the data are {checks.shown(data)}; they must be batches.")
     batches = 0
-    with _cumulative(layers), _kept(list(model.non_trainable_variables), layers):
+    statistics = [v for layer in layers for v in (layer.moving_mean, layer.moving_variance)]
+    with _cumulative(layers), _kept(list(model.non_trainable_variables), statistics):
+        for variable in statistics:  # the first batch replaces them, but not a NaN
+            variable.assign(np.zeros(variable.shape))
         for batch in data:
             for layer in layers:
                 layer.momentum = batches / (batches + 1)
             model(batch[0] if isinstance(batch, tuple) else batch, training=True)
             batches += 1
-    if not batches:
-        raise ValueError(f"{owner}: there is no batch in the data.")
+        if not batches:
+            raise ValueError(f"{owner}: there is no batch in the data.")
+        for variable in statistics:
+            if wrong := misfit(variable.numpy(), model_weights.UNBOUNDED):
+                raise ValueError(
+                    f"{owner}: '{variable.path}' {wrong}; give batches that have examples, all of "
+                    "them finite."
+                )
 
 
 @contextlib.contextmanager
@@ -133,9 +132,9 @@ def _cumulative(layers: list[Any]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _kept(variables: list[keras.Variable], layers: list[Any]) -> Iterator[None]:
+def _kept(variables: list[Any], statistics: list[Any]) -> Iterator[None]:
     """Restores all variables except the statistics after the context; on an error, these too."""
-    statistics = {id(v) for layer in layers for v in layer.non_trainable_variables}
+    new = {*map(id, statistics)}
     before = [(v, v.numpy()) for v in variables]
     failed = True
     try:
@@ -143,5 +142,5 @@ def _kept(variables: list[keras.Variable], layers: list[Any]) -> Iterator[None]:
         failed = False
     finally:
         for variable, value in before:
-            if failed or id(variable) not in statistics:
+            if failed or id(variable) not in new:
                 variable.assign(value)

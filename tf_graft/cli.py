@@ -45,6 +45,12 @@ Overrides = Annotated[
 ]
 
 
+def _png(path: Path | None) -> Path | None:
+    if path and path.suffix != ".png":
+        raise typer.BadParameter(f"{path} must end in .png.")
+    return path
+
+
 def main() -> None:
     """Runs the command line."""
     app()
@@ -169,7 +175,9 @@ def list_() -> None:
 def schedule(
     config: Config,
     overrides: Overrides = None,
-    output: Annotated[Path | None, typer.Option(help="The PNG; else CONFIG_schedule.png")] = None,
+    output: Annotated[
+        Path | None, typer.Option(callback=_png, help="The PNG; else CONFIG_schedule.png")
+    ] = None,
 ) -> None:
     """Draws the learning rate over the run a config describes; tells what each variable gets."""
     with errors():
@@ -197,7 +205,9 @@ def find(
     low: Annotated[float, typer.Option(help="The first learning rate.")] = 1e-6,
     high: Annotated[float, typer.Option(help="The last learning rate.")] = 10.0,
     steps: Annotated[int, typer.Option(min=3, help="The number of batches.")] = 200,
-    output: Annotated[Path | None, typer.Option(help="The PNG; else CONFIG_find.png")] = None,
+    output: Annotated[
+        Path | None, typer.Option(callback=_png, help="The PNG; else CONFIG_find.png")
+    ] = None,
 ) -> None:
     """Suggests a learning rate for a config: trains for a while at a growing one."""
     if not 0 < low < high:
@@ -288,12 +298,6 @@ def _known(areas: list[str] | None) -> list[str] | None:
         if area not in AREAS:
             raise typer.BadParameter(f"there is no area '{area}', there are {', '.join(AREAS)}.")
     return areas
-
-
-def _png(path: Path | None) -> Path | None:
-    if path and path.suffix != ".png":
-        raise typer.BadParameter(f"{path} must end in .png.")
-    return path
 
 
 @app.command()

@@ -141,11 +141,9 @@ def find_learning_rate(
     Reference:
         Smith, Cyclical Learning Rates for Training Neural Networks, arXiv:1506.01186, section 3.3.
     """
-    low = checks.number(OWNER, "low", low, low=0, open_low=True)
-    high = checks.number(OWNER, "high", high, low=low, open_low=True)
+    low, high = checked(model, low, high)
     steps = checks.integer(OWNER, "steps", steps, low=3)
     explosion = checks.number(OWNER, "explosion", explosion, low=1, open_low=True)
-    _refuse(model)
     x, *others = data if isinstance(data, tuple) else (data,)
     targets = dict(zip(("y", "sample_weight"), others, strict=False))
     whole = isinstance(x, tf.data.Dataset | tf.distribute.DistributedDataset)
@@ -156,7 +154,15 @@ def find_learning_rate(
     return test.curve()
 
 
-def _refuse(model: keras.Model) -> None:
+def checked(model: keras.Model, low: float, high: float) -> tuple[float, float]:
+    """Returns the first and the last learning rate of a test as numbers.
+
+    Raises:
+        TypeError, ValueError: those of `find_learning_rate`, for these arguments.
+    """
+    low = checks.number(OWNER, "low", low, low=0, open_low=True)
+    high = checks.number(OWNER, "high", high, low=low, open_low=True)
+    checks.refuse_tf_keras(f"{OWNER}({checks.shown(model)})", model, "a model")
     if not isinstance(model, keras.Model) or getattr(model, "optimizer", None) is None:
         raise ValueError(f"{OWNER}({checks.shown(model)}): give a model that is compiled.")
     if not model.built:
@@ -171,6 +177,7 @@ def _refuse(model: keras.Model) -> None:
             f"{OWNER}: {type(model.optimizer).__name__} has no single learning rate to find; give "
             "a model with one of its optimizers."
         ) from error
+    return low, high
 
 
 @contextlib.contextmanager

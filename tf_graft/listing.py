@@ -1,6 +1,5 @@
 """The optimizers of this package by name, and by what their classes say of themselves."""
 
-import difflib
 import fnmatch
 import inspect
 import math
@@ -14,7 +13,7 @@ from tf_graft.compose.wrapper import Wrapper
 from tf_graft.core import checks
 from tf_graft.core.arguments import registry
 from tf_graft.core.optimizer import Optimizer
-from tf_graft.core.spelling import plain
+from tf_graft.core.spelling import plain, suggest
 from tf_graft.matrices.axes import Axes
 from tf_graft.matrices.optimizer import MatrixOptimizer
 
@@ -69,8 +68,7 @@ def _is(known: object, value: object) -> bool:
 
 def _check(name: str, value: object) -> None:
     if name not in FACTS:
-        near = difflib.get_close_matches(name, FACTS, 1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(FACTS)}."
+        hint = suggest(name, FACTS)
         raise TypeError(f"list_optimizers({name}=...): there is no such fact; {hint}")
     kind = FACTS[name].kind
     if kind is bool:

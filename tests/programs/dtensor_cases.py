@@ -147,6 +147,19 @@ def assert_trains_alike(make, layouts, data, mesh_, **options):
 # Meshes.
 
 
+def test_a_model_says_how_it_is_called():
+    model = td.distribute(mlp(), td.LayoutMap(mesh(), MLP))
+    for x in (X[:8], tf.constant(X[:8])):
+        with pytest.raises(
+            TypeError, match=r"ordinary tensor; call it with .*pack_batch\(batch, m"
+        ):
+            model(x)
+    right = model.predict(X[:8], verbose=0)
+    packed = td.from_mesh(model(td.pack_batch(X[:8], mesh())))
+    np.testing.assert_allclose(packed, right, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(td.collect(model)(X[:8]), right, rtol=1e-5, atol=1e-6)
+
+
 def test_mesh_of_all_devices_and_of_some():
     whole = td.create_mesh({"batch": 2, "model": -1})
     assert whole.shape() == [2, DEVICES // 2]

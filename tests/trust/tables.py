@@ -50,7 +50,7 @@ COMMON: dict[str, Values] = {
     "global_clipnorm": POSITIVE,
     "use_ema": BOOLEAN
     | {"no averages": {"name": "mean"}, "a period of 0": {"name": "swa", "period": 0}},
-    "ema_momentum": UNIT | NOTHING,
+    "ema_momentum": BETA | NOTHING,
     "ema_overwrite_frequency": FROM_ONE,
     "loss_scale_factor": POSITIVE,
     "gradient_accumulation_steps": FROM_TWO,

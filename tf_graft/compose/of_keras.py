@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Unpack
 
 import keras
@@ -17,6 +17,7 @@ from tf_graft.core.arguments.description import Written, described
 from tf_graft.core.arguments.options import Common
 from tf_graft.core.arguments.registry import is_of_keras, register, resolve, serialize
 from tf_graft.core.optimizer import Optimizer
+from tf_graft.core.pipeline import judge
 from tf_graft.core.state.point import Point, Step
 from tf_graft.core.state.slots import Slot
 from tf_graft.core.types import NumberLike, Rates, Slots
@@ -37,9 +38,10 @@ class Wrapped(Optimizer):
 
     Repeated rows are summed first; clipping, accumulation, averaging and loss scaling act on
     gradients that are summed over replicas; non-finite gradients are skipped; half precision is
-    updated in float32. The Keras optimizer's own arguments for these are taken over. Its weight
-    decay stays before its update, as in Keras; a variable that the Keras optimizer or this one
-    excludes does not decay.
+    updated in float32. Where its step or new state is not finite, as that of `Ftrl` at a learning
+    rate of 0, both stay as they are, unless `nonfinite="apply"`. The Keras optimizer's own
+    arguments for these are taken over. Its weight decay stays before its update, as in Keras; a
+    variable that the Keras optimizer or this one excludes does not decay.
 
     Args:
         optimizer: a Keras optimizer that has not been built, its name, or its config.
@@ -123,7 +125,18 @@ class Wrapped(Optimizer):
         return self._keras_step.once(s, rates["learning_rate"], t)
 
     def propose(self, points: Iterable[Point]) -> Iterator[Step]:
-        return map(self._keras_step.step, points)
+        step: Callable[[Point], Step] = self._keras_step.step
+        return map(step, points) if judge.applies(self.nonfinite) else map(self._finite, points)
+
+    def _finite(self, p: Point) -> Step:
+        """Returns the step without the entries in which it, or a new slot, is not finite."""
+        d, new = self._keras_step.step(p)
+        each = [tf.math.is_finite(x) for x in (d, *new.values()) if x.dtype.is_floating]
+        if self.whole(p.path) or any(x.shape.rank != d.shape.rank for x in new.values()):
+            each = [tf.reduce_all(finite) for finite in each]
+        fits, old = functools.reduce(tf.logical_and, each), p.state()
+        kept = {role: tf.where(fits, x, old[role]) for role, x in new.items()}
+        return tf.where(fits, d, tf.zeros_like(d)), kept
 
     def namesake(self) -> str:
         return type(self.optimizer).__name__

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from tf_graft.core import patterns as expressions
 from tf_graft.core.media import for_message
+from tf_graft.core.spelling import slip
 
 T = TypeVar("T")
 LEAST = 2.0**-126  # float32's smallest normal number; TensorFlow flushes smaller ones to zero
@@ -188,6 +189,7 @@ def instance(owner: str, name: str, value: T, *kinds: type) -> T:
     """Returns an object of one of these classes."""
     if not isinstance(value, kinds):
         wanted = " or ".join(kind.__name__ for kind in kinds)
+        refuse_tf_keras(f"{owner}({name}={shown(value)})", value, f"a {wanted}")
         raise TypeError(f"{owner}({name}={shown(value)}): {name} must be a {wanted}.")
     return value
 
@@ -204,16 +206,59 @@ def listed(refusal: str, value: object) -> list[Any]:
     return list(value)
 
 
+def refuse_tf_keras(where: str, value: object, wanted: str) -> None:
+    """Refuses an object of `tf_keras`, the Keras of before, where one of Keras 3 is needed.
+
+    Args:
+        where: begins the message.
+        value: the object.
+        wanted: what is needed: "an optimizer".
+
+    Raises:
+        TypeError: the object is of a class of `tf_keras`, or of one derived from such a class.
+    """
+    if any(cls.__module__.partition(".")[0] == "tf_keras" for cls in type(value).__mro__):
+        raise TypeError(
+            f"{where}: it is of tf_keras; give {wanted} of Keras 3. To train a model of tf_keras, "
+            "compile it with tf_graft.legacy(optimizer)."
+        )
+
+
+def refuse_misspelt(holder: object, name: str, arguments: Iterable[str]) -> None:
+    """Refuses a new attribute whose name is a misspelt argument's.
+
+    Args:
+        holder: the object, whose constructor has ended.
+        name: the attribute's name.
+        arguments: the names of the constructor's arguments.
+
+    Raises:
+        AttributeError: there is no such attribute, neither of the object nor of its class, and
+            there is an argument of nearly that name.
+    """
+    if name.startswith("_") or name in vars(holder) or hasattr(type(holder), name):
+        return
+    if near := "learning_rate" if name == "lr" else slip(name, arguments):
+        raise AttributeError(
+            f"{type(holder).__name__}.{name}: there is no such attribute, and setting it would do "
+            f"nothing; did you mean {near}?"
+        )
+
+
 def as_constructed(holder: object, name: str, value: object) -> Any:
     """Returns the form that the constructor gives an argument, once all are in attributes.
 
     It makes a second object, so use it for objects that hold only their arguments.
 
     Raises:
+        AttributeError: the name is nearly that of an argument.
         TypeError, ValueError: the constructor refuses the argument together with the others.
     """
     held = {n: vars(holder).get(n, holder) for n in inspect.signature(type(holder)).parameters}
-    if name not in held or any(argument is holder for argument in held.values()):
+    if any(argument is holder for argument in held.values()):  # the constructor has not ended
+        return value
+    if name not in held:
+        refuse_misspelt(holder, name, held)
         return value
     return getattr(type(holder)(**{**held, name: value}), name)
 

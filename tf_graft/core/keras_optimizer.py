@@ -81,6 +81,15 @@ class KerasOptimizer(keras.optimizers.Optimizer):
             if isinstance(given, Settable):
                 kept[name] = self.held_value(name, given)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Sets an attribute; that of an argument is checked, and one of nearly its name refused."""
+        option = options.OPTIONS.get(name)
+        if option is not None:
+            name = option.kept_as
+        elif declared.constructed(self):
+            checks.refuse_misspelt(self, name, [*self.own_arguments(), *options.OPTIONS])
+        super().__setattr__(name, value)
+
     @property
     def common(self) -> Options:
         """The current common arguments."""
@@ -378,9 +387,12 @@ class KerasOptimizer(keras.optimizers.Optimizer):
     def set_weights(self, weights: Iterable[TensorLike]) -> None:
         """Sets all variables, in the order of `variables`; on an error it changes none.
 
+        If the optimizer is not built, as when Keras loads a model from `.h5`, it sets counters and
+        rates at once, and the others when it is built, which then raises the errors.
+
         Raises:
-            ValueError: the optimizer is not built; there are too many or too few values, or they
-                have another shape or dtype than the variables.
+            ValueError: there are too many or too few values, or they have another shape or dtype
+                than the variables.
         """
         self._saved.set(weights)
 

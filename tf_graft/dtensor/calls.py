@@ -1,5 +1,7 @@
 """Replacements for the calls of layers that would compute a different result on a mesh."""
 
+from typing import Any
+
 import keras
 import tensorflow as tf
 from tensorflow.experimental import dtensor
@@ -43,7 +45,26 @@ class _WholeEmbedding(_OnMesh):
         return dtensor.relayout(found, dtensor.Layout(specs, self.mesh))
 
 
-STAND_INS = {keras.layers.Dropout: _SameDropout, keras.layers.Embedding: _WholeEmbedding}
+class _OfPacked(_OnMesh):
+    """Says what to do if a model is given an array or an ordinary tensor."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return self.call(*args, **kwargs)
+        except tf.errors.UnimplementedError as error:
+            if "was expecting a DTensor" not in str(error):
+                raise
+            raise TypeError(
+                "a model on a mesh was called with an array or an ordinary tensor; call it with "
+                "tf_graft.dtensor.pack_batch(batch, mesh), or use model.predict."
+            ) from error
+
+
+STAND_INS = {
+    keras.layers.Dropout: _SameDropout,
+    keras.layers.Embedding: _WholeEmbedding,
+    keras.Model: _OfPacked,
+}
 
 
 def replace(model: keras.Model, mesh: dtensor.Mesh) -> None:

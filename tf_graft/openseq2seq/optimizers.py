@@ -1,6 +1,5 @@
 """OpenSeq2Seq's optimizers by their names and arguments there, which are those of TensorFlow 1."""
 
-import difflib
 import inspect
 import numbers
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ from tf_graft.compose.of_keras import wrap
 from tf_graft.core.arguments import registry
 from tf_graft.core.checks import shown
 from tf_graft.core.optimizer import Optimizer
+from tf_graft.core.spelling import meant
 from tf_graft.core.types import Config, RateLike, TensorLike
 from tf_graft.optimizers import SGD, Adagrad, Adam, AdamW, Momentum, NovoGrad, RMSprop
 
@@ -152,10 +152,8 @@ def _other(name: str) -> Named:
     except ValueError:
         cls = None
     if cls is None or cls.__name__ != name:
-        near = [cls.__name__] if cls else difflib.get_close_matches(name, NAMES, 1)
-        hint = (
-            f"did you mean '{near[0]}'?" if near else "tf_graft.list_optimizers() has the others."
-        )
+        near = cls.__name__ if cls else meant(name, NAMES)
+        hint = f"did you mean '{near}'?" if near else "tf_graft.list_optimizers() has the others."
         raise ValueError(
             f"optimize_loss: Optimizer name should be one of [{', '.join(NAMES)}] or of a class of "
             f"tf_graft or Keras, you provided {shown(name, str)}; {hint}"

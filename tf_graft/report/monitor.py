@@ -144,6 +144,8 @@ class Monitor(keras.callbacks.Callback):
         if not self._optimizer.built:
             with self.model.distribute_strategy.scope():
                 self._optimizer.build(self.model.trainable_variables)
+        if self.path is not None:
+            list(_earlier(self.path, 0))  # a file of others is refused before the first epoch
         if self._prepare():
             self.model.make_train_function(force=True)  # the present one may be traced
 

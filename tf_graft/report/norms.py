@@ -6,6 +6,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
+from tf_graft.core.files.whole_files import file_only
 from tf_graft.report.errors import ReportError
 
 FILE = "norms.csv"  # in the folder of a run
@@ -114,7 +115,7 @@ def lines(path: Path) -> list[list[str]]:
         ReportError: it is no file of a monitor, or cannot be read.
     """
     try:
-        with path.open(encoding="utf-8", errors="replace", newline="") as file:
+        with open(path, encoding="utf-8", errors="replace", newline="", opener=file_only) as file:
             first, *others = csv.reader(file)
     except OSError as error:
         raise ReportError(f"{path}: {str(error.strerror).lower()}.") from None

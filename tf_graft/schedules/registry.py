@@ -54,7 +54,9 @@ KERAS = tuple(
     for schedule in vars(keras.optimizers.schedules).values()
     if inspect.isclass(schedule) and schedule is not LearningRateSchedule
 )
-SCHEDULES: Registry[LearningRateSchedule] = Registry("schedule", (*OURS, *KERAS))
+SCHEDULES: Registry[LearningRateSchedule] = Registry(
+    "schedule", (*OURS, *KERAS), "tf_graft.schedules.list_schedules()"
+)
 SCHEDULES.add(TransformerSchedule, "noam")
 
 

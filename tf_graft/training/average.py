@@ -1,6 +1,5 @@
 """The mean of the weights in a run's last saved states."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,16 +8,19 @@ import numpy as np
 
 from tf_graft.averages import recompute_batch_normalization
 from tf_graft.core.errors import CheckpointError
+from tf_graft.core.files.model_weights import clause
 from tf_graft.core.files.whole_files import whole
 from tf_graft.core.state import write
 from tf_graft.training import config as configs
 from tf_graft.training import data as data_sets
 from tf_graft.training import models, run
-from tf_graft.training.checkpoints import clause, number, states
+from tf_graft.training.checkpoints import number, states
 from tf_graft.training.errors import ConfigError
 from tf_graft.training.folder import RunFolder
 from tf_graft.training.origin import parsed
 from tf_graft.training.saved_state import UNREADABLE, SavedState
+
+Values = list[np.ndarray]  # of a model's variables, in order
 
 
 class Averaged(NamedTuple):
@@ -53,7 +55,7 @@ def average(folder: RunFolder, last: int) -> Averaged:
         CheckpointError: there are fewer states, or one cannot be read.
     """
     config, source = configs.load(folder.config, own=True)
-    chosen = _last(folder, last)
+    _last(folder, last)  # before the work of making the model
     with run.environment(config, source):
         data = data_sets.load(config.data, config.run.steps_per_execution, source)
         keras.utils.set_random_seed(config.run.seed + 1)
@@ -63,9 +65,10 @@ def average(folder: RunFolder, last: int) -> Averaged:
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             metrics=models.metrics(data),
         )
-        _set(model, chosen[:1])
+        chosen, newest, means = _read(model, folder, last)
+        _set(model, newest)
         before = judged.evaluate(data.test, verbose=0, return_dict=True)
-        _set(model, chosen)
+        _set(model, means)
         batches = data.stream(config.run.seed, 0).take(data.steps_per_epoch)
         recompute_batch_normalization(model, batches)
         after = judged.evaluate(data.test, verbose=0, return_dict=True)
@@ -87,23 +90,41 @@ def _last(folder: RunFolder, last: int) -> list[Path]:
     )
 
 
-def _set(model: keras.Model, chosen: Sequence[Path]) -> None:
-    """Sets a model's weights to the mean of those in several states."""
-    sums = [np.zeros(v.shape) for v in model.variables]
-    for path in chosen:
+def _read(model: keras.Model, folder: RunFolder, last: int) -> tuple[list[Path], Values, Values]:
+    """Returns the last states, the values in the newest of them, and the means of all.
+
+    A run that trains beside this may remove the oldest state while it is read; the last ones are
+    then others.
+    """
+    while True:
+        chosen, each = _last(folder, last), []
         try:
-            saved = _values(model, SavedState(path))
-        except UNREADABLE as error:
-            raise CheckpointError(f"{path} {clause(error)}.") from None
-        sums = [total + value for total, value in zip(sums, saved, strict=True)]
-    for variable, total in zip(model.variables, sums, strict=True):
+            for path in chosen:
+                each.append(_values(model, path))
+        except CheckpointError:
+            if chosen == _last(folder, last):
+                raise
+            continue
+        return (
+            chosen,
+            each[0],
+            [np.mean(values, axis=0, dtype=float) for values in zip(*each, strict=True)],
+        )
+
+
+def _set(model: keras.Model, values: Values) -> None:
+    for variable, value in zip(model.variables, values, strict=True):
         if keras.backend.is_float_dtype(variable.dtype):  # others are states of random generators
-            write.put_everywhere(variable, total / len(chosen))
+            write.put_everywhere(variable, value)
 
 
-def _values(model: keras.Model, state: SavedState) -> list[np.ndarray]:
-    origin = state.origin()
-    paths = None if origin is None else parsed(origin)[1].paths
-    if paths is None:
-        raise CheckpointError("is of a version before 0.2, whose states name no variables")
-    return state.values("model", model.variables, paths["model"])
+def _values(model: keras.Model, path: Path) -> Values:
+    try:
+        state = SavedState(path)
+        origin = state.origin()
+        paths = None if origin is None else parsed(origin)[1].paths
+        if paths is None:
+            raise CheckpointError("is of a version before 0.2, whose states name no variables")
+        return state.values("model", model.variables, paths["model"])
+    except UNREADABLE as error:
+        raise CheckpointError(f"{path} {clause(error)}.") from None

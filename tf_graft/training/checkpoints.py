@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_graft.core.errors import CheckpointError
+from tf_graft.core.files.model_weights import clause
 from tf_graft.core.files.whole_files import kind, remove, whole, write
 from tf_graft.report import ReportError, records
 from tf_graft.training import replica_values, shared_state
@@ -163,9 +164,3 @@ def number(path: Path) -> int:
 
 def _index(path: Path) -> Path:
     return path.with_name(f"{path.name}.index")
-
-
-def clause(error: Exception) -> str:
-    """Describes an error of a state as a clause."""
-    reason = str(error).strip().partition("\n")[0].rstrip(".")
-    return reason if isinstance(error, CheckpointError) else f"cannot be read: {reason}"

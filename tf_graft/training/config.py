@@ -4,7 +4,6 @@ Files and overrides are both read as plain data (see `plain_yaml`): reading a co
 runs no code and opens no other file.
 """
 
-import difflib
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from tf_graft.core.media import for_message
+from tf_graft.core.spelling import meant
 from tf_graft.training import names, plain_yaml, start
 from tf_graft.training.errors import (
     ConfigError,
@@ -72,8 +72,8 @@ def load(
 def _similar(path: str | Path) -> str:
     """Ends an error sentence with a config of a similar name, here or in the folder `configs`."""
     here = [*Path().glob("*.yaml"), *Path("configs").glob("*.yaml")]
-    close = difflib.get_close_matches(Path(path).stem, [known.stem for known in here], 1)
-    found = [known for known in here if known.stem in close]
+    near = meant(Path(path).stem, [known.stem for known in here])
+    found = [known for known in here if known.stem == near]
     return f"; did you mean {for_message(str(found[0]))}?" if found else "."
 
 

@@ -1,13 +1,12 @@
 """Errors in configs: one sentence, with the place."""
 
-import difflib
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic_core import ErrorDetails
 
 from tf_graft.core.media import for_message
+from tf_graft.core.spelling import suggest
 from tf_graft.training.schema import (
     MODELS,
     OPENSEQ2SEQ,
@@ -97,12 +96,6 @@ def reason(error: OSError) -> str:
     """Returns the operating system's message as a part of a sentence."""
     said = error.strerror or str(error)
     return f"{said[:1].lower()}{said[1:]}"
-
-
-def suggest(word: str, options: Sequence[str]) -> str:
-    """Ends an error sentence with a close match, or else with all options."""
-    close = difflib.get_close_matches(word, options, n=1)
-    return f"did you mean '{close[0]}'?" if close else f"there are {', '.join(sorted(options))}."
 
 
 def last_name(key: Key) -> str:

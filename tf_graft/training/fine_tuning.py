@@ -1,22 +1,22 @@
 """Fine-tuning in a run: the weights that it starts from, and layers that are frozen at first."""
 
 import warnings
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import keras
-import numpy as np
 
+from tf_graft.core.errors import CheckpointError
+from tf_graft.core.files import model_weights
 from tf_graft.core.media import for_message
+from tf_graft.core.spelling import suggest
 from tf_graft.core.state import write
 from tf_graft.fine_tuning import Unfreeze
-from tf_graft.training.errors import Source, suggest
+from tf_graft.training.errors import Source
 from tf_graft.training.folder import RunFolder
 from tf_graft.training.schema import FineTuning
 
 KEY = ("fine_tuning", "start_from")
-UNREADABLE = (OSError, ValueError, LookupError, zipfile.BadZipFile)
 
 
 def load(model: keras.Model, section: FineTuning, source: Source) -> str:
@@ -32,7 +32,8 @@ def load(model: keras.Model, section: FineTuning, source: Source) -> str:
         `start_from`.
 
     Raises:
-        ConfigError: the weights cannot be read, or none fits; or the model has no such layer.
+        ConfigError: the weights cannot be read or are not finite, or none fits; or the model has
+            no such layer.
     """
     check_layers(model, section, source)
     if section.start_from is None:
@@ -41,23 +42,21 @@ def load(model: keras.Model, section: FineTuning, source: Source) -> str:
     layers = [model.get_layer(name) for name in section.new_layers]
     kept = {id(weight) for layer in layers for weight in layer.weights}
     weights = [v for v in model.weights if keras.backend.is_float_dtype(v.dtype)]
-    before = [v.numpy() for v in weights]
-    for variable in weights:
-        write.put_everywhere(variable, np.full(variable.shape, np.nan))  # stays where there is none
+    old = [v for v in weights if id(v) not in kept]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of weights that do not fit
-            model.load_weights(file, skip_mismatch=True)
-    except UNREADABLE as error:
-        reason = str(error).strip().partition("\n")[0].rstrip(".")
-        raise source.error(KEY, f"start_from: {file} cannot be read ({reason}).") from None
-    new = [v for v in weights if id(v) in kept or np.isnan(v.numpy()).all()]
-    for variable, value in zip(weights, before, strict=True):
-        if any(variable is each for each in new):
-            write.put_everywhere(variable, value)
-    if len(new) == len(weights):
+            values = model_weights.read(model, old, file, partly=True)
+    except CheckpointError as error:
+        raise source.error(KEY, f"start_from: {error}") from None
+    taken = {id(v): value for v, value in zip(old, values, strict=True) if value is not None}
+    if not taken:
         raise source.error(KEY, f"start_from: no weight in {file} fits one of this model.")
-    line = f"Starting from {file}: {len(weights) - len(new)} of {len(weights)} weights"
+    for variable in old:
+        if id(variable) in taken:
+            write.put_everywhere(variable, taken[id(variable)])
+    new = [v for v in weights if id(v) not in taken]
+    line = f"Starting from {file}: {len(taken)} of {len(weights)} weights"
     return f"{line}; new: {', '.join(v.path for v in new)}." if new else f"{line}."
 
 

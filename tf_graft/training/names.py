@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from tf_graft.core.media import for_message
-from tf_graft.core.spelling import plain, snake_case
-from tf_graft.training.errors import Key, Source, suggest
+from tf_graft.core.spelling import plain, snake_case, suggest
+from tf_graft.training.errors import Key, Source
 from tf_graft.training.schema import MODELS, Config, RunConfig
 
+LISTING = "`tf-graft list`"
 PACKAGE = Path(__file__).parent.parent
 REGISTERED = re.compile(r"^@register\nclass (\w+)", re.MULTILINE)
 EXPORTED = re.compile(r"\b([A-Z]\w+) as \1\b")
@@ -31,7 +32,7 @@ def check_model(values: Config, source: Source) -> None:
     name = section.get("name") if isinstance(section, dict) else None
     models = {*MODELS, *(model.lower() for model in of_keras("applications"))} - {"application"}
     if isinstance(name, str) and re.fullmatch(r"\w+", name) and name.lower() not in models:
-        hint = suggest(name.lower(), [*models])
+        hint = suggest(name.lower(), models, LISTING)
         raise source.error(("model", "name"), f"no model '{for_message(name)}'; {hint}")
 
 
@@ -44,7 +45,7 @@ def check_optimizers(config: RunConfig, source: Source) -> None:
     known = {plain(name): snake_case(name) for name in (*of_keras("optimizers"), *of_package())}
     for key, name in _optimizers(config.optimizer.model_dump(), ("optimizer",)):
         if isinstance(name, str) and plain(name.rpartition(">")[2]) not in known:
-            hint = suggest(snake_case(name), [*known.values()])
+            hint = suggest(snake_case(name), known.values(), LISTING)
             raise source.error(key, f"no optimizer '{for_message(name)}'; {hint}")
 
 

@@ -47,7 +47,8 @@ def write(model: str, data: str, optimizer: str, path: Path) -> None:
         raise ConfigError(f"{path} exists, and stays as it is; name another file after the data.")
     names.check_model({"model": {"name": model}}, source)
     model = model.lower()
-    named = json.dumps({"model": {"name": model}, "optimizer": {"name": optimizer}})
+    chosen = {"model": model, "data": data, "optimizer": optimizer}
+    named = json.dumps({section: {"name": name} for section, name in chosen.items()})
     names.check_optimizers(*parse(named, source.file, ["run={epochs: 1}"]))
     start.tensorflow()
     text = _text(model, data, optimizer, path, source)

@@ -9,12 +9,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from tf_graft.core.files.whole_files import whole
+from tf_graft.core.files.whole_files import kind, whole
 from tf_graft.core.media import for_figure
+from tf_graft.training.errors import ConfigError
 from tf_graft.training.folder import RunFolder
 from tf_graft.training.log import read
 
 TRAIN, TEST, RATE = "#4269d0", "#e8743b", "#3ca951"
+DRAWN_BY, HEAD = "tf-graft", 1024  # in the first bytes of a picture
 IN_LEGEND = 8  # curves; more cannot be told apart
 
 
@@ -37,8 +39,7 @@ def draw_run(folder: RunFolder, title: str) -> None:
     for axis in axes:
         axis.set_xlim(0, 1.02 * end)  # from the start, however short the run
     figure.suptitle(for_figure(title))
-    with whole(folder.plot) as part:
-        figure.savefig(part, dpi=120)
+    save(figure, folder.plot)
 
 
 def draw_schedule(
@@ -54,8 +55,23 @@ def draw_schedule(
     if 1 < len(curves) <= IN_LEGEND:
         axis.legend(frameon=False, fontsize="small")
     figure.suptitle(for_figure(title))
+    save(figure, path)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Writes a figure as a PNG that says who drew it."""
     with whole(path) as part:
-        figure.savefig(part, dpi=120)
+        figure.savefig(part, dpi=120, metadata={"Software": DRAWN_BY})
+
+
+def refuse_others(path: Path) -> None:
+    """Refuses to replace a file that is no picture of this package.
+
+    Raises:
+        ConfigError: there is such a file.
+    """
+    if kind(path) == "file" and DRAWN_BY.encode() not in path.read_bytes()[:HEAD]:
+        raise ConfigError(f"{path} is not of tf-graft, and stays as it is; give another --output.")
 
 
 def _one_color(curves: Mapping[str, np.ndarray]) -> dict[str, Any]:

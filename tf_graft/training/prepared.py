@@ -17,8 +17,10 @@ import tensorflow_datasets as tfds
 from google.protobuf.json_format import ParseError
 
 from tf_graft.core.media import for_message
+from tf_graft.core.spelling import suggest
 from tf_graft.training.builders import SklearnDigits, StdlibText
-from tf_graft.training.errors import ConfigError, Source, suggest
+from tf_graft.training.errors import ConfigError, Source
+from tf_graft.training.names import LISTING
 from tf_graft.training.schema import Data
 
 SOURCES: dict[str, type[tfds.core.DatasetBuilder]] = {"digits": SklearnDigits, "text": StdlibText}
@@ -72,8 +74,8 @@ def found(config: Data, source: Source) -> tfds.core.DatasetBuilder:
     except ConfigError:
         raise
     except (tfds.core.registered.DatasetNotFoundError, ValueError):
-        hint = suggest(config.name, [*SOURCES, *tfds.list_builders(with_community_datasets=False)])
-        hint = hint if hint.startswith("did") else "tf-graft list shows what there is."
+        known = [*SOURCES, *tfds.list_builders(with_community_datasets=False)]
+        hint = suggest(config.name, known, LISTING)
         message = (
             f"no data set '{for_message(config.name)}', and none is prepared in {folder} "
             f"(data.dir); {hint}"

@@ -5,12 +5,11 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from tf_graft.core.files.whole_files import whole
 from tf_graft.core.media import for_figure
-from tf_graft.finder import LearningRateCurve, find_learning_rate
+from tf_graft.finder import LearningRateCurve, checked, find_learning_rate
 from tf_graft.training import data as data_sets
-from tf_graft.training import run
-from tf_graft.training.errors import Source
+from tf_graft.training import plots, run
+from tf_graft.training.errors import ConfigError, Source
 from tf_graft.training.place import enter
 from tf_graft.training.schema import RunConfig
 
@@ -31,17 +30,22 @@ def draw(
     arguments are those of `find_learning_rate`.
 
     Raises:
-        ConfigError: the config cannot be run.
+        ConfigError: the config cannot be run, or not tested at these learning rates; or
+            another program's file is at `path`.
     """
+    plots.refuse_others(path)
     config.strategy = config.mesh = None
     with run.environment(config, source):
         data = data_sets.load(config.data, config.run.steps_per_execution, source)
         model = run.compiled(config, data, source, enter(config, source), say)
+        try:
+            checked(model, low, high)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(str(error)) from None
         batches = data.stream(config.run.seed, 0)
         curve = find_learning_rate(model, batches, low=low, high=high, steps=steps)
     figure = Figure(figsize=(7, 3.8), layout="constrained")
     curve.plot(figure.subplots())
     figure.suptitle(for_figure(f"{source.file}: {config.optimizer.name}"))
-    with whole(path) as part:
-        figure.savefig(part, dpi=120)
+    plots.save(figure, path)
     return curve

@@ -1,6 +1,5 @@
 """A saved state of a run, checked in full before any of it is loaded."""
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,8 +9,9 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from tf_graft.core.errors import CheckpointError
-from tf_graft.core.files.checked_state import misfit, renamed, saved_names
-from tf_graft.core.files.whole_files import kind
+from tf_graft.core.files import model_weights
+from tf_graft.core.files.checked_state import renamed, saved_names
+from tf_graft.core.files.model_weights import described
 from tf_graft.core.keras_contract import TrackableObjectGraph
 from tf_graft.core.state.parameters import paths
 from tf_graft.training import replica_values
@@ -23,8 +23,6 @@ VALUE, ORIGIN = "/.ATTRIBUTES/VARIABLE_VALUE", "origin/.ATTRIBUTES/py_state"
 STEP, COUNTER = f"step{VALUE}", f"save_counter{VALUE}"
 GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 DIVIDED = "ShardedVariable"  # TensorFlow's name for every variable divided among servers
-
-UNBOUNDED = (-math.inf, math.inf)
 
 # The errors that TensorFlow raises for files that are truncated, altered or of another program.
 UNREADABLE = (
@@ -74,12 +72,7 @@ class SavedState:
     """
 
     def __init__(self, path: Path) -> None:
-        for file in (
-            *path.parent.glob(f"{path.name}.index"),
-            *path.parent.glob(f"{path.name}.data-*"),
-        ):
-            if (what := kind(file)) != "file":  # reading a FIFO would wait for its writer
-                raise CheckpointError(f"cannot be read: {file.name} is a {what}")
+        model_weights.check_kinds(model_weights.files_of(path))
         self._path = path
         self._reader = tf.train.load_checkpoint(str(path))
 
@@ -94,7 +87,7 @@ class SavedState:
     def values(
         self, group: str, variables: Sequence[keras.Variable], saved: Sequence[str]
     ) -> list[np.ndarray]:
-        """Returns the saved values of a group's variables, matched by path.
+        """Returns the saved values of a group's variables, all of them finite, matched by path.
 
         Args:
             group: the name of the group.
@@ -109,9 +102,11 @@ class SavedState:
         pairs = saved_names(saved, ours) if len(saved) == len(ours) else {}
         for path, variable in zip(ours, variables, strict=True):
             if shapes.get(names.get(pairs.get(path, path), "")) != variable.shape:
-                what = f"{path} of shape {tuple(variable.shape)}"
-                raise CheckpointError(f"cannot be read: it holds no {what}")
-        return [np.asarray(self._reader.get_tensor(names[pairs[path]])) for path in ours]
+                raise CheckpointError(f"cannot be read: it holds no {described(variable)}")
+        values = [np.asarray(self._reader.get_tensor(names[pairs[path]])) for path in ours]
+        for variable, value in zip(variables, values, strict=True):
+            model_weights.check(variable, value)
+        return values
 
     def matched(
         self, groups: Groups, saved: Mapping[str, Sequence[str]] | None
@@ -141,8 +136,7 @@ class SavedState:
                 name = names.get(pairs[path], "")
                 key = f"{name}{VALUE}"
                 if shapes.pop(key, None) != variable.shape or dtypes[key] != variable.value.dtype:
-                    what = f"{path} of shape {tuple(variable.shape)}"
-                    raise CheckpointError(f"cannot be read: it holds no {what}")
+                    raise CheckpointError(f"cannot be read: it holds no {described(variable)}")
                 result[name] = variable
                 copies = f"{name}{OF_REPLICAS}"
                 if f"{copies}{VALUE}" in shapes:
@@ -210,8 +204,7 @@ class SavedState:
             if not (name.startswith("optimizer") or variable.trainable):
                 continue
             value = np.asarray(self._reader.get_tensor(f"{name}{VALUE}"))
-            if wrong := misfit(value, getattr(variable, "within", UNBOUNDED), loose):
-                raise CheckpointError(f"cannot be read: its {variable.path} {wrong}")
+            model_weights.check(variable, value, loose)
 
 
 def _name(group: str, number: int) -> str:

@@ -1,9 +1,9 @@
 """The task of this process in a cluster, and the others that it waits for."""
 
-import json
 import os
 from typing import NamedTuple
 
+from tf_graft.core.places.tf_config import VARIABLE, parsed
 from tf_graft.processes.cluster import code_of_loss
 from tf_graft.processes.watch import watch
 from tf_graft.training.errors import Source
@@ -36,13 +36,12 @@ def watch_others(here: Task, cluster: dict[str, list[str]]) -> None:
 
 def tf_config(source: Source) -> tuple[Task, dict[str, list[str]]]:
     """Reads this process's task, and the addresses of all tasks, from the environment."""
+    problem = "TF_CONFIG in the environment must say which task this process is"
     try:
-        config = json.loads(os.environ["TF_CONFIG"])
-        task = Task(config["task"]["type"], int(config["task"]["index"]))
-        return task, dict(config["cluster"])
-    except KeyError:
-        problem = "TF_CONFIG in the environment must say which task this process is"
-    except (ValueError, TypeError):
-        problem = "TF_CONFIG in the environment is not JSON of 'cluster' and 'task'"
+        tasks = parsed(os.environ.get(VARIABLE, "{}"))
+        if tasks.kind is not None and tasks.number is not None:
+            return Task(tasks.kind, tasks.number), tasks.cluster
+    except ValueError as error:
+        problem = str(error)
     advice = f"a scheduler sets it, and so does: tf-graft launch --workers 2 {source.file}"
     raise source.error(("strategy", "name"), f"{problem}; {advice}.")

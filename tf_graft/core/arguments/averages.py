@@ -66,7 +66,8 @@ class EMA(Averages):
     With `warm_up`, the average forgets the first weights sooner, and is of use in short trainings.
 
     Args:
-        momentum: how much of the average is kept at each update, in [0, 1]. Default 0.99.
+        momentum: how much of the average is kept at each update, in [0, 1); with `warm_up` also 1.
+            Default 0.99.
         start: the number of updates before averaging begins, at least 0. Default 0.
         warm_up: whether the momentum grows to its value. Default False.
 
@@ -83,9 +84,11 @@ class EMA(Averages):
     """
 
     def __init__(self, momentum: float = 0.99, start: int = 0, warm_up: bool = False):
-        self.momentum = checks.number("EMA", "momentum", momentum, 0, 1)
+        warm_up = checks.boolean("EMA", "warm_up", warm_up)
+        # An average with a momentum of 1 would stay the first weights.
+        self.momentum = checks.number("EMA", "momentum", momentum, 0, 1, open_high=not warm_up)
         self.start = checks.integer("EMA", "start", start, 0)
-        self.warm_up = checks.boolean("EMA", "warm_up", warm_up)
+        self.warm_up = warm_up
 
     def kept(self, last: tf.Tensor, now: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
         """Returns the product of `m` over the updates after `last` up to `now`."""

@@ -37,18 +37,25 @@ Patterns: TypeAlias = Annotated[Sequence[str] | None, Checked(patterns)]
 OptionalPatterns: TypeAlias = Annotated[Sequence[str] | None, Checked(patterns, optional=True)]
 
 _GIVEN = "_given_arguments"  # where an object keeps them until `assign`
+_CONSTRUCTED = "_constructed"
 
 
 def declare(cls: type) -> None:
     """Makes an attribute of each argument that the constructor of a class declares with a check."""
     constructor: Any = vars(cls).get("__init__")
-    found = {} if constructor is None else _checks_of(constructor)
+    if constructor is None:
+        return
+    found = _checks_of(constructor)
     for name, check in found.items():
         attribute = copy.copy(check)  # a type such as `BelowOne` serves many arguments
         attribute.__set_name__(cls, name)
         setattr(cls, name, attribute)
-    if found:
-        cls.__init__ = _noting(constructor, list(found))  # type: ignore[misc]
+    cls.__init__ = _noting(constructor, list(found))  # type: ignore[misc]
+
+
+def constructed(optimizer: Any) -> bool:
+    """Returns whether an optimizer's constructor has ended."""
+    return vars(optimizer).get(_CONSTRUCTED, False)
 
 
 def assign(optimizer: Any) -> None:
@@ -66,9 +73,11 @@ def plain(value: Any) -> Any:
 
 def _checks_of(constructor: Any) -> dict[str, Checked]:
     """Returns the checks in the types of a constructor's parameters, by name."""
+    names = getattr(inspect.unwrap(constructor), "__globals__", {})
     annotations: dict[str, Any] = {}
-    with contextlib.suppress(NameError):  # a name that only type checkers import
-        annotations = inspect.get_annotations(constructor, eval_str=True)
+    for name, hint in inspect.get_annotations(constructor).items():
+        with contextlib.suppress(NameError, AttributeError):  # only type checkers know the name
+            annotations[name] = eval(hint, names) if isinstance(hint, str) else hint
     checks = {
         name: [x for x in get_args(a) if isinstance(x, Checked)] for name, a in annotations.items()
     }
@@ -76,7 +85,7 @@ def _checks_of(constructor: Any) -> dict[str, Checked]:
 
 
 def _noting(constructor: Any, names: Sequence[str]) -> Any:
-    """Returns the constructor, which first notes the arguments of these names for `assign`."""
+    """Returns the constructor, which notes its end, and these arguments of it for `assign`."""
     signature = inspect.signature(constructor)
 
     @functools.wraps(constructor)
@@ -87,5 +96,7 @@ def _noting(constructor: Any, names: Sequence[str]) -> Any:
             own = {name: given.arguments[name] for name in names}
             vars(self)[_GIVEN] = {**own, **vars(self).get(_GIVEN, {})}
         constructor(self, *args, **kwargs)
+        if type(self).__init__ is __init__:  # otherwise a subclass's constructor goes on
+            vars(self)[_CONSTRUCTED] = True
 
     return __init__

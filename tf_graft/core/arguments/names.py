@@ -1,12 +1,11 @@
 """Classes by name, and arguments by name: one rule for optimizers, schedules and loss scalers."""
 
-import difflib
 import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 from tf_graft.core.checks import shown
-from tf_graft.core.spelling import plain, snake_case
+from tf_graft.core.spelling import plain, snake_case, suggest
 
 T = TypeVar("T")
 
@@ -17,6 +16,7 @@ class Registry(Generic[T]):
     Args:
         kind: The word for such a class in messages: "optimizer".
         classes: The first classes, under their own names.
+        listing: What lists the classes, for messages: "list_ranges()".
 
     Example:
         >>> registry = Registry("range", [slice, range])
@@ -26,8 +26,8 @@ class Registry(Generic[T]):
         ValueError("get('slise'): there is no such range; did you mean 'slice'?")
     """
 
-    def __init__(self, kind: str, classes: Iterable[type[T]] = ()):
-        self._kind = kind
+    def __init__(self, kind: str, classes: Iterable[type[T]] = (), listing: str = ""):
+        self._kind, self._listing = kind, listing
         self._classes: dict[str, type[T]] = {}  # by listed name
         self._listed: dict[str, str] = {}  # listed names by plain name, those of aliases included
         for cls in classes:
@@ -67,20 +67,14 @@ class Registry(Generic[T]):
         }
 
     def unknown(self, owner: str, name: str, others: Iterable[str] = ()) -> ValueError:
-        """Returns the error for an unknown name; it suggests a close match or lists the names.
+        """Returns the error for an unknown name; it suggests what was meant, or what there is.
 
         Args:
             owner: The function that was called.
             name: The name, as given.
             others: Names outside the registry that may be suggested too.
         """
-        suggestions = {plain(other): other for other in others} | self._listed
-        near = difflib.get_close_matches(plain(name), suggestions, 1)
-        hint = (
-            f"did you mean '{suggestions[near[0]]}'?"
-            if near
-            else f"known are {', '.join(sorted(self._classes))}."
-        )
+        hint = suggest(name, [*self._classes, *others], self._listing, self._listed)
         return ValueError(f"{owner}({shown(name)}): there is no such {self._kind}; {hint}")
 
 

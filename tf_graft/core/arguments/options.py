@@ -1,7 +1,6 @@
 """The arguments that every optimizer takes, each defined once with its check and its default."""
 
 import dataclasses
-import difflib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +16,7 @@ from tf_graft.core.arguments.checked import Checked
 from tf_graft.core.arguments.multipliers import Multipliers
 from tf_graft.core.checks import shown
 from tf_graft.core.places.mesh_arguments import MeshLike, as_mesh
+from tf_graft.core.spelling import meant
 from tf_graft.core.types import NumberLike
 
 ABOVE: dict[str, Any] = {"open_low": True}
@@ -89,7 +89,7 @@ def _mesh(owner: str, name: str, given: Any) -> dtensor.Mesh | None:
 class Common(TypedDict, total=False):
     """Arguments common to all optimizers; the first ten are Keras' own.
 
-    Each argument is also an attribute of the same name (`exclude_from_weight_decay` is
+    Each argument is also an attribute of the same name (`exclude_from_weight_decay` is read as
     `decay_exclusions`). You can set the attribute until the optimizer is built; the new value is
     checked too.
     Updates are computed in float32, so numbers must fit into it: float32 turns 1e39 into infinity
@@ -106,7 +106,7 @@ class Common(TypedDict, total=False):
         use_ema: whether to keep averages of the weights. True: exponential moving averages (EMA).
             `tf_graft.averages.SWA` or `EMA`: averages that begin later, with equal weights or with
             a momentum that grows.
-        ema_momentum: how much of the average is kept at each step with `use_ema=True`, in [0, 1].
+        ema_momentum: how much of the average is kept at each step with `use_ema=True`, in [0, 1).
         ema_overwrite_frequency: the averages overwrite the weights after every so many updates.
         loss_scale_factor: a fixed loss scale: `scale_loss` multiplies the loss by it, and the
             optimizer divides the gradients by it.
@@ -151,7 +151,7 @@ class Common(TypedDict, total=False):
     use_ema: Annotated[
         bool | Averages, Averaging(averages.checked, default=False, plain=averages.config)
     ]
-    ema_momentum: Annotated[float, Averaging(checks.number, 0, 1, default=0.99)]
+    ema_momentum: Annotated[float, Averaging(checks.number, 0, 1, open_high=True, default=0.99)]
     ema_overwrite_frequency: Annotated[int | None, Option(checks.integer, 1, **OPTIONAL)]
     loss_scale_factor: Annotated[float | None, Option(checks.number, 0, **ABOVE, **OPTIONAL)]
     gradient_accumulation_steps: Annotated[int | None, Option(checks.integer, 2, **OPTIONAL)]
@@ -250,9 +250,8 @@ def checked(owner: str, own: Iterable[str], given: Mapping[str, Any]) -> dict[st
 def _refuse_unknown(owner: str, own: Iterable[str], given: Iterable[str]) -> None:
     for name in given:
         if name not in OPTIONS:
-            near = difflib.get_close_matches(name, [*own, *OPTIONS], 1)
-            near = ["learning_rate"] if name == "lr" else near
-            hint = f"; did you mean {near[0]}?" if near else "."
+            near = "learning_rate" if name == "lr" else meant(name, [*own, *OPTIONS])
+            hint = f"; did you mean {near}?" if near else "."
             if name == "decay":  # which older optimizers had
                 hint = f"; to lower the learning rate, give a schedule: {DECAYING}."
             raise TypeError(f"{owner}({shown(name, str)}=...): there is no such argument{hint}")

@@ -56,6 +56,11 @@ def rate(owner: str, given: Any) -> Any:
             argument.
         ValueError: a number is out of range; a schedule's number at step 0 is.
     """
+    if isinstance(given, str) or (isinstance(given, dict) and "class_name" not in given):
+        raise TypeError(
+            f"{owner}(learning_rate={shown(given)}): learning_rate must be a number or a schedule; "
+            "tf_graft.schedules.get makes a schedule by name."
+        )
     if isinstance(given, dict):
         given = deserialized(f"{owner}(learning_rate={shown(given)})", given)
     settable.refuse(f"{owner}(learning_rate=...)", given)

@@ -9,12 +9,14 @@ import keras
 from tf_graft.core import keras_contract
 from tf_graft.core.arguments import keras_arguments
 from tf_graft.core.arguments.names import Registry, refuse_missing
-from tf_graft.core.checks import shown
+from tf_graft.core.checks import refuse_tf_keras, shown
 from tf_graft.core.nesting import refuse_deep
 from tf_graft.core.spelling import PACKAGE, snake_case
 
 Class = TypeVar("Class", bound=type)
-OURS: Registry[keras.optimizers.Optimizer] = Registry("optimizer")
+OURS: Registry[keras.optimizers.Optimizer] = Registry(
+    "optimizer", listing="tf_graft.list_optimizers()"
+)
 KERAS: Registry[keras.optimizers.Optimizer] = Registry(
     "optimizer",
     (
@@ -76,6 +78,7 @@ def resolve(identifier: Any) -> keras.optimizers.Optimizer:
         return _configured(identifier)
     if isinstance(identifier, Mapping) and isinstance(identifier.get("name"), str):
         return _made({**identifier})
+    refuse_tf_keras(f"get({shown(identifier)})", identifier, "an optimizer")
     raise TypeError(
         f"get({shown(identifier)}): give an optimizer, a name, or a dict with 'name' or "
         "'class_name'."
@@ -131,6 +134,7 @@ def serialize(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
         TypeError: the argument is no optimizer.
     """
     if not isinstance(optimizer, keras.optimizers.Optimizer):
+        refuse_tf_keras(f"serialize({shown(optimizer)})", optimizer, "an optimizer")
         raise TypeError(f"serialize({shown(optimizer)}): give an optimizer.")
     return keras.saving.serialize_keras_object(optimizer)
 

@@ -192,7 +192,7 @@ def checked(
     return given
 
 
-def misfit(value: np.ndarray, within: tuple[float, float], loose: bool) -> str:
+def misfit(value: np.ndarray, within: tuple[float, float], loose: bool = False) -> str:
     """Says which entry is not finite or not `within` bounds; empty if none is.
 
     With `loose` an entry may be infinite or NaN if there is no upper bound.

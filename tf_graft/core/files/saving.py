@@ -1,6 +1,6 @@
 """Saves an optimizer's state, and loads it only after checking all of it: everything or nothing."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -112,19 +112,36 @@ class SavedState:
 
     def set(self, weights: Iterable[Any]) -> None:
         """See `Optimizer.set_weights`."""
-        where, given = f"{self._name}.set_weights", list(weights)
-        if not self._owner.built:
+        given = [np.asarray(value) for value in weights]  # of a file, which may be closed later
+        if self._owner.built:
+            self._set(given)
+            return
+        where, known = f"{self._name}.set_weights", self._owner.variables
+        if len(given) < len(known):
             raise ValueError(
-                f"{where}: You are calling it before the optimizer is built; call build(variables) "
-                "first."
+                f"{where}: {len(given)} values were given, and even before it is built the "
+                f"optimizer has {len(known)} variables."
             )
-        variables = self._owner.variables
+        by_id = {id(v): value for v, value in zip(known, given, strict=False)}
+        early = {
+            n: checked_state.checked(where, n, v, by_id[id(v)])
+            for n, v in self._owner.early_variables().items()
+        }
+
+        def take() -> bool:
+            self._set(given)
+            return True
+
+        self.await_build(take, early, None)
+
+    def _set(self, given: Sequence[np.ndarray]) -> None:
+        where, variables = f"{self._name}.set_weights", self._owner.variables
         if len(given) != len(variables):
             raise ValueError(
                 f"{where}: {len(given)} values were given for {len(variables)} variables."
             )
         named = {f"{i}: {variable.path}": variable for i, variable in enumerate(variables)}
-        both = zip(named.items(), map(np.asarray, given), strict=True)
+        both = zip(named.items(), given, strict=True)
         values = {
             n: checked_state.checked(where, n, v, value, self._loose) for (n, v), value in both
         }

@@ -38,11 +38,14 @@ def whole(path: Path) -> Iterator[Path]:
     somebody may have moved it.
 
     Raises:
-        OSError: a file cannot be written, or `path` is not a file.
+        OSError: a file cannot be written, `path` is not a file, or `<path>.part` is not such a
+            folder.
     """
     if not path.is_symlink() and kind(path) not in ("file", None):
         raise _no_file(path, kind(path))
     part = part_of(path)
+    if not part.is_symlink() and not _is_part(part, path.name):
+        raise _no_file(part, "file or folder of another program")
     remove(part)
     part.mkdir()
     made = part.stat()
@@ -71,6 +74,13 @@ def write(path: Path, content: str | bytes) -> None:
 def part_of(path: Path) -> Path:
     """Returns the folder in which `path` is written; it remains if the process is killed."""
     return path.with_name(f"{path.name}.part")
+
+
+def _is_part(part: Path, name: str) -> bool:
+    """Returns whether there is nothing, or a folder that holds only what `whole` had begun."""
+    if kind(part) is None:
+        return True
+    return kind(part) == "folder" and all(each.name.startswith(name) for each in part.iterdir())
 
 
 def remove(path: Path) -> None:

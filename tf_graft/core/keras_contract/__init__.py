@@ -8,9 +8,11 @@ drops one.
 from tf_graft.core import environment as environment  # first: it prepares the process
 from tf_graft.core.keras_contract.checkpoints import (
     SavedAsTwin,
+    as_large_as,
     author_of,
     entry,
     held_by,
+    restored,
     take_for_restored,
 )
 from tf_graft.core.keras_contract.expressions import Item, parsed
@@ -78,6 +80,7 @@ __all__ = [
     "ShardedVariable",
     "StoredVariable",
     "TrackableObjectGraph",
+    "as_large_as",
     "author_of",
     "bound",
     "calling_models",
@@ -108,6 +111,7 @@ __all__ = [
     "rate_variable",
     "rates_kept",
     "rename",
+    "restored",
     "set_ordinary_storage",
     "set_storage",
     "share_schedule",

@@ -1,9 +1,10 @@
 """Reads and guards what Keras and TensorFlow save of an optimizer."""
 
+import contextlib
 import functools
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
@@ -16,7 +17,7 @@ from tensorflow.experimental import dtensor
 from tf_graft.core.errors import CheckpointError
 from tf_graft.core.keras_contract.variables import storage
 from tf_graft.core.nesting import nested
-from tf_graft.core.types import Entry, Store
+from tf_graft.core.types import Entry, Store, VariableLike
 
 # Bytes that a file of weights may declare without holding them: for each entry of the largest
 # variable, in any dtype, and for small data. There is no limit if no model is known.
@@ -67,6 +68,23 @@ def take_for_restored(checkpoint: Any, node: int, trackable: Any) -> None:
     trackable._update_uid = checkpoint.restore_uid
 
 
+def restored(status: Any) -> set[int]:
+    """Returns the ids of the objects for which a checkpoint that was read has values."""
+    checkpoint = getattr(status, "_checkpoint", None)  # None for files without a graph of objects
+    return set() if checkpoint is None else {*map(id, checkpoint.object_by_proto_id.values())}
+
+
+@contextlib.contextmanager
+def as_large_as(variables: Iterable[VariableLike]) -> Iterator[None]:
+    """A context that refuses data in a file of weights that no variable is large enough for."""
+    sizes = [WIDEST * math.prod(variable.shape) for variable in variables]
+    token = _largest.set(max([FLOOR, *sizes]))
+    try:
+        yield
+    finally:
+        _largest.reset(token)
+
+
 def _all_or_nothing(load: Callable[..., None]) -> Callable[..., None]:
     """Makes `load` load all of a model with an optimizer of this package, or change nothing.
 
@@ -83,17 +101,15 @@ def _all_or_nothing(load: Callable[..., None]) -> Callable[..., None]:
             return
         put_back = [optimizer.snapshot() for optimizer in ours]
         before = [(v, tf.convert_to_tensor(v)) for v in map(storage, model.variables)]
-        token = _largest.set(max(FLOOR, *(WIDEST * v.shape.num_elements() for v, _ in before)))
         try:
-            load(model, *args, **kwargs)
+            with as_large_as(model.variables):
+                load(model, *args, **kwargs)
         except BaseException:
             for variable, value in before:
                 variable.assign(value)
             for undo in put_back:
                 undo()
             raise
-        finally:
-            _largest.reset(token)
 
     return load_whole
 

@@ -136,6 +136,12 @@ STORE_NAMES = {
         "a load without the check of who wrote the file",
     ),
 }
+STATUS_NAMES = {
+    "_checkpoint": Private(
+        "tells which weights a checkpoint that was read has values for",
+        "`assert_existing_objects_matched`, which also asks for the metrics of a compiled model",
+    ),
+}
 RESOURCE_NAMES = {
     "_handle_data": Private(
         "tells the handle of a variable from that of a table or an iterator",

@@ -4,10 +4,11 @@ TensorFlow reads the processes from the environment: `DTENSOR_JOBS` lists their 
 `DTENSOR_CLIENT_ID` says which of them this process is.
 """
 
-import json
 import os
 
 from tensorflow.experimental import dtensor
+
+from tf_graft.core.places.tf_config import VARIABLE, parsed
 
 JOBS, NUMBER, COUNT = "DTENSOR_JOBS", "DTENSOR_CLIENT_ID", "DTENSOR_NUM_CLIENTS"
 JOB = "worker"
@@ -27,8 +28,8 @@ def find() -> int:
             f"create_mesh: {JOBS} names {dtensor.num_clients()} processes, and {NUMBER} must say "
             "which of them this is, counted from 0."
         )
-    if not os.environ.get(JOBS) and "TF_CONFIG" in os.environ:
-        _take_workers(os.environ["TF_CONFIG"])
+    if not os.environ.get(JOBS) and VARIABLE in os.environ:
+        _take_workers(os.environ[VARIABLE])
     if os.environ.get(JOBS):
         os.environ[COUNT] = str(len(dtensor.jobs()))  # TensorFlow reads it, too
     return dtensor.num_clients()
@@ -37,16 +38,11 @@ def find() -> int:
 def _take_workers(config: str) -> None:
     """Describes the workers of a `TF_CONFIG`, if there are several, as DTensor's clients."""
     try:
-        described = json.loads(config)
-        cluster = dict(described.get("cluster", {}))
-        addresses = [*cluster.get("chief", ()), *cluster.get("worker", ())]
-        task = described.get("task", {})
-        kind, index = str(task.get("type", JOB)), int(task.get("index", 0))
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(
-            "create_mesh: TF_CONFIG in the environment is not JSON of 'cluster' and 'task': "
-            f"{error}."
-        ) from None
+        tasks = parsed(config)
+    except ValueError as error:
+        raise ValueError(f"create_mesh: {error}.") from None
+    cluster, kind, index = tasks.cluster, tasks.kind or JOB, tasks.number or 0
+    addresses = [*cluster.get("chief", ()), *cluster.get("worker", ())]
     if len(addresses) < 2:
         return
     number = index + (len(cluster.get("chief", ())) if kind == JOB else 0)
