@@ -9,6 +9,7 @@ from tf_graft.core import environment as environment  # first: it prepares the p
 from tf_graft.core.keras_contract.checkpoints import (
     SavedAsTwin,
     author_of,
+    build_for_loading,
     entry,
     held_by,
     take_for_restored,
@@ -81,6 +82,7 @@ __all__ = [
     "TrackableObjectGraph",
     "author_of",
     "bound",
+    "build_for_loading",
     "check_captured",
     "check_order_on_mesh",
     "count_of",

@@ -22,6 +22,8 @@ from tf_graft.core.types import Entry, Store
 # variable, in any dtype, and for small data. There is no limit if no model is known.
 WIDEST, FLOOR = 16, 2**20
 _largest: ContextVar[float] = ContextVar("largest", default=math.inf)
+# Builds the optimizer of the model that is being loaded, if a model is known.
+_build: ContextVar[Callable[[], None]] = ContextVar("build", default=lambda: None)
 
 
 def author_of(store: Store) -> str | None:
@@ -39,6 +41,11 @@ def entry(store: Store, key: str) -> np.ndarray | Entry:
     brain = held.attrs.get("dtype") == "bfloat16"
     dtype = np.dtype(tf.bfloat16.as_numpy_dtype if brain else held.dtype)
     return Entry(lambda: store[key], held.shape, dtype)
+
+
+def build_for_loading() -> None:
+    """Builds the optimizer of the model whose weights Keras is loading, if it is loading any."""
+    _build.get()()
 
 
 def held_by(trackable: Any) -> dict[str, Any]:
@@ -83,7 +90,13 @@ def _all_or_nothing(load: Callable[..., None]) -> Callable[..., None]:
             return
         put_back = [optimizer.snapshot() for optimizer in ours]
         before = [(v, tf.convert_to_tensor(v)) for v in map(storage, model.variables)]
-        token = _largest.set(max(FLOOR, *(WIDEST * v.shape.num_elements() for v, _ in before)))
+
+        def build() -> None:
+            model.optimizer.build(model.trainable_variables)
+            put_back.extend(optimizer.snapshot() for optimizer in ours)
+
+        largest = max([FLOOR, *(WIDEST * v.shape.num_elements() for v, _ in before)])
+        undo_largest, undo_build = _largest.set(largest), _build.set(build)
         try:
             load(model, *args, **kwargs)
         except BaseException:
@@ -93,7 +106,8 @@ def _all_or_nothing(load: Callable[..., None]) -> Callable[..., None]:
                 undo()
             raise
         finally:
-            _largest.reset(token)
+            _largest.reset(undo_largest)
+            _build.reset(undo_build)
 
     return load_whole
 
