@@ -150,9 +150,12 @@ def test_what_waits_is_saved_on_and_a_rate_set_since_is_kept(name, tmp_path):
 
 
 def test_what_waits_and_does_not_fit_is_refused_at_build(tmp_path):
-    fit(compiled(Adam(0.01))).save_weights(tmp_path / "model.weights.h5")
+    saved = fit(compiled(Adam(0.01)))
+    saved.save_weights(tmp_path / "model.weights.h5")
+    store = {}
+    saved.optimizer.save_own_variables(store)
     target = compiled(Adam(0.25, use_ema=True))
-    target.load_weights(tmp_path / "model.weights.h5")
+    target.optimizer.load_own_variables(store)
     with pytest.raises(tf_graft.CheckpointError, match="Nothing was loaded"):
         target.optimizer.build(target.trainable_variables)
     assert int(target.optimizer.iterations.numpy()) == 0
@@ -177,17 +180,24 @@ def test_weights_without_an_optimizer_load(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("built", [True, False])
 @pytest.mark.parametrize("name", ["adam", "graft"])
-def test_loaded_before_a_fit_on_replicas(name, tmp_path):
-    """The optimizer is then built inside the replicas: each has all of the state."""
+def test_loaded_before_a_fit_on_replicas(name, built, tmp_path):
+    """Each replica has all of the state, also where the optimizer is built inside the replicas."""
     model = fit(compiled(OPTIMIZERS[name]()))
-    model.save_weights(tmp_path / "model.weights.h5")
     strategy = mirrored()
     with strategy.scope():
         spread = file_models.net()
         spread.compile(optimizer=OPTIMIZERS[name](), loss="mse")
-    spread.load_weights(tmp_path / "model.weights.h5")
-    assert not spread.optimizer.built
+    if built:
+        model.save_weights(tmp_path / "model.weights.h5")
+        spread.load_weights(tmp_path / "model.weights.h5")
+    else:
+        store = {}
+        model.optimizer.save_own_variables(store)
+        spread.optimizer.load_own_variables(store)
+        spread.set_weights(model.get_weights())
+    assert spread.optimizer.built == built
     np.testing.assert_allclose(weights(fit(spread)), weights(fit(model)), atol=1e-6)
     for variable in spread.optimizer.variables:
         a, b = (copy.numpy() for copy in strategy.experimental_local_results(variable.value))

@@ -216,7 +216,10 @@ def test_a_rate_that_makes_no_sense_is_skipped_and_counted(rate, function):
 
 def test_a_rate_that_makes_no_sense_is_raised():
     optimizer, w = tf_graft.SGD(lambda: tf.constant(np.nan), nonfinite="raise"), tf.Variable([0.0])
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"^SGD\.apply: a learning rate is"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError,
+        match=r"^SGD\.apply: a learning rate, or another value in time, is",
+    ):
         optimizer.apply([tf.constant([1.0])], [w])
     np.testing.assert_array_equal(w.numpy(), 0.0)
 

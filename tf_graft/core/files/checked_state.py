@@ -102,10 +102,9 @@ def fitting(
         CheckpointError: the state belongs to other variables, or is damaged.
     """
     names = saved_names(found.shapes, named)
-    present = {names[name]: list(variable.shape) for name, variable in named.items()}
     others = _other_variables(found.shapes, named, own)
     if others is None:
-        _refuse_differences(owner, found.shapes, present)
+        _refuse_differences(owner, found.shapes, names, named)
     else:
         if others.new or others.gone:
             warnings.warn(f"{owner}: {others.described()}", stacklevel=2)
@@ -247,15 +246,45 @@ def numpy(named: Named) -> Saved:
     return {name: variable.numpy() for name, variable in named.items()}
 
 
-def _refuse_differences(owner: str, saved: Shapes, present: Shapes) -> None:
+def _refuse_differences(owner: str, saved: Shapes, names: Mapping[str, str], named: Named) -> None:
+    if saved.keys() != set(names.values()):
+        names = {
+            **names,
+            **_matched_in_order(saved, named),
+        }  # so that only what is missing is named
+    present = {names[name]: list(variable.shape) for name, variable in named.items()}
     different = [name for name in {**saved, **present} if saved.get(name) != present.get(name)]
     if not different:
         return
     first = different[0]
     raise CheckpointError(
         f"{owner}: {len(different)} entries differ from the saved state. The first, '{first}', was "
-        f"{_described(saved, first)} and is {_described(present, first)}. Nothing was loaded."
+        f"{_described(saved, first)} and is {_described(present, first)}. Nothing was loaded; give "
+        "the optimizer the arguments and the variables that it had when it was saved, or load the "
+        "weights alone: model.load_weights(..., skip_mismatch=True)."
     )
+
+
+def _matched_in_order(saved: Iterable[str], named: Iterable[str]) -> dict[str, str]:
+    """Returns the saved name of names that were not saved: the next of the same kind, in order."""
+    ours, theirs = set(named), set(saved)
+    waiting = _numbered(name for name in saved if name not in ours)
+    return {
+        name: waiting[key]
+        for key, name in _numbered(name for name in named if name not in theirs).items()
+        if key in waiting
+    }
+
+
+def _numbered(names: Iterable[str]) -> dict[tuple[str, int], str]:
+    """Returns names by what they are without Keras' numbers, and how many such came before."""
+    before: Counter[str] = Counter()
+    result = {}
+    for name in names:
+        kind = re.sub(r"_\d+(?=/|$)", "", name)
+        result[kind, before[kind]] = name
+        before[kind] += 1
+    return result
 
 
 def _listing(paths: Sequence[str]) -> str:

@@ -98,6 +98,8 @@ class SavedState:
     def load(self, store: Store) -> None:
         """See `Optimizer.load_own_variables`."""
         saved = {key: keras_contract.entry(store, key) for key in store.keys()}  # noqa: SIM118 - no dict
+        if checked_state.IDENTITY in saved and not self._owner.built:
+            keras_contract.build_for_loading()  # the state is judged before the weights are kept
         if not self._owner.built:  # the file will be closed by then
             saved = {key: np.asarray(entry) for key, entry in saved.items()}
         if checked_state.IDENTITY in saved:

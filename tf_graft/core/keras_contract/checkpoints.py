@@ -23,6 +23,8 @@ from tf_graft.core.types import Entry, Store, VariableLike
 # variable, in any dtype, and for small data. There is no limit if no model is known.
 WIDEST, FLOOR = 16, 2**20
 _largest: ContextVar[float] = ContextVar("largest", default=math.inf)
+# Builds the optimizer of the model that is being loaded, if a model is known.
+_build: ContextVar[Callable[[], None]] = ContextVar("build", default=lambda: None)
 
 
 def author_of(store: Store) -> str | None:
@@ -40,6 +42,11 @@ def entry(store: Store, key: str) -> np.ndarray | Entry:
     brain = held.attrs.get("dtype") == "bfloat16"
     dtype = np.dtype(tf.bfloat16.as_numpy_dtype if brain else held.dtype)
     return Entry(lambda: store[key], held.shape, dtype)
+
+
+def build_for_loading() -> None:
+    """Builds the optimizer of the model whose weights Keras is loading, if it is loading any."""
+    _build.get()()
 
 
 def held_by(trackable: Any) -> dict[str, Any]:
@@ -101,6 +108,12 @@ def _all_or_nothing(load: Callable[..., None]) -> Callable[..., None]:
             return
         put_back = [optimizer.snapshot() for optimizer in ours]
         before = [(v, tf.convert_to_tensor(v)) for v in map(storage, model.variables)]
+
+        def build() -> None:
+            model.optimizer.build(model.trainable_variables)
+            put_back.extend(optimizer.snapshot() for optimizer in ours)
+
+        undo_build = _build.set(build)
         try:
             with as_large_as(model.variables):
                 load(model, *args, **kwargs)
@@ -110,6 +123,8 @@ def _all_or_nothing(load: Callable[..., None]) -> Callable[..., None]:
             for undo in put_back:
                 undo()
             raise
+        finally:
+            _build.reset(undo_build)
 
     return load_whole
 
