@@ -952,3 +952,18 @@ def test_bytes_of_divided_work(make, gathers, flags):
         sent[divide] = td.traffic(model, (x, x)).sent
     each = 2 * 4 * (DEVICES - 1)  # by a ring, 4 bytes, in an all-reduce of CPUs
     assert sent[True] - sent[False] == each * (gathers * side * side + flags)
+
+
+def test_an_embedding_sends_rows_of_the_batch_and_not_its_table():
+    """Each device sums all rows of the batch; sums of its own would be as large as the table."""
+
+    def sent(rows):
+        table, head = keras.layers.Embedding(rows, 8), keras.layers.Dense(2)
+        model = keras.Sequential([keras.Input([3], dtype="int32"), table, head])
+        model.compile(tg.Adam(0.1), "mse")
+        td.distribute(model, td.LayoutMap(mesh()), batch_dim="batch")
+        x = RNG.integers(0, rows, (8, 3))
+        return td.traffic(model, (x, np.zeros([8, 3, 2], "float32"))).sent
+
+    small, large = sent(64), sent(6400)
+    assert small == large < 64 * 8 * 4

@@ -84,7 +84,7 @@ class Engine:
 
         Later operations run only after every row index is checked.
         """
-        both = list(zip(gradients, parameters, strict=True))
+        both = [(p.gathered(g), p) for g, p in zip(gradients, parameters, strict=True)]
         on_mesh, sparse = self.state.mesh is not None, self.options.sparse
         each = [rows.range_checks(self.owner, g, p.path, p.rows, on_mesh) for g, p in both]
         once = [(rows.coalesced(g, p.rows, masked=on_mesh), p) for g, p in both]

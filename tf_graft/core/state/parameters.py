@@ -98,6 +98,21 @@ class Parameter:
         agrees = tf.equal(tf.saturate_cast(master, weights.dtype), weights)
         return tf.where(agrees, master, tf.cast(weights, master.dtype))
 
+    def gathered(self, gradient: Gradient) -> Gradient:
+        """Returns a row-sparse gradient on a mesh with all of its rows on each device.
+
+        Its dense sum is then computed where it is needed. Without this, every device would sum its
+        own rows, and the sums, as large as the variable, would be sent.
+        """
+        layout = slots.layout_of(self.variable)
+        if layout is None or not isinstance(gradient, tf.IndexedSlices):
+            return gradient
+        specs = [dtensor.UNSHARDED, *layout.sharding_specs[1:]]
+        return tf.IndexedSlices(
+            dtensor.relayout(gradient.values, dtensor.Layout(specs, layout.mesh)),
+            dtensor.relayout(gradient.indices, dtensor.Layout.replicated(layout.mesh, 1)),
+        )
+
     def aligned(self, gradient: G) -> G:
         """Lays a gradient or weights out as the slots: each device of a mesh has its share."""
         own, share = slots.layout_of(self.variable), slots.slot_layout_of(self.variable)
