@@ -28,7 +28,7 @@ LEAVES = {
     "keras_sgd": (oracles.sgd, keras.optimizers.SGD, [{}, {"momentum": 0.75}]),
     "keras_adagrad": (oracles.adagrad, keras.optimizers.Adagrad, [{}]),
 }
-AROUND = ("larc", "mixed", "agn")  # what acts for the optimizer in it
+AROUND = ("larc", "cautious", "mixed", "agn")  # what acts for the optimizer in it
 
 
 @dataclass
@@ -73,7 +73,8 @@ def drawn(r: random.Random) -> tuple[Spec, dict[str, Any]]:
 
 
 def _structure(r, wrappers) -> Spec:
-    kind = r.choice(["larc", "graft", "layerwise"]) if wrappers else r.choice(list(LEAVES))
+    kinds = ["larc", "cautious", "graft", "layerwise"] if wrappers else list(LEAVES)
+    kind = r.choice(kinds)
     if kind in LEAVES:
         own = dict(r.choice(LEAVES[kind][2]))
         return Spec(kind, own | {"learning_rate": r.choice([0.125, 0.25, 0.5])})
@@ -85,6 +86,8 @@ def _structure(r, wrappers) -> Spec:
             {},
             children,
         )
+    if kind == "cautious":
+        return Spec(kind, {}, {}, children)
     own = {"learning_rate": r.choice([0.5, 1.0])}
     if kind == "graft":
         own["use_global_norm"] = r.random() < 0.3
@@ -167,9 +170,8 @@ def made(spec: Spec):
     if spec.kind == "layerwise":
         rates = tg.report.MeasuredRates("constant", FACTORS)
         return tg.LayerwiseRates(children[0], rates, **arguments)
-    return {"larc": tg.LARC, "mixed": tg.MixedPrecision, "graft": tg.AdaGraft}[spec.kind](
-        *children, **arguments
-    )
+    classes = {"larc": tg.LARC, "cautious": tg.Cautious, "mixed": tg.MixedPrecision}
+    return (classes | {"graft": tg.AdaGraft})[spec.kind](*children, **arguments)
 
 
 def node(spec: Spec):
@@ -185,6 +187,8 @@ def node(spec: Spec):
             children[0].set_decay(decay)
         if spec.kind == "larc":
             return truth.Larc(children[0], **spec.own, excluded=excluded)
+        if spec.kind == "cautious":
+            return truth.Cautious(children[0], excluded)
         return truth.Around(children[0], excluded)
     lr = spec.own["learning_rate"]
     if spec.kind == "graft":

@@ -41,7 +41,16 @@ def matches(path, patterns):
     return any(re.search(pattern, path) for pattern in patterns)
 
 
-class Leaf:
+class Node:
+    """What gives steps: what it proposes without weight decay, less what the decay takes."""
+
+    def steps(self, g, w, rows, t, excluded, shapes):
+        """The steps of the rows of all variables; `excluded` are patterns of those around it."""
+        proposed = self.proposed(g, w, rows, t, excluded, shapes)
+        return {path: d - self.taken(path, w[path], excluded) for path, d in proposed.items()}
+
+
+class Leaf(Node):
     """A single optimizer, with its state.
 
     Args:
@@ -74,9 +83,13 @@ class Leaf:
         """What a slot is filled with at the start."""
         return self.hyperparameters.get(STARTS.get(role), 0.1 if role in STARTS else 0.0)
 
-    def steps(self, g, w, rows, t, excluded, shapes):
-        """The steps of the rows of all variables; `excluded` are patterns of those around it."""
+    def proposed(self, g, w, rows, t, excluded, shapes):
         return {p: self._step(p, g[p], w[p], rows[p], t, excluded, shapes[p]) for p in g}
+
+    def taken(self, path, w, excluded):
+        within = self.rule is oracles.novograd  # the decay is a part of its step
+        undecayed = within or matches(path, [*excluded, *self.excluded])
+        return 0.0 if undecayed else self.lr * self.decay * w
 
     def _step(self, path, g, w, rows, t, excluded, shape):
         undecayed = matches(path, [*excluded, *self.excluded])
@@ -94,8 +107,6 @@ class Leaf:
                 slots[role] = self._with(full, rows, value)
             else:
                 slots[role] = value
-        if self.rule is not oracles.novograd and not undecayed:
-            step = step - self.lr * self.decay * w
         return step
 
     @staticmethod
@@ -106,7 +117,7 @@ class Leaf:
         return full
 
 
-class Around:
+class Around(Node):
     """What acts for the optimizer in it; the decay is that one's."""
 
     def __init__(self, child, excluded=()):
@@ -121,12 +132,28 @@ class Around:
     def forget(self, rows):
         self.child.forget(rows)
 
-    def steps(self, g, w, rows, t, excluded, shapes):
+    def proposed(self, g, w, rows, t, excluded, shapes):
         around = [*excluded, *self.excluded]
-        return self.child.steps(self.seen(g, w), w, rows, t, around, shapes)
+        return self.child.proposed(self.seen(g, w), w, rows, t, around, shapes)
+
+    def taken(self, path, w, excluded):
+        return self.child.taken(path, w, [*excluded, *self.excluded])
 
     def seen(self, g, w):
         return g
+
+
+class Cautious(Around):
+    """The entries of the steps that go against the gradient, the more the fewer they are."""
+
+    def proposed(self, g, w, rows, t, excluded, shapes):
+        steps = super().proposed(g, w, rows, t, excluded, shapes)
+        return {path: self.masked(d, g[path]) for path, d in steps.items()}
+
+    @staticmethod
+    def masked(d, g):
+        kept = d * g < 0
+        return np.where(kept, d * np.size(d) / max(np.sum(kept), 1), 0.0)
 
 
 class Larc(Around):
@@ -149,7 +176,7 @@ class Larc(Around):
         return min(max(local / self.rate(path), 1e-7), 1.0)
 
 
-class Composed:
+class Composed(Node):
     """What has a rate and a decay of its own, outside those of its children."""
 
     def __init__(self, children, lr, decay=0.0, excluded=()):
@@ -163,14 +190,13 @@ class Composed:
         for child in self.children:
             child.forget(rows)
 
-    def steps(self, g, w, rows, t, excluded, shapes):
+    def proposed(self, g, w, rows, t, excluded, shapes):
         around = [*excluded, *self.excluded]
-        each = [child.steps(g, w, rows, t, around, shapes) for child in self.children]
-        steps = self.composed(*each)
-        for path in steps:
-            if not matches(path, around):
-                steps[path] = steps[path] - self.lr * self.decay * w[path]
-        return steps
+        return self.composed(*(x.steps(g, w, rows, t, around, shapes) for x in self.children))
+
+    def taken(self, path, w, excluded):
+        undecayed = matches(path, [*excluded, *self.excluded])
+        return 0.0 if undecayed else self.lr * self.decay * w
 
 
 class Graft(Composed):
@@ -205,8 +231,15 @@ class Layerwise(Composed):
     def rate(self, path):
         return self.lr * self.factors[path] * self.children[0].rate(path)
 
-    def composed(self, d):
-        return {path: self.lr * self.factors[path] * step for path, step in d.items()}
+    def proposed(self, g, w, rows, t, excluded, shapes):
+        (child,), around = self.children, [*excluded, *self.excluded]
+        steps = child.proposed(g, w, rows, t, around, shapes)
+        return {path: self.lr * self.factors[path] * d for path, d in steps.items()}
+
+    def taken(self, path, w, excluded):
+        (child,), around = self.children, [*excluded, *self.excluded]
+        of_child = self.lr * self.factors[path] * child.taken(path, w, around)
+        return super().taken(path, w, excluded) + of_child
 
 
 class Pipeline:

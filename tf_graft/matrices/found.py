@@ -98,17 +98,17 @@ def axes_of_variables(
     refuse_idle_patterns(f"{owner}(axes={{{{}}: ...}})", tuple(said), [*variables, *frozen])
     if not models:
         _refuse_unknown(owner, variables, said)
-    says = _Says.of_models(owner, models, heads, bool(said))
+    answers = _Answers.of_models(owner, models, heads, bool(said))
     found: dict[str, Axes | None] = {}
     for path, variable in variables.items():
         pattern = patterns.first(tuple(said), path)
         if not math.prod(variable.shape):
             found[path] = None
         elif pattern is None:
-            its = says.of(path, variable)
+            its = answers.of(path, variable)
             found[path] = its.axes if its.by_default else None
         elif said[pattern] == OF_LAYER:
-            found[path] = says.of(path, variable).axes
+            found[path] = answers.of(path, variable).axes
         elif said[pattern] is None:
             found[path] = None
         else:
@@ -149,7 +149,7 @@ class Says(NamedTuple):
     by_default: bool = True
 
 
-class _Says(NamedTuple):
+class _Answers(NamedTuple):
     """What models say of their variables.
 
     Args:
@@ -163,7 +163,7 @@ class _Says(NamedTuple):
     @classmethod
     def of_models(
         cls, owner: str, models: Sequence[keras.Model], heads: str, said: bool
-    ) -> "_Says":
+    ) -> "_Answers":
         """Asks the layers of models, and finds those that make the output.
 
         Args:
