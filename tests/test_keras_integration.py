@@ -57,6 +57,8 @@ def looped(optimizer, epochs: int = 1, net=dense_net, x=X, y=Y) -> keras.Model:
     """The same training as `fitted`, by hand and eagerly."""
     keras.utils.set_random_seed(0)
     model = net()
+    if isinstance(optimizer, tf_graft.Optimizer):
+        optimizer.build(model)  # matrices are found in it
     for _ in range(epochs):
         for i in range(0, len(x), 4):
             with tf.GradientTape() as tape:

@@ -78,9 +78,18 @@ class KerasStep:
         weights = storage(self._probes[p.path])
         weights.hold(p.w)
         self._hold({**self.slots[p.path], **self.shared}, p.state(), p.lr, p.t)
-        self._update(p.path, p.g, p.lr)
+        self._update(p.path, p.g, p.lr, bare=p.bare)
         new = {role: s.read() for role, s in self.slots[p.path].items() if s.written}
         return weights.change(), new
+
+    def decay(self, p: Point) -> tf.Tensor:
+        """Returns the step of the optimizer's own weight decay, which a bare step lacks."""
+        weights = storage(self._probes[p.path])
+        weights.hold(p.w)
+        self._optimizer.rate = p.lr
+        if self._decays(p.path):
+            self._optimizer.decay(self._probes[p.path])
+        return weights.change()
 
     def once(self, s: Slots, rate: tf.Tensor, t: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns the shared state for this update."""
@@ -106,8 +115,8 @@ class KerasStep:
             stand_in.hold(s[role])
         self._optimizer.count, self._optimizer.rate = tf.cast(t, tf.int64) - 1, rate
 
-    def _update(self, path: str, gradient: tf.Tensor, rate: tf.Tensor) -> None:
-        if self._decays(path):
+    def _update(self, path: str, gradient: tf.Tensor, rate: tf.Tensor, bare: bool = False) -> None:
+        if self._decays(path) and not bare:
             self._optimizer.decay(self._probes[path])
         self._optimizer.update_step(gradient, storage(self._probes[path]), rate)
 

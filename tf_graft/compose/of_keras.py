@@ -128,6 +128,9 @@ class Wrapped(Optimizer):
         step: Callable[[Point], Step] = self._keras_step.step
         return map(step, points) if judge.applies(self.nonfinite) else map(self._finite, points)
 
+    def with_decay(self, p: Point, d: tf.Tensor) -> tf.Tensor:
+        return super().with_decay(p, d) + self._keras_step.decay(p)
+
     def _finite(self, p: Point) -> Step:
         """Returns the step without the entries in which it, or a new slot, is not finite."""
         d, new = self._keras_step.step(p)

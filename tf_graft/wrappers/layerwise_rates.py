@@ -86,7 +86,8 @@ class LayerwiseRates(Wrapper):
 
     def with_decay(self, p: Point, d: tf.Tensor) -> tf.Tensor:
         factor = self._factor(p, self._rates.course(p.t, self._constant))
-        return factor * self.optimizer.with_decay(self._inner(p), numerics.quotient(d, factor))
+        inner = self.optimizer.with_decay(self._inner(p), numerics.quotient(d, factor))
+        return self.decayed(p, factor * inner)
 
     def step_rate(self, p: Point) -> tf.Tensor:
         factor = self._factor(p, self._rates.course(p.t, self._constant))
