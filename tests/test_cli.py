@@ -6,10 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from tf_graft import cli
+from tf_graft.finder import LearningRateCurve
 from tf_graft.training import loop, models, progress, run
 
 # Keras 3.15's convert_to_numpy on NumPy 2, met wherever a model is saved.
@@ -181,15 +183,20 @@ def test_find_computes_on_one_device(command):
 
 
 @pytest.mark.parametrize(
-    ("rate", "line"),
+    ("losses", "line"),
     [
-        (None, "The loss does not fall at any of these learning rates."),
-        (0.123, "Suggested learning rate: 0.12."),
-        (10.0, "Suggested learning rate: 10; it is the last one, so try --high 100."),
+        ([1.0, 2.0, 3.0, 4.0], "The loss does not fall at any of these learning rates."),
+        ([5.0, 4.0, 1.0, 0.5], "Suggested learning rate: 0.21."),
+        (
+            [5.0, 4.0, 3.0, 0.5],
+            "Suggested learning rate: 0.31; the loss falls fastest at the end, so try --high 8.",
+        ),
     ],
 )
-def test_find_says_what_to_do(rate, line):
-    assert cli._suggested(rate, 10.0) == line
+def test_find_says_what_to_do(losses, line):
+    losses = np.array(losses)
+    curve = LearningRateCurve(np.array([0.1, 0.2, 0.4, 0.8]), losses, losses, False)
+    assert cli._suggested(curve, 0.8) == line
 
 
 @pytest.mark.parametrize("name", ["find", "schedule"])

@@ -153,13 +153,24 @@ def quadratic(optimizer, weight=1.0, curvature=8.0):
 
 def sweep(rates, weight=1.0, curvature=8.0):
     """The losses and their moving average in float64, by gradient descent by hand."""
-    losses, smoothed, mean = [], [], 0.0
-    for i, rate in enumerate(rates):
+    losses = []
+    for rate in rates:
         losses.append(0.5 * curvature * weight**2)
-        mean = 0.9 * mean + 0.1 * losses[-1]
-        smoothed.append(mean / (1 - 0.9 ** (i + 1)))
         weight -= rate * curvature * weight
-    return np.array(losses), np.array(smoothed)
+    return np.array(losses), faded(losses)
+
+
+def faded(numbers):
+    """The moving average of numbers in float64, corrected for its start."""
+    means, mean = [], 0.0
+    for i, number in enumerate(numbers):
+        mean = 0.9 * mean + 0.1 * number
+        means.append(mean / (1 - 0.9 ** (i + 1)))
+    return np.array(means)
+
+
+def curve_of(rates, losses):
+    return LearningRateCurve(rates, losses, faded(losses), False)
 
 
 @pytest.mark.parametrize("make", [tg.SGD, keras.optimizers.SGD])
@@ -172,10 +183,28 @@ def test_the_curve_of_a_quadratic_is_that_of_gradient_descent(make):
     np.testing.assert_allclose(curve.losses, losses, rtol=1e-3, atol=1e-9)
     np.testing.assert_allclose(curve.smoothed, smoothed, rtol=1e-4)
     assert not curve.exploded
+    np.testing.assert_allclose(np.log(curve.smoothed_rates), faded(np.log(rates)), rtol=1e-12)
     # The best rate is 1 / 8; from 2 / 8 on the weight grows.
-    assert 1 / 8 / 20 < curve.suggestion < 1 / 8
+    steepest = rates[np.argmax(-np.diff(losses))]
+    assert steepest / 3 < curve.suggestion < min(3 * steepest, 1 / 8)
     falls = -np.diff(smoothed)  # between rates that grow by the same factor
-    assert curve.suggestion == pytest.approx(rates[np.argmax(falls)], rel=0.25)
+    assert curve.suggestion == pytest.approx(curve.smoothed_rates[np.argmax(falls)], rel=0.25)
+
+
+@pytest.mark.parametrize("steps", [100, 200, 400])
+def test_the_suggestion_does_not_lag_behind_the_losses(steps):
+    """A mean of the losses falls later than they do, by more the fewer the steps are."""
+    rates = np.geomspace(1e-6, 10.0, steps)
+    losses = 2 - np.tanh(np.log10(rates / 0.01) / 2)
+    assert curve_of(rates, losses).suggestion == pytest.approx(0.01, rel=0.25)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_of_later_batches_is_not_taken_for_a_descent(seed):
+    rates = np.geomspace(1e-6, 10.0, 200)
+    clean = 2 - np.tanh(np.log10(rates / 0.01))
+    noise = np.random.default_rng(seed).normal(0, 0.25, 200)
+    assert 0.001 < curve_of(rates, clean * (1 + noise)).suggestion < 0.1
 
 
 def test_a_quadratic_explodes_beyond_twice_its_best_rate():
@@ -223,13 +252,14 @@ def test_a_rate_that_only_harms_is_not_suggested():
     falling = LearningRateCurve(
         np.array([1.0, 2.0, 4.0, 8.0]), np.zeros(4), np.array([5.0, 4.0, 1.0, 0.5]), False
     )
-    assert falling.suggestion == 4.0  # the first half is left out
+    assert falling.suggestion == falling.smoothed_rates[2]  # the first half is left out
 
 
 def test_noise_of_the_first_batches_is_not_taken_for_a_descent():
     losses = np.concatenate([[9.0, 1.0] * 5, np.linspace(5.0, 4.0, 20), np.linspace(4.0, 2.0, 9)])
     rates = np.geomspace(1e-3, 1.0, len(losses))
-    assert rates[30] <= LearningRateCurve(rates, losses, losses, False).suggestion
+    curve = LearningRateCurve(rates, losses, losses, False)
+    assert curve.smoothed_rates[30] <= curve.suggestion
 
 
 @pytest.mark.parametrize("kind", ["dataset", "arrays", "weighted"])
@@ -275,6 +305,7 @@ def test_the_plot_shows_losses_and_suggestion():
     assert curve.plot(axes) is axes
     loss, smoothed, suggestion = axes.get_lines()
     assert loss.get_ydata().tolist() == curve.losses.tolist()
+    assert smoothed.get_xdata().tolist() == curve.smoothed_rates.tolist()
     assert smoothed.get_ydata().tolist() == curve.smoothed.tolist()
     assert set(suggestion.get_xdata()) == {curve.suggestion}
 
@@ -298,6 +329,15 @@ def test_the_plot_is_not_as_high_as_an_explosion():
 def test_arguments_out_of_range_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         tg.find_learning_rate(classifier(tg.SGD(0.1)), (X, Y), **arguments)
+
+
+@pytest.mark.parametrize(
+    "make", [tg.Prodigy, lambda: tg.MixedPrecision(tg.Prodigy()), lambda: tg.Cautious(tg.COCOB())]
+)
+def test_optimizers_that_find_the_rate_themselves_are_refused(make):
+    message = r"^find_learning_rate: (Prodigy|COCOB) finds .* train at a learning rate of 1\.$"
+    with pytest.raises(TypeError, match=message):
+        tg.find_learning_rate(classifier(make()), (X, Y))
 
 
 def test_what_is_no_compiled_and_built_model_is_refused():

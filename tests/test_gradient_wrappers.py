@@ -116,6 +116,16 @@ def test_embeddings_are_not_centralized():
     np.testing.assert_array_equal(found, stepped(tg.SGD(0.1), False))
 
 
+@pytest.mark.parametrize("shape", [(1, 3), (1, 1, 1, 2), (3,), ()])
+def test_units_of_one_weight_are_not_centralized(shape):
+    """Or they could never train."""
+    centralized, alone = (tf.Variable(tf.ones(shape), name="kernel") for _ in range(2))
+    g = tf.reshape(tf.range(1.0, 1.0 + np.prod(shape)), shape)
+    tg.GradientCentralization(tg.SGD(0.1)).apply([g], [centralized])
+    tg.SGD(0.1).apply([g], [alone])
+    np.testing.assert_array_equal(centralized, alone)
+
+
 @pytest.mark.parametrize("execution", ["eager", "function", "xla"])
 def test_a_cautious_step_counts_the_touched_rows(execution):
     """As if they were a variable of their own."""

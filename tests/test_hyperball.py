@@ -7,7 +7,7 @@ import tensorflow as tf
 import tf_graft as tg
 
 SHAPES = {"kernel": (4, 3), "zero/kernel": (3, 2), "embeddings": (3, 2), "bias": (3,)}
-SHAPES |= {"conv/kernel": (2, 2, 3, 2), "lora/kernel": (2, 2)}
+SHAPES |= {"conv/kernel": (2, 2, 3, 2), "lora/kernel": (2, 2), "single/kernel": (1, 1)}
 
 
 def trained(optimizer, steps=3, dtype="float32"):
@@ -42,7 +42,9 @@ def test_the_norms_stay_and_steps_are_as_long_as_the_rate_says(child):
         assert 0 < np.sqrt(1 - cosine**2) < 0.11, path  # the sine; decay adds a hundredth
 
 
-@pytest.mark.parametrize("path", ["zero/kernel", "embeddings", "bias", "lora/kernel"])
+@pytest.mark.parametrize(
+    "path", ["zero/kernel", "embeddings", "bias", "lora/kernel", "single/kernel"]
+)
 def test_what_has_no_sphere_gets_the_optimizers_own_steps(path):
     excluded = ["embeddings", "^lora/"]
     _, _, kept = trained(tg.Hyperball(CHILDREN["adam"](), exclude_from_hyperball=excluded))

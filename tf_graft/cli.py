@@ -19,6 +19,7 @@ except ModuleNotFoundError:
     raise SystemExit(NEEDS_EXTRAS) from None
 
 if TYPE_CHECKING:
+    from tf_graft.finder import LearningRateCurve
     from tf_graft.training.errors import Source
     from tf_graft.training.schema import RunConfig
 
@@ -221,14 +222,16 @@ def find(
 
         path = output or Path(f"{config.stem}_find.png")
         curve = rate_test.draw(parsed, source, path, low, high, steps, _say)
-    _say(_suggested(curve.suggestion, high))
+    _say(_suggested(curve, high))
     _say(f"Drawn in {path}.")
 
 
-def _suggested(rate: float | None, high: float) -> str:
+def _suggested(curve: "LearningRateCurve", high: float) -> str:
+    rate = curve.suggestion
     if rate is None:
         return "The loss does not fall at any of these learning rates."
-    more = f"; it is the last one, so try --high {10 * high:g}" if rate > 0.99 * high else ""
+    last = rate == curve.smoothed_rates[-1]
+    more = f"; the loss falls fastest at the end, so try --high {10 * high:g}" if last else ""
     return f"Suggested learning rate: {rate:.2g}{more}."
 
 

@@ -14,6 +14,8 @@ import tensorflow as tf
 from tf_graft.core import checks, keras_contract
 from tf_graft.core.nesting import nested
 from tf_graft.core.state import write
+from tf_graft.optimizers import COCOB, Prodigy
+from tf_graft.wrappers import AdaGraft
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,6 +23,20 @@ if TYPE_CHECKING:
 SMOOTHING = 0.9  # the weight of the past in the mean of the losses
 FIRST = 10  # losses, in whose mean the noise of single batches is still large
 OWNER = "find_learning_rate"
+RATE_FREE = (COCOB, Prodigy)
+
+
+class _FadingMean:
+    """The mean of numbers whose weights fade by `SMOOTHING` with each further number."""
+
+    def __init__(self) -> None:
+        self.total = self.weight = 0.0
+
+    def add(self, number: float) -> float:
+        """Adds a number, and returns the mean of all so far."""
+        self.total = SMOOTHING * self.total + number
+        self.weight = SMOOTHING * self.weight + 1
+        return self.total / self.weight
 
 
 @dataclass(frozen=True)
@@ -31,6 +47,7 @@ class LearningRateCurve:
         rates: the learning rate of each update, growing by the same factor at every step.
         losses: the loss of the batch that the update was made from, before the update.
         smoothed: the exponential moving average of the losses, corrected for its start.
+            `smoothed_rates` are the learning rates that these averages belong to.
         exploded: whether the test ended early, because the loss exploded or was not finite.
     """
 
@@ -40,21 +57,35 @@ class LearningRateCurve:
     exploded: bool
 
     @property
+    def smoothed_rates(self) -> np.ndarray:
+        """The geometric mean of the learning rates, with the weights of the smoothed losses.
+
+        A smoothed loss is a mean over the batches before, up to nine batches old on average, whose
+        learning rates were smaller than that of the last of them.
+        """
+        mean = _FadingMean()
+        return np.exp([mean.add(rate) for rate in np.log(self.rates)])
+
+    @property
     def suggestion(self) -> float | None:
-        """The learning rate at which the smoothed loss falls fastest, on a logarithmic axis.
+        """The one of `smoothed_rates` at which the smoothed loss falls fastest from batch to batch.
 
         Learning rates above that of the lowest smoothed loss do not count, because there the loss
         falls only after a jump. The first ten losses do not count either (the first half, if there
-        are fewer than 20), because their mean is taken over few batches. The suggestion is None if
-        the smoothed loss never falls, or if there are fewer than three losses.
+        are fewer than 20), because their mean is taken over few batches, nor does what comes before
+        the last place where the smoothed loss has done a quarter of its fall, because the noise of
+        batches can be steeper. The suggestion is None if the smoothed loss never falls, or if there
+        are fewer than three losses.
         """
         if len(self.rates) < 3:
             return None
         slope = np.gradient(self.smoothed, np.log(self.rates))
         first = min(FIRST, len(slope) // 2)
         last = first + int(np.argmin(self.smoothed[first:]))
+        fall = self.smoothed[first : last + 1]
+        first += int(np.flatnonzero(fall >= 0.75 * fall.max() + 0.25 * fall.min())[-1])
         steepest = first + int(np.argmin(slope[first : last + 1]))
-        return float(self.rates[steepest]) if slope[steepest] < 0 else None
+        return float(self.smoothed_rates[steepest]) if slope[steepest] < 0 else None
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Draws the losses, the smoothed losses and the suggestion; needs matplotlib.
@@ -72,7 +103,7 @@ class LearningRateCurve:
 
             ax = Figure(figsize=(7, 3.8), layout="constrained").subplots()
         ax.plot(self.rates, self.losses, color="#4269d0", alpha=0.35, linewidth=0.8, label="loss")
-        ax.plot(self.rates, self.smoothed, color="#4269d0", label="smoothed")
+        ax.plot(self.smoothed_rates, self.smoothed, color="#4269d0", label="smoothed")
         if self.suggestion is not None:
             label = f"suggestion: {self.suggestion:.2g}"
             ax.axvline(self.suggestion, color="#3ca951", linestyle="--", label=label)
@@ -101,7 +132,8 @@ def find_learning_rate(
 
     The test ends early when a loss is not finite, or when the smoothed loss exceeds the lowest one
     so far by `explosion - 1` times its size (a positive loss is then `explosion` times as large).
-    The result's `suggestion` is the learning rate at which the smoothed loss falls fastest.
+    The result's `suggestion` is the learning rate at which the smoothed loss falls fastest: a
+    geometric mean of the rates, with the weights of the losses in `smoothed_i`.
 
     Afterwards the weights, the metrics, the optimizer's variables, its iterations and its learning
     rate or schedule are exactly as before, even if you interrupt the test or it fails. The model's
@@ -109,8 +141,9 @@ def find_learning_rate(
     global generator is not. An optimizer that was not built is built afterwards.
 
     Args:
-        model: A compiled model, with any loss and any optimizer that has one learning rate. A
-            constant replaces a schedule during the test.
+        model: A compiled model, with any loss and any optimizer that has one learning rate, which
+            must not be a factor of steps that it finds itself, as in `Prodigy` and `COCOB`: train
+            those at a learning rate of 1. A constant replaces a schedule during the test.
         data: What `model.fit` takes: a `tf.data.Dataset`, a `PyDataset`, or a tuple of arrays
             `(x, y)` or `(x, y, sample_weight)`. If the data end before the test, they are read
             again from the start.
@@ -125,7 +158,8 @@ def find_learning_rate(
         A `LearningRateCurve`.
 
     Raises:
-        TypeError: If an argument is not of its type, or the optimizer has no single learning rate.
+        TypeError: If an argument is not of its type, or the optimizer has no single learning rate
+            or finds the length of its steps itself.
         ValueError: If an argument lies outside its range; if the model is not compiled or built.
 
     Example:
@@ -177,6 +211,13 @@ def checked(model: keras.Model, low: float, high: float) -> tuple[float, float]:
             f"{OWNER}: {type(model.optimizer).__name__} has no single learning rate to find; give "
             "a model with one of its optimizers."
         ) from error
+    kinds = list(nested(model.optimizer))
+    free = next((type(kind).__name__ for kind in kinds if isinstance(kind, RATE_FREE)), None)
+    if free and not any(isinstance(kind, AdaGraft) for kind in kinds):
+        raise TypeError(
+            f"{OWNER}: {free} finds the length of its steps itself, and its learning rate is a "
+            "factor of that; train at a learning rate of 1."
+        )
     return low, high
 
 
@@ -209,6 +250,7 @@ class _RangeTest(keras.callbacks.Callback):
         self.rates, self.explosion = rates, explosion
         self.losses: list[float] = []
         self.smoothed: list[float] = []
+        self.mean = _FadingMean()
         self.exploded = False
         self.put_back = contextlib.ExitStack()
 
@@ -233,20 +275,13 @@ class _RangeTest(keras.callbacks.Callback):
         """Notes the loss; ends the test at its last rate, or if the loss explodes."""
         loss = float((logs or {})["loss"])
         if math.isfinite(loss):
-            self._note(loss)
+            self.losses.append(loss)
+            self.smoothed.append(self.mean.add(loss))
             least = min(self.smoothed)
             self.exploded = self.smoothed[-1] - least > (self.explosion - 1) * abs(least)
         else:
             self.exploded = True
         self.model.stop_training = self.exploded or len(self.losses) == len(self.rates)
-
-    def _note(self, loss: float) -> None:
-        """Adds a loss, and the mean of all with weights that fade."""
-        n = len(self.losses)
-        before = self.smoothed[-1] * (1 - SMOOTHING**n) if n else 0.0
-        mean = SMOOTHING * before + (1 - SMOOTHING) * loss
-        self.losses.append(loss)
-        self.smoothed.append(mean / (1 - SMOOTHING ** (n + 1)))
 
     def curve(self) -> LearningRateCurve:
         """Returns what was measured."""

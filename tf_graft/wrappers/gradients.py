@@ -1,5 +1,6 @@
 """Wrappers that change the gradient of each variable by its axes, before the optimizer gets it."""
 
+import math
 from typing import Any, Unpack
 
 import tensorflow as tf
@@ -100,7 +101,8 @@ class GradientCentralization(Around):
     ```
 
     It acts on kernels of dense layers and convolutions: variables of at least two axes, but for
-    embeddings.
+    embeddings. A kernel whose units have one weight each, such as that of a dense layer with one
+    input, keeps its gradient, because without its mean the gradient would be zero.
 
     Args:
         optimizer: an optimizer of tf_graft or Keras, a name or a config.
@@ -138,18 +140,20 @@ class GradientCentralization(Around):
         self.rowwise = False
 
     def whole(self, path: str) -> bool:
-        return super().whole(path) or not self._excluded(path)
+        return super().whole(path) or self._centers(path)
 
     def inner(self, p: Point) -> Point:
         inner = super().inner(p)
-        if p.w.shape.rank < 2 or self._excluded(p.path):
+        if not self._centers(p.path):
             return inner
         axes = [*range(p.w.shape.rank - 1)]
         return inner._replace(g=p.g - tf.reduce_mean(p.g, axes, keepdims=True))
 
-    def _excluded(self, path: str) -> bool:
-        excluded = self.exclude_from_centralization
-        return patterns.matches(path, patterns.EMBEDDINGS if excluded is None else excluded)
+    def _centers(self, path: str) -> bool:
+        """Returns whether the gradient of a variable loses its mean."""
+        excluded, inputs = self.exclude_from_centralization, math.prod(self.shapes[path][:-1])
+        excluded = patterns.EMBEDDINGS if excluded is None else excluded
+        return inputs > 1 and not patterns.matches(path, excluded)
 
 
 def unit_axes(rank: int) -> list[int]:

@@ -1,6 +1,7 @@
 """Hyperball: any optimizer, with the norms of matrices and the lengths of their steps fixed."""
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any, Unpack
 
@@ -28,8 +29,9 @@ class Hyperball(Around):
     w <- radius * v / ||v||
     ```
 
-    It acts on variables of at least two axes, but for embeddings; the norm is over all entries. All
-    other variables get the optimizer's own steps. The learning rate is relative to the weights:
+    It acts on variables of at least two axes, but for embeddings and single numbers, which could
+    only change their sign; the norm is over all entries. All other variables get the optimizer's
+    own steps. The learning rate is relative to the weights:
     0.01 moves them by a hundredth of their norm, whatever the optimizer's own steps would be. Do
     not use it around an optimizer that finds the length of its steps itself, such as `Prodigy`.
 
@@ -110,7 +112,8 @@ class Hyperball(Around):
         """Returns whether the norm of a variable's weights is kept."""
         excluded = self.exclude_from_hyperball
         excluded = patterns.EMBEDDINGS if excluded is None else excluded
-        return len(self.shapes[path]) > 1 and not patterns.matches(path, excluded)
+        shape = self.shapes[path]
+        return len(shape) > 1 and math.prod(shape) > 1 and not patterns.matches(path, excluded)
 
 
 def _norm(variable: VariableLike) -> tf.Tensor:
