@@ -18,7 +18,7 @@ INF, NAN = np.inf, np.nan
 
 FOR_USERS = {
     *("compute_gradients", "loss_scale", "micro_steps", "minimize", "skipped_steps"),
-    *("synchronized_averages", "table"),
+    *("synchronized_averages", "table", "warn_of_skips"),
 }
 FOR_AUTHORS = {
     *(

@@ -233,6 +233,120 @@ def test_half_precision_overflow_is_seen():
     np.testing.assert_array_equal(w.numpy(), 1.0)
 
 
+# Many skips in a row are no secret.
+
+SKIPS = r"^{}: 10 or more updates in a row were skipped, .*: {}"
+UNKNOWN = "gradients were not finite, or too large, .*run_eagerly=True"
+
+
+def counting(optimizer, wrap=tf.function):
+    """A function that makes updates of one sign: +1 for those that are made, -1 for skipped ones.
+
+    Only the second variable's gradient is bad.
+    """
+    model = [tf.Variable([1.0], name="first"), tf.Variable([1.0], name="second")]
+    optimizer.build(model)
+    apply = wrap(lambda g: optimizer.apply([tf.ones([1]), g], model))
+
+    def updates(*counts):
+        for count in counts:
+            for _ in range(abs(count)):
+                apply(tf.constant([1.0 if count > 0 else np.nan]))
+
+    return updates
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: tf_graft.Adam(),
+        lambda: tf_graft.Adam(clipnorm=1.0, loss_scale_factor=4),
+        lambda: tf_graft.lookahead(tf_graft.Adam(), 2),
+    ],
+    ids=["plain", "clipped and scaled", "lookahead"],
+)
+def test_ten_skips_in_a_row_warn_eagerly(make):
+    """At the tenth, not at the ninth, once until there is an update."""
+    optimizer = make()
+    updates = counting(optimizer, wrap=lambda step: step)
+    message = SKIPS.format(type(optimizer).__name__, "the gradient of 'second' is not finite, or")
+    for before in (0, 12, 1):
+        updates(before, -9, 3, -9)
+        with pytest.warns(UserWarning, match=message):
+            updates(-1)
+        updates(-11)
+        optimizer.finalize_variable_values([])
+
+
+@pytest.mark.parametrize(
+    ("rate", "gradients", "steps", "reason"),
+    [
+        (lambda: tf.constant(np.nan), [1.0, 1.0], None, "a learning rate is negative or not"),
+        (0.1, [2.0**51, 2.0**51], None, "the gradients are not finite, or too large"),
+        (0.1, [np.nan, 1.0], 2, "the gradients are not finite, or too large"),
+    ],
+    ids=["rate", "joint norm", "accumulated"],
+)
+def test_ten_skips_in_a_row_warn_of_what_is_in_no_gradient(rate, gradients, steps, reason):
+    optimizer = tf_graft.SGD(rate, gradient_accumulation_steps=steps)
+    model = [tf.Variable(1.0), tf.Variable(2.0)]
+    for _ in range(10 * (steps or 1) - 1):
+        optimizer.apply([tf.constant(g) for g in gradients], model)
+    with pytest.warns(UserWarning, match=SKIPS.format("SGD", reason)):
+        optimizer.apply([tf.constant(g) for g in gradients], model)
+
+
+@pytest.mark.parametrize(
+    ("jit_compile", "make"),
+    [
+        (True, lambda: tf_graft.Adam()),
+        (False, lambda: tf_graft.Adam(use_ema=True)),
+        (False, lambda: tf_graft.ScheduleFreeSGD()),
+        (False, lambda: tf_graft.AGN(tf_graft.Adam())),
+    ],
+    ids=["xla", "ema", "two weights", "center"],
+)
+def test_a_fit_whose_steps_are_all_skipped_warns(jit_compile, make):
+    optimizer = make()
+    model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+    model.compile(optimizer, "mse", jit_compile=jit_compile)
+    x, y = np.full((10, 2), np.nan, "float32"), np.ones((10, 1), "float32")
+    with pytest.warns(UserWarning, match=SKIPS.format(type(optimizer).__name__, UNKNOWN)):
+        model.fit(x, y, batch_size=1, verbose=0)
+    assert (int(optimizer.skipped_steps.numpy()), int(optimizer.iterations.numpy())) == (10, 0)
+
+
+def test_compiled_skips_warn_when_ten_must_have_been_in_a_row():
+    """Two updates between them, and 30 of the skipped ones in three runs."""
+    optimizer = tf_graft.SGD(0.1)
+    updates = counting(optimizer)
+    updates(-9)
+    optimizer.warn_of_skips()
+    updates(1, -19, 1, -1)
+    optimizer.warn_of_skips()
+    updates(-9, 1, -9, 1, -11)
+    optimizer.warn_of_skips()
+    updates(-9, 1, -9, 1, -12)
+    with pytest.warns(UserWarning, match=SKIPS.format("SGD", UNKNOWN)):
+        optimizer.warn_of_skips()
+    updates(-20)
+    optimizer.warn_of_skips()
+
+
+def test_skips_of_a_state_that_is_loaded_again_are_forgotten():
+    optimizer = tf_graft.SGD(0.1)
+    updates = counting(optimizer)
+    start = [np.array(v) for v in optimizer.variables]
+    updates(5, -9)
+    optimizer.warn_of_skips()
+    optimizer.set_weights(start)
+    updates(-9)
+    optimizer.warn_of_skips()
+    updates(-10)
+    with pytest.warns(UserWarning, match=SKIPS.format("SGD", UNKNOWN)):
+        optimizer.warn_of_skips()
+
+
 # G18
 
 

@@ -340,6 +340,15 @@ def test_without_tensorboard_its_files_are_left_out_or_refused(tiny, tmp_path, m
 
 
 @pytest.mark.slow
+def test_an_epoch_in_which_every_step_is_skipped_warns(tiny):
+    """After the epoch, not only when `fit` ends: the run is stopped before."""
+    diverging = ["optimizer.name=sgd", "optimizer.learning_rate=1e30", "run.epochs=4"]
+    skips = pytest.warns(UserWarning, match="^SGD: 10 or more updates in a row were skipped")
+    with stopping_at(25), pytest.raises(loop.Stopped), skips:
+        tiny("a", *diverging)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["dataset_info.json", "sklearn_digits-train.tfrecord-00000-of-00001"]
 )

@@ -20,6 +20,7 @@ from tf_graft.core.building import Builder
 from tf_graft.core.files.identity import Named
 from tf_graft.core.files.saving import SavedState
 from tf_graft.core.pipeline import matching
+from tf_graft.core.pipeline.skips import Skips
 from tf_graft.core.places import replicas
 from tf_graft.core.state import slots, write
 from tf_graft.core.state.optimizer_state import OptimizerState
@@ -68,6 +69,7 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         self.parameters = Parameters({})
         self.strategy = tf.distribute.get_strategy()
         self._everywhere = replicas.Everywhere()
+        self._skips = Skips()
         self._one_at_a_time = threading.RLock()
         self._scalars = {self.iterations.name: self.iterations}
         keras_contract.bound(self, building.COUNTER.within, rates.WITHIN)

@@ -18,7 +18,7 @@ from tf_graft.core.arguments import (
     signatures,
 )
 from tf_graft.core.keras_optimizer import KerasOptimizer
-from tf_graft.core.pipeline import matching
+from tf_graft.core.pipeline import matching, skips
 from tf_graft.core.pipeline.engine import Engine
 from tf_graft.core.pipeline.exchange import Exchange
 from tf_graft.core.pipeline.scale import Scaling
@@ -55,7 +55,7 @@ class Optimizer(KerasOptimizer, Algorithm):
     # What `dir` shows beside the arguments and Keras' names: for users, then for authors.
     offers: ClassVar[tuple[str, ...]] = (
         *("compute_gradients", "loss_scale", "micro_steps", "minimize", "skipped_steps"),
-        *("synchronized_averages", "table"),
+        *("synchronized_averages", "table", "warn_of_skips"),
         *("advance", "exact_kernel", "idle", "kernel", "kernel_reads", "propose", "rowwise"),
         *("shared_slots", "skips_zero_rows", "slots", "slots_for", "step", "traits", "whole"),
     )
@@ -76,7 +76,7 @@ class Optimizer(KerasOptimizer, Algorithm):
     def engine(self) -> Engine:
         """The pipeline of `apply`."""
         parts = (self.common, self.state(self.counted_by()), self.scaling(), self.exchange())
-        return Engine(type(self).__name__, self, *parts, self._watcher)
+        return Engine(type(self).__name__, self, *parts, self._watcher, self._skips)
 
     def scaling(self) -> Scaling:
         """Returns the part of the pipeline that scales the loss."""
@@ -211,12 +211,28 @@ class Optimizer(KerasOptimizer, Algorithm):
         return matching.parameters_for(owner, self.parameters, keys, variables)
 
     def finalize_variable_values(self, var_list: Iterable[VariableLike]) -> None:
-        """Assigns the averages to the variables with `use_ema`; `fit` calls it when it ends."""
+        """Assigns the averages to the variables with `use_ema`; `fit` calls it when it ends.
+
+        It also warns if ten updates in a row were skipped: compiled steps cannot.
+        """
+        self.warn_of_skips()
         if self.use_ema:
             owner = f"{type(self).__name__}.finalize_variable_values"
             variables = matching.variables(owner, var_list)
             wanted = self.parameters_for("finalize_variable_values", variables)
             self.everywhere(self._finalize, wanted, traced=True)
+
+    def warn_of_skips(self) -> None:
+        """Warns if ten updates in a row were skipped; once, until another update is made.
+
+        Steps that are not compiled warn by themselves, and `finalize_variable_values`, with which
+        `fit` ends, calls this method. Call it now and then in a compiled loop of your own, such as
+        once an epoch; it only reads two counters. If updates were made since the last call, it
+        warns if there were ten times as many skipped ones, as then ten were in a row.
+        """
+        counters = {"iteration": self.iterations, "skipped_steps": self.skipped_steps}
+        if tf.executing_eagerly() and self._skips.found(counters):
+            skips.warn(type(self).__name__)
 
     def _finalize(self, parameters: list[Parameter]) -> None:
         self.engine.overwrite(parameters)

@@ -83,9 +83,9 @@ class TwoWeights(Optimizer):
         """
         if self.use_ema:
             self.use_training_weights()  # those that are averaged
-            super().finalize_variable_values(var_list)
         else:
             self.use_evaluation_weights()
+        super().finalize_variable_values(var_list)
 
     def synchronized_averages(self) -> list[keras.Variable]:
         """Returns the averages of `use_ema`, with the training weights in the variables."""

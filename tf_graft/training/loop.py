@@ -10,6 +10,8 @@ import tensorflow as tf
 
 from tf_graft import dtensor
 from tf_graft.core import keras_contract
+from tf_graft.core.nesting import nested
+from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.types import Logs, Structure
 from tf_graft.report import GraftRecorder
 from tf_graft.report.monitor import Monitor
@@ -148,8 +150,9 @@ class Bookkeeping(keras.callbacks.Callback):
         self._stop_if_asked(signum)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        """Logs the epoch, and saves."""
+        """Logs the epoch, and saves; warns if updates are skipped."""
         self.model.stop_training = False
+        warn_of_skips(self.model.optimizer)
         rate = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
         named = {_column(name): value for name, value in (logs or {}).items()}
         self._metrics.add({"epoch": epoch + 1, "step": self.step, **named, "learning_rate": rate})
@@ -178,6 +181,13 @@ class Bookkeeping(keras.callbacks.Callback):
                     tf.summary.scalar(metric, value, step=self.step)
         for writer in self.writers.values():
             writer.flush()
+
+
+def warn_of_skips(optimizer: keras.optimizers.Optimizer) -> None:
+    """Warns if an optimizer, or one inside it, skipped many updates in a row."""
+    for each in nested(optimizer):
+        if isinstance(each, Optimizer):
+            each.warn_of_skips()
 
 
 def metric_columns(model: keras.Model) -> list[str]:

@@ -22,7 +22,7 @@ from tf_graft.training.checkpoints import Checkpoints
 from tf_graft.training.errors import Source
 from tf_graft.training.folder import RunFolder
 from tf_graft.training.log import Log
-from tf_graft.training.loop import STEP_COLUMNS, metric_columns
+from tf_graft.training.loop import STEP_COLUMNS, metric_columns, warn_of_skips
 from tf_graft.training.place import Place
 from tf_graft.training.saved_state import Groups
 from tf_graft.training.schema import RunConfig
@@ -162,6 +162,7 @@ def fit(
                 steps.add(dict(zip(STEP_COLUMNS, row, strict=True)))
             start += len(taken)
             if start % data.steps_per_epoch == 0:
+                warn_of_skips(remote.optimizer)
                 line = _evaluated(remote, data, taken)
                 metrics.add({"epoch": epoch + 1, "step": start, **line})
                 _show(config, epoch, line)

@@ -171,6 +171,7 @@ class Centered(Around):
 
     def finalize_variable_values(self, var_list: Iterable[VariableLike]) -> None:
         """Copies the center into the variables; `fit` calls this method when it ends."""
+        self.warn_of_skips()
         wanted = self.parameters_for("finalize_variable_values", list(var_list))
         self.show_center(False)
         self.center_optimizer.finalize_variable_values([center_of(p) for p in wanted])

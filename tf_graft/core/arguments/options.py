@@ -125,8 +125,9 @@ class Common(TypedDict, total=False):
         nonfinite: what happens if gradients contain a NaN or an infinity, if their joint L2 norm is
             above 2^51 (float64: 2^484; not checked for gradients that are clipped to at most 2^36),
             or if the learning rate is negative or not finite. `"skip"`: nothing changes but
-            `skipped_steps`. `"raise"`: an `InvalidArgumentError`, and nothing changes. `"apply"`:
-            the step is made without a check, as in Keras.
+            `skipped_steps`; ten times in a row bring a warning. `"raise"`: an
+            `InvalidArgumentError`, and nothing changes. `"apply"`: the step is made without a
+            check, as in Keras.
         exclude_from_weight_decay: regular expressions; a variable whose path contains a match does
             not decay, neither here nor in an optimizer inside this one. A warning names an
             expression that matches no variable.

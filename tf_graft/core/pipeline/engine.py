@@ -10,9 +10,10 @@ import tensorflow as tf
 
 from tf_graft.core import keras_contract
 from tf_graft.core.arguments.options import Options
-from tf_graft.core.pipeline import accumulation, averaging, clipping, judge
+from tf_graft.core.pipeline import accumulation, averaging, clipping, judge, skips
 from tf_graft.core.pipeline.exchange import Exchange
 from tf_graft.core.pipeline.scale import Scaling
+from tf_graft.core.pipeline.skips import Skips
 from tf_graft.core.pipeline.update import Update
 from tf_graft.core.pipeline.writer import Writer
 from tf_graft.core.places import replicas
@@ -37,6 +38,7 @@ class Engine:
         scaling: scales the loss, and knows the scale of its gradients.
         exchange: communicates between replicas.
         watcher: a callback that receives each update's gradients.
+        skips: finds that many updates in a row were skipped.
     """
 
     owner: str
@@ -46,6 +48,7 @@ class Engine:
     scaling: Scaling = field(default_factory=Scaling)
     exchange: Exchange = field(default_factory=Exchange)
     watcher: Watcher | None = None
+    skips: Skips = field(default_factory=Skips)
 
     @tf.autograph.experimental.do_not_convert
     @memo.for_one_update()
@@ -152,10 +155,14 @@ class Engine:
         if self.watcher is not None:
             self.watcher(update.unscaled(), update.parameters)
         self.scaling.judged(update)
-        self.state.either(
-            update.finite, lambda: self._apply(update), lambda: self._count("skipped_steps")
-        )
+        self.state.either(update.finite, lambda: self._apply(update), lambda: self._skip(update))
         self.exchange.meet(update)
+
+    def _skip(self, update: Update) -> None:
+        """Counts a skipped update; eagerly, warns if there were many in a row."""
+        self._count("skipped_steps")
+        if tf.executing_eagerly() and self.skips.found(self.state.counters, skipping=True):
+            skips.warn(self.owner, judge.obstacle(update, self.options))
 
     def _apply(self, update: Update) -> None:
         """Clips, proposes, writes, averages and counts an update."""

@@ -24,7 +24,7 @@ def judged(update: Update, options: Options, where: str) -> tuple[Update, list[t
     if applies(options.nonfinite):
         return update, []
     values = [numerics.values(gradient) for gradient in update.gradients]
-    clipped = any(clip is not None and clip <= LARGEST_CLIP for clip in options.clips)
+    clipped = _clipped(options)
     if clipped and options.global_clipnorm is not None and update.scale is None:  # its norm tells
         update = update._replace(square=numerics.square(values))
     gradients_serve = in_range(values, update.scale, clipped, update.square)
@@ -42,6 +42,21 @@ def judged(update: Update, options: Options, where: str) -> tuple[Update, list[t
     }
     said = {f"{where}: {what}; nothing was changed.": ok for what, ok in messages.items()}
     return update, _assertions(said)
+
+
+def obstacle(update: Update, options: Options) -> str:
+    """Returns why an update was skipped, as a clause; it names the first variable if it can."""
+    for gradient, parameter in zip(update.gradients, update.parameters, strict=True):
+        if not in_range([numerics.values(gradient)], update.scale, _clipped(options)):
+            return f"the gradient of '{parameter.path}' is not finite, or too large"
+    if not all(_serves(rate) for rate in update.rates.values()):
+        return "a learning rate is negative or not finite"
+    return "the gradients are not finite, or too large"
+
+
+def _clipped(options: Options) -> bool:
+    """Returns whether gradients will be clipped such that they only need to be finite."""
+    return any(clip is not None and clip <= LARGEST_CLIP for clip in options.clips)
 
 
 def _assertions(messages: dict[str, tf.Tensor]) -> list[tf.Operation]:
