@@ -624,9 +624,9 @@ def assert_round_trip(cls, **needed):
         assert config == kept, "the caller's dict was changed"
         assert twin.get_config() == config
         assert not twin.built
-        for name in given:
+        for name in given.keys() - {"optimizers"}:  # MultiOptimizer's, an attribute of another name
             value = getattr(optimizer, name)
-            inside = isinstance(value, keras.optimizers.Optimizer) or name == "optimizers"
+            inside = isinstance(value, keras.optimizers.Optimizer)
             if name != "learning_rate" and not callable(value) and not inside:
                 assert getattr(twin, name) == value, name
         again = tf_graft.deserialize(json.loads(json.dumps(tf_graft.serialize(optimizer))))

@@ -103,7 +103,7 @@ def test_a_wrapper_in_a_wrapper_is_restored_with_the_values_of_each(outer, way, 
 
         saved = made()
         optimizer = saved.optimizer
-        optimizer.build(saved.trainable_variables)
+        optimizer.build(saved)
         values = optimizer.rate_variables() | optimizer.value_variables()
         assert any(name.endswith("momentum_value") for name in values)
         for variable in values.values():
@@ -569,7 +569,7 @@ def test_saved_model_carries_the_optimizer_state(tmp_path):
     tf.saved_model.save(model, str(tmp_path / "saved"))
     keras.utils.set_random_seed(99)
     fresh = compiled(make("adamw", "together"))
-    fresh.optimizer.build(fresh.trainable_variables)
+    fresh.optimizer.build(fresh)
     variables = str(tmp_path / "saved" / "variables" / "variables")
     tf.train.Checkpoint(fresh).read(variables).expect_partial()
     samples.assert_same_state(everything(fresh), everything(model))
@@ -594,7 +594,7 @@ def test_set_weights_takes_what_variables_give(option):
     model = trained(make("adamw", option))
     values = [v.numpy() for v in model.optimizer.variables]
     fresh = compiled(make("adamw", option))
-    fresh.optimizer.build(fresh.trainable_variables)
+    fresh.optimizer.build(fresh)
     fresh.optimizer.set_weights(values)
     fresh.set_weights(model.get_weights())
     samples.assert_same_state(everything(fresh), everything(model))

@@ -60,7 +60,7 @@ def weights_file(model, folder: pathlib.Path):
     model.save_weights(folder / "model.weights.h5")
 
     def load(fresh):
-        fresh.optimizer.build(fresh.trainable_variables)
+        fresh.optimizer.build(fresh)
         fresh.load_weights(folder / "model.weights.h5")
         return fresh
 
@@ -72,7 +72,7 @@ def checkpoint(model, folder: pathlib.Path):
     path = saved.write(str(folder / "checkpoint"))
 
     def load(fresh):
-        fresh.optimizer.build(fresh.trainable_variables)
+        fresh.optimizer.build(fresh)
         restored = tf.train.Checkpoint(model=fresh, optimizer=fresh.optimizer)
         restored.read(path).assert_consumed()
         return fresh
@@ -87,7 +87,7 @@ def deferred_checkpoint(model, folder: pathlib.Path):
     def load(fresh):
         assert not fresh.optimizer.built
         status = tf.train.Checkpoint(model=fresh, optimizer=fresh.optimizer).read(path)
-        fresh.optimizer.build(fresh.trainable_variables)
+        fresh.optimizer.build(fresh)
         status.assert_consumed()
         return fresh
 

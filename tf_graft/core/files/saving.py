@@ -56,8 +56,7 @@ class SavedState:
         if self._awaited is not None:
             raise CheckpointError(
                 f"{self._name}: state that was loaded waits for the optimizer to be built, and "
-                "would be lost in what is saved now; call "
-                "optimizer.build(model.trainable_variables) first."
+                "would be lost in what is saved now; call optimizer.build(model) first."
             )
         return self._owner.named_variables()
 
