@@ -51,7 +51,7 @@ def test_another_optimizer_is_noticed(change):
 def test_draws_reach_what_they_are_for():
     found = [(spec, options) for spec, options in map(trees.drawn, map(random.Random, range(300)))]
     kinds = {each.kind for spec, _ in found for each in spec.everyone()}
-    assert kinds == {*trees.LEAVES, "larc", "mixed", "agn", "graft", "layerwise"}
+    assert kinds == {*trees.LEAVES, "larc", "cautious", "mixed", "agn", "graft", "layerwise"}
     inside = [
         each.given for spec, _ in found for child in spec.children for each in child.everyone()
     ]

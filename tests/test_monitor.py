@@ -155,7 +155,7 @@ def test_a_record_waits_for_the_end_of_an_accumulation():
     np.testing.assert_allclose(norms(monitor.records[1], "gradient_norm")[2], 4.0)
 
 
-@pytest.mark.parametrize("outer", [tg.MixedPrecision, tg.LARC, tg.AGN])
+@pytest.mark.parametrize("outer", [lambda x: tg.MixedPrecision(x, None), tg.LARC, tg.AGN])
 def test_wrappers(outer):
     monitor = loop(outer(tg.SGD(0.5)), [(ROWS, 2.0)])
     np.testing.assert_allclose(monitor.records[0].gradient_norm, np.sqrt(14), 1e-5)

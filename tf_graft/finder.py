@@ -14,8 +14,6 @@ import tensorflow as tf
 from tf_graft.core import checks, keras_contract
 from tf_graft.core.nesting import nested
 from tf_graft.core.state import write
-from tf_graft.optimizers import COCOB, Prodigy
-from tf_graft.wrappers import AdaGraft
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
 SMOOTHING = 0.9  # the weight of the past in the mean of the losses
 FIRST = 10  # losses, in whose mean the noise of single batches is still large
 OWNER = "find_learning_rate"
-RATE_FREE = (COCOB, Prodigy)
 
 
 class _FadingMean:
@@ -211,12 +208,11 @@ def checked(model: keras.Model, low: float, high: float) -> tuple[float, float]:
             f"{OWNER}: {type(model.optimizer).__name__} has no single learning rate to find; give "
             "a model with one of its optimizers."
         ) from error
-    kinds = list(nested(model.optimizer))
-    free = next((type(kind).__name__ for kind in kinds if isinstance(kind, RATE_FREE)), None)
-    if free and not any(isinstance(kind, AdaGraft) for kind in kinds):
+    free = [each for each in nested(model.optimizer) if getattr(each, "finds_rate", False)]
+    if free and getattr(model.optimizer, "finds_rate", True):  # True: one of Keras' is around it
         raise TypeError(
-            f"{OWNER}: {free} finds the length of its steps itself, and its learning rate is a "
-            "factor of that; train at a learning rate of 1."
+            f"{OWNER}: {free[-1].called} finds the length of its steps itself, and its learning "
+            "rate is a factor of that; train at a learning rate of 1."
         )
     return low, high
 

@@ -206,7 +206,7 @@ class Around(Wrapper):
         super().__init__(rate, **divide(self.column, owner, "optimizer", child, common))
         self._take("optimizer", child)
         self.settle(self.mesh)
-        self.idle, self.rowwise = child.idle, child.rowwise
+        self.idle, self.rowwise, self.finds_rate = child.idle, child.rowwise, child.finds_rate
 
     @property
     def learning_rate(self) -> Any:

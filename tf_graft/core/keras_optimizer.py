@@ -52,6 +52,7 @@ class KerasOptimizer(keras.optimizers.Optimizer):
 
     parameters: Parameters
     strategy: tf.distribute.Strategy
+    seen_skips: Skips
     spoiled_micro_steps: keras.Variable
     decay_exclusions: Sequence[str]
     learning_rate_multipliers: Multipliers | None
@@ -69,7 +70,7 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         self.parameters = Parameters({})
         self.strategy = tf.distribute.get_strategy()
         self._everywhere = replicas.Everywhere()
-        self._skips = Skips()
+        self.seen_skips = Skips()
         self._one_at_a_time = threading.RLock()
         self._scalars = {self.iterations.name: self.iterations}
         keras_contract.bound(self, building.COUNTER.within, rates.WITHIN)

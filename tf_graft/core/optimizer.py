@@ -76,7 +76,7 @@ class Optimizer(KerasOptimizer, Algorithm):
     def engine(self) -> Engine:
         """The pipeline of `apply`."""
         parts = (self.common, self.state(self.counted_by()), self.scaling(), self.exchange())
-        return Engine(type(self).__name__, self, *parts, self._watcher, self._skips)
+        return Engine(type(self).__name__, self, *parts, self._watcher, self.seen_skips)
 
     def scaling(self) -> Scaling:
         """Returns the part of the pipeline that scales the loss."""
@@ -231,7 +231,7 @@ class Optimizer(KerasOptimizer, Algorithm):
         warns if there were ten times as many skipped ones, as then ten were in a row.
         """
         counters = {"iteration": self.iterations, "skipped_steps": self.skipped_steps}
-        if tf.executing_eagerly() and self._skips.found(counters):
+        if tf.executing_eagerly() and self.seen_skips.found(counters):
             skips.warn(type(self).__name__)
 
     def _finalize(self, parameters: list[Parameter]) -> None:

@@ -61,6 +61,7 @@ class COCOB(Optimizer):
         betting" (arXiv 1705.07795), algorithm 2.
     """
 
+    finds_rate = True
     idle = True
 
     def __init__(

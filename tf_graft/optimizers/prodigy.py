@@ -86,6 +86,7 @@ class Prodigy(Optimizer):
         (arXiv 2306.06101), algorithm 4.
     """
 
+    finds_rate = True
     rowwise = False
     skips_zero_rows = True
     _precision = "float32"

@@ -92,9 +92,8 @@ def _trained(
             return summary
         if place.chief:
             opened.enter_context(folder.opened(config, source, say))
-        remote = None
-        if place.servers:
-            remote = servers.Remote(config, data, model, place, source)
+        remote = servers.Remote(config, data, model, place, source) if place.servers else None
+        if remote:
             opened.callback(remote.close)
         saved, keep = remote.saved() if remote else groups_of(model), config.run.keep_checkpoints
         origin = Origin(config, folder, config.run.epochs * data.steps_per_epoch)

@@ -40,6 +40,7 @@ class Algorithm:
             slots change nothing for other rows, as in a norm or a sum over rows. Otherwise `step`
             gets whole variables, even with a row-sparse gradient.
         idle: a zero gradient changes neither slots nor weights.
+        finds_rate: the rule finds the length of its steps, and the learning rate is a factor of it.
         exact_kernel: `kernel` adds to the weights exactly the bits of `step`.
         kernel_reads: `kernel` reads the weights, so they must not decay before it runs.
         weight_decay: decoupled weight decay, a number or a schedule; None for none.
@@ -51,6 +52,7 @@ class Algorithm:
     rowwise = True
     skips_zero_rows = False
     idle = False
+    finds_rate = False
     weight_decay: NumberLike | None = None
     decay_exclusions: Sequence[str] = ()
     outer_exclusions: Sequence[str] = ()
