@@ -17,7 +17,7 @@ STAGES = """
     bad() { echo broken; false; echo unseen; }
     hung() { echo waiting; sleep 60 & sleep 60; }
     export -f good bad hung
-    for stage in bad hung good; do begin $stage 1s; done
+    for stage in bad hung good; do begin $stage 1s; test -e "$logs/$stage"; done
     for stage in bad hung good; do finish $stage "Title of $stage"; done
     verdict
 """

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from tf_graft.core import keras_contract
 from tf_graft.core.keras_contract import Item
+from tf_graft.core.spelling import COMPARED
 
 EMBEDDINGS = ("(^|/)embeddings$",)  # the tables of Keras' layers
 DEEPEST = 50  # groups within one another
@@ -64,10 +65,11 @@ def is_exact(expression: str) -> bool:
 
 def nearest(expression: str, paths: Iterable[str]) -> str:
     """Returns the path that is most like an expression, for a message; "" if there is none."""
+    begin = expression[:COMPARED]
 
     def likeness(path: str) -> float:
         names = [path, *path.split("/")]
-        return max(difflib.SequenceMatcher(None, expression, name).ratio() for name in names)
+        return max(difflib.SequenceMatcher(None, begin, name).ratio() for name in names)
 
     return max(paths, key=likeness, default="")
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 PACKAGE = "tf_graft>"  # Keras' prefix for the registered name of a class of this package
 SHORT = 200  # the most characters of a list of names in a message
+COMPARED = 200  # the most characters of an unknown name that are compared: each costs time
 
 
 def plain(name: str) -> str:
@@ -65,7 +66,7 @@ def meant(name: str, known: Iterable[str]) -> str | None:
         ('adam', 'data')
         >>> meant("momentum", ["ema_momentum"])
     """
-    given = plain(name)
+    given = plain(name[:COMPARED])
     for near in nearest(name, known, 1):
         begins = plain(near).startswith(given) or given.startswith(plain(near))
         if begins or _errors(given, plain(near)) <= len(given) // 3:
@@ -81,7 +82,7 @@ def slip(name: str, known: Iterable[str]) -> str | None:
         ('weight_decay', 'clipnorm')
         >>> slip("beta_3", ["beta_1", "beta_2"])
     """
-    given = plain(name)
+    given = plain(name[:COMPARED])
     near = nearest(name, known, 1)
     return next((x for x in near if _errors(given, plain(x)) <= len(given) // 6), None)
 
@@ -93,7 +94,7 @@ def nearest(name: str, known: Iterable[str], count: int) -> list[str]:
         >>> nearest("sdg", ["adam", "sgd", "lars"], 2)
         ['sgd', 'adam']
     """
-    given = plain(name)
+    given = plain(name[:COMPARED])
 
     def distance(other: str) -> tuple[int, float]:
         shared = difflib.SequenceMatcher(None, given, plain(other)).ratio()
