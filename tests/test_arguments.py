@@ -68,6 +68,15 @@ def test_what_is_none_in_float32_is_refused(given, message):
         tf_graft.Adam(**given)
 
 
+@pytest.mark.parametrize("cls", [tf_graft.SGD, tf_graft.LARS])
+def test_nesterov_momentum_without_a_momentum_warns(cls):
+    message = r"\(nesterov=True\): without a momentum it does nothing\.$"
+    with pytest.warns(UserWarning, match=f"^{cls.__name__}{message}") as seen:
+        cls(nesterov=True, momentum=0.0)
+    assert seen[0].filename == __file__
+    cls(nesterov=True, momentum=tf_graft.schedules.PolyDecay(0.9, 4))
+
+
 @pytest.mark.parametrize("value", [0.1, 2.0**-126, 3.4e38, 0.99999994, 2**53])
 def test_what_float32_holds_is_accepted(value):
     optimizer = tf_graft.SGD(value, ema_overwrite_frequency=2**53)
@@ -382,3 +391,46 @@ def test_a_schedule_by_name_is_made_by_schedules(rate):
     for make in (tf_graft.Adam, lambda rate: tf_graft.get({"name": "adam", "learning_rate": rate})):
         with pytest.raises(TypeError, match=r"schedule; tf_graft\.schedules\.get makes a schedule"):
             make(rate)
+
+
+# Means and norms.
+
+FORGETFUL = {
+    **{
+        name: {"beta_2": 0.0}
+        for name in (
+            *("adabelief", "adam", "ademamix", "lamb", "mars", "nadam", "nadamw", "prodigy"),
+            *("radam", "schedule_free_adamw"),
+        )
+    },
+    **{name: {"rho": 0.0} for name in ("adadelta", "rmsprop")},
+    "adan": {"beta_1": 0.0, "beta_2": 0.0, "beta_3": 0.0},
+}
+
+
+@pytest.mark.parametrize("wrap", [lambda step: step, tf.function], ids=["eager", "function"])
+@pytest.mark.parametrize(("name", "given"), FORGETFUL.items(), ids=FORGETFUL)
+def test_a_mean_square_that_forgets_at_once_does_not_round_the_new_one_away(name, given, wrap):
+    def moved(dtype):
+        w = tf.Variable(np.full([2, 2], 0.5, dtype))
+        optimizer = tf_graft.get({"name": name} | given)
+        optimizer.build([w])
+        step = wrap(lambda g: optimizer.apply([g], [w]))
+        step(tf.fill([2, 2], tf.constant(4096.0, dtype)))
+        before = w.numpy()
+        step(tf.fill([2, 2], tf.constant(2.0**-6, dtype)))  # its square is 2^-36 of the other's
+        return w.numpy() - before
+
+    expected = moved("float64")
+    np.testing.assert_allclose(moved("float32"), expected, atol=1e-3 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("make", [tf_graft.Adafactor, lambda: tf_graft.Hyperball(tf_graft.SGD())])
+@pytest.mark.parametrize("size", [1e18, 1e30])
+def test_weights_whose_squares_overflow_stay_finite(make, size):
+    w = tf.Variable(size * np.array([[1.0, -2.0], [3.0, 0.5]], "float32"), name="kernel")
+    optimizer = make()
+    for _ in range(2):
+        optimizer.apply([tf.constant([[1.0, 0.0], [-1.0, 1e-3]])], [w])
+    assert all(np.isfinite(value).all() for value in state_of(optimizer, w).values())
+    np.testing.assert_allclose(w, size * np.array([[1.0, -2.0], [3.0, 0.5]]), rtol=0.05)

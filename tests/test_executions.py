@@ -111,6 +111,29 @@ def test_graph_equals_eager_bit_for_bit(sample, option):
         assert_same_state(graph, eager)
 
 
+WIDE = {"kernel": (40, 24), "tall_kernel": (33, 7), "convolution": (3, 3, 5, 6), "bias": (33,)}
+
+
+@pytest.mark.slow
+@each([sample for sample in of_each_class() if not sample.graph_ulps])
+def test_graph_equals_eager_bit_for_bit_on_wide_matrices(sample):
+    def trained(wrap):
+        random = np.random.default_rng(0)
+        values = {
+            path: (0.3 * random.normal(size=shape)).astype("float32")
+            for path, shape in WIDE.items()
+        }
+        model = list(variables(values).values())
+        optimizer = sample.make()
+        optimizer.build(model)
+        step = wrap(lambda *gradients: optimizer.apply(gradients, model))
+        for _ in range(6):
+            step(*(tf.constant(0.1 * random.normal(size=v.shape), "float32") for v in model))
+        return state_of(optimizer, *model)
+
+    assert_same_state(trained(tf.function), trained(_as_is))
+
+
 @pytest.mark.parametrize(
     ("name", "option"),
     [  # with and without a kernel

@@ -14,8 +14,9 @@ guarantees on it.
   slots of `step` and of `kernel`, and of the learning rates of `advance`
 - `current`: the value at an update of an argument that may be a schedule, as
   `BelowOneOrSchedule` and its kind allow
-- `length`, `one_minus_power`, `product`, `quotient`, `rectification`: arithmetic that is the same
-  in every execution; `of_rows`: a slot of rows in a shape that broadcasts to the variable's
+- `length`, `one_minus_power`, `product`, `quotient`, `rectification`, `running_mean`: arithmetic
+  that is the same in every execution; `of_rows`: a slot of rows in a shape that broadcasts to the
+  variable's
 - `scalar`: an argument as a tensor; `memoized`: a function of tensors that is computed once for all
   variables of an update
 - `NOT_NEGATIVE`: the range of a slot of squares, for `Slot(within=...)`
@@ -64,6 +65,7 @@ from tf_graft.core.tensors.numerics import (
     one_minus_power,
     product,
     quotient,
+    running_mean,
     scalar,
 )
 from tf_graft.core.tensors.rectification import rectification
@@ -126,6 +128,7 @@ __all__ = [
     "quotient",
     "rectification",
     "register",
+    "running_mean",
     "scalar",
     "scratch_variable",
     "shown",

@@ -63,7 +63,8 @@ class Sample:
         rtol: float32 against float64, relative to the largest step.
         stock_rtol: against Keras in float32, relative to the learning rate.
         graph_ulps: how far `tf.function` may lie from eager, in the units of `xla_ulps`: TensorFlow
-            regroups products in a graph, and only our own arithmetic is written so that it cannot.
+            regroups sums and products in a graph, and only our own arithmetic is written so that it
+            cannot.
         xla_ulps: how far the sum of a few steps compiled by XLA, or done by a kernel, may lie from
             the same uncompiled, and so may each slot: in units in the last place of the largest
             entry of the variable.
@@ -736,7 +737,6 @@ SAMPLES = (
         slots={2: ("row", "column"), 1: ("velocity",), 0: ("velocity",)},
         rowwise=False,
         spoils="all",
-        graph_ulps=4,
         xla_ulps=16,  # quotients of roots
         refuses=(
             *_number("Adafactor", "beta_2_decay", 0, 0.1, must="be finite and below 0"),
@@ -770,7 +770,6 @@ SAMPLES = (
         spans=True,
         remembers_rates=True,
         tiny=4e-4,
-        graph_ulps=4,
         xla_ulps=16,
         refuses=(
             *_betas("Prodigy"),

@@ -16,9 +16,9 @@ from tf_graft.algorithm import (
     Slot,
     Slots,
     Step,
-    current,
     one_minus_power,
     register,
+    running_mean,
 )
 
 
@@ -72,9 +72,8 @@ class AdaBelief(Optimizer):
         return {"momentum": Slot(), "velocity": Slot(within=NOT_NEGATIVE)}
 
     def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
-        beta_1, beta_2 = current(self.beta_1, t), current(self.beta_2, t)
-        m = s["momentum"] + (1 - beta_1) * (g - s["momentum"])
+        m = running_mean(s["momentum"], g, self.beta_1, t)
         error = (g - m) * (g - m)
-        v = s["velocity"] + (1 - beta_2) * (error - s["velocity"]) + self.epsilon_root
+        v = running_mean(s["velocity"], error, self.beta_2, t) + self.epsilon_root
         root = tf.sqrt(v / one_minus_power(self.beta_2, t)) + self.epsilon
         return -lr / one_minus_power(self.beta_1, t) * m / root, {"momentum": m, "velocity": v}

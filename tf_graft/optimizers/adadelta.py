@@ -16,6 +16,7 @@ from tf_graft.algorithm import (
     SlotVariables,
     Step,
     register,
+    running_mean,
     scalar,
 )
 
@@ -71,11 +72,10 @@ class Adadelta(Optimizer):
         return {role: Slot(within=NOT_NEGATIVE) for role in squares}
 
     def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
-        fresh = 1 - tf.constant(self.rho, g.dtype)
-        a, b = s["accumulated_gradient"], s["accumulated_delta"]
-        a += fresh * (g * g - a)
+        b = s["accumulated_delta"]
+        a = running_mean(s["accumulated_gradient"], g * g, self.rho, t)
         x = tf.sqrt(b + self.epsilon) * tf.math.rsqrt(a + self.epsilon) * g
-        b += fresh * (x * x - b)
+        b = running_mean(b, x * x, self.rho, t)
         return -lr * x, {"accumulated_gradient": a, "accumulated_delta": b}
 
     def kernel(

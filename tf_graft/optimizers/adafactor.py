@@ -25,6 +25,7 @@ from tf_graft.algorithm import (
     number,
     quotient,
     register,
+    running_mean,
 )
 
 
@@ -173,13 +174,15 @@ class Adafactor(Optimizer):
             u = quotient(u, tf.sqrt(tf.expand_dims(share, first)))
             new = {"row": r, "column": c}
         entries = rows * math.prod(w.shape[1:])
-        u = quotient(u, tf.maximum(_rms(u, entries) / self.clip_threshold, 1.0))
+        u = quotient(u, tf.maximum(quotient(_rms(u, entries), self.clip_threshold), 1.0))
         rho = tf.minimum(lr, tf.math.rsqrt(t)) if self.relative_step else lr
         if self.multiply_by_parameter_scale:
-            rho *= tf.maximum(_rms(w, entries), self.epsilon_2)
+            scale = _rms(w, entries)
+            scale = tf.where(tf.math.is_finite(scale), scale, 0)  # weights above 1e19
+            rho *= tf.maximum(scale, self.epsilon_2)
         d = -rho * u
         if self.beta_1:
-            d = new["momentum"] = s["momentum"] + (1 - self.beta_1) * (d - s["momentum"])
+            d = new["momentum"] = running_mean(s["momentum"], d, self.beta_1, t)
         return d, new
 
 
@@ -199,5 +202,8 @@ def _rows(kept: tf.Tensor) -> tf.Tensor:
 
 
 def _rms(x: tf.Tensor, entries: tf.Tensor) -> tf.Tensor:
-    """Returns the root mean square of so many entries, the others being zero."""
+    """Returns the root mean square of so many entries, the others being zero.
+
+    It is infinite if the squares overflow.
+    """
     return length(x) / tf.sqrt(entries)

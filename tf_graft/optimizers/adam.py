@@ -18,13 +18,13 @@ from tf_graft.algorithm import (
     Slots,
     SlotVariables,
     Step,
-    current,
     memoized,
     one_minus_power,
     register,
+    running_mean,
     scalar,
 )
-from tf_graft.optimizers.kernels import adam_operands
+from tf_graft.optimizers.kernels import adam_operands, remembering
 
 
 @register
@@ -86,14 +86,14 @@ class Adam(Optimizer):
         return {"momentum": Slot()} | {role: Slot(within=NOT_NEGATIVE) for role in squares}
 
     def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
-        beta_1, beta_2 = current(self.beta_1, t), current(self.beta_2, t)
-        m = s["momentum"] + (1 - beta_1) * (g - s["momentum"])
-        v = s["velocity"] + (1 - beta_2) * (g * g - s["velocity"])
+        m = running_mean(s["momentum"], g, self.beta_1, t)
+        v = running_mean(s["velocity"], g * g, self.beta_2, t)
         new = {"momentum": m, "velocity": v}
         if self.amsgrad:
             v = new["velocity_hat"] = tf.maximum(s["velocity_hat"], v)
         return -_alpha(lr, self.beta_1, self.beta_2, t) * m / (tf.sqrt(v) + self.epsilon), new
 
+    @remembering("beta_2")
     def kernel(
         self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
     ) -> None:

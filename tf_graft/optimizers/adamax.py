@@ -21,6 +21,7 @@ from tf_graft.algorithm import (
     memoized,
     one_minus_power,
     register,
+    running_mean,
     scalar,
 )
 
@@ -76,7 +77,7 @@ class Adamax(Optimizer):
         return {"momentum": Slot(), "norm": Slot(within=NOT_NEGATIVE)}
 
     def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
-        m = s["momentum"] + (1 - current(self.beta_1, t)) * (g - s["momentum"])
+        m = running_mean(s["momentum"], g, self.beta_1, t)
         u = tf.maximum(current(self.beta_2, t) * s["norm"], tf.abs(g))
         return -_alpha(lr, self.beta_1, t) * m / (u + self.epsilon), {"momentum": m, "norm": u}
 

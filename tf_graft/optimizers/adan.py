@@ -20,6 +20,7 @@ from tf_graft.algorithm import (
     memoized,
     one_minus_power,
     register,
+    running_mean,
 )
 
 
@@ -88,12 +89,11 @@ class Adan(Optimizer):
         return {role: Slot() for role in own} | {"velocity": Slot(within=NOT_NEGATIVE)}
 
     def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
-        beta_1, beta_2, beta_3 = (current(x, t) for x in (self.beta_1, self.beta_2, self.beta_3))
         c = _after_first(t) * (g - s["previous_gradient"])
-        m = s["momentum"] + (1 - beta_1) * (g - s["momentum"])
-        d = s["difference"] + (1 - beta_2) * (c - s["difference"])
-        both = g + beta_2 * c
-        n = s["velocity"] + (1 - beta_3) * (both * both - s["velocity"])
+        m = running_mean(s["momentum"], g, self.beta_1, t)
+        d = running_mean(s["difference"], c, self.beta_2, t)
+        both = g + current(self.beta_2, t) * c
+        n = running_mean(s["velocity"], both * both, self.beta_3, t)
         of_m, of_d, root = _shares(lr, self.beta_1, self.beta_2, self.beta_3, t)
         step = -(of_m * m + of_d * d) / (tf.sqrt(n) + self.epsilon * root)
         new = {"momentum": m, "difference": d, "previous_gradient": g, "velocity": n}

@@ -21,9 +21,11 @@ from tf_graft.algorithm import (
     Step,
     memoized,
     one_minus_power,
+    quotient,
     register,
+    running_mean,
 )
-from tf_graft.optimizers.kernels import adam_operands, descend_by_root
+from tf_graft.optimizers.kernels import adam_operands, descend_by_root, remembering
 
 
 @register
@@ -88,15 +90,15 @@ class AdEMAMix(Optimizer):
         return {"momentum": Slot(), "slow_momentum": Slot(), **square}
 
     def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
-        beta_1, beta_2 = tf.constant(self.beta_1, g.dtype), tf.constant(self.beta_2, g.dtype)
         new = _new_share(self.beta_1, self.beta_3, self.beta_3_warmup, t)
-        m = s["momentum"] + (1 - beta_1) * (g - s["momentum"])
+        m = running_mean(s["momentum"], g, self.beta_1, t)
         slow = s["slow_momentum"] + new * (g - s["slow_momentum"])
-        v = s["velocity"] + (1 - beta_2) * (g * g - s["velocity"])
+        v = running_mean(s["velocity"], g * g, self.beta_2, t)
         alpha, weight, epsilon = self._scaled(lr, t)
         d = -(alpha * m + weight * slow) / (tf.sqrt(v) + epsilon)
         return d, {"momentum": m, "slow_momentum": slow, "velocity": v}
 
+    @remembering("beta_2")
     def kernel(
         self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
     ) -> None:
@@ -142,4 +144,4 @@ def _new_share(beta_1: float, beta_3: float, warmup: int | None, t: tf.Tensor) -
 
 def _share(warmup: int | None, t: tf.Tensor) -> tf.Tensor:
     """Returns how much of a warm-up is over, in [0, 1]."""
-    return tf.ones_like(t) if warmup is None else tf.minimum(t / warmup, 1.0)
+    return tf.ones_like(t) if warmup is None else tf.minimum(quotient(t, warmup), 1.0)

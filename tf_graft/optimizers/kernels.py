@@ -1,8 +1,28 @@
-"""Operands that several optimizers pass to TensorFlow's kernels."""
+"""What several optimizers share: operands of TensorFlow's kernels, and a check of arguments."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
 from tf_graft.algorithm import NumberLike, SlotVariables, current, scalar
+
+
+def remembering(role: str) -> Callable[[Callable[..., None]], Any]:
+    """Makes a method a kernel that serves if the argument `role`, a decay, is at least 0.5.
+
+    The kernel computes `v + (1 - decay) * (g^2 - v)`, which rounds g^2 away where it is far below v
+    and nothing of v remains; `running_mean` does not.
+    """
+
+    def declared(kernel: Callable[..., None]) -> Any:
+        def served(self: Any) -> Callable[..., None] | None:
+            return kernel.__get__(self) if getattr(self, role) >= 0.5 else None
+
+        return property(served, doc=kernel.__doc__)
+
+    return declared
 
 
 def adam_operands(
@@ -21,6 +41,15 @@ def adam_operands(
         "beta2": current(beta_2, t),
         "grad": g,
     }
+
+
+def warn_without_momentum(optimizer: Any) -> None:
+    """Warns of Nesterov momentum without a momentum, which does nothing; Keras accepts it."""
+    if optimizer.nesterov and not optimizer.momentum:
+        warnings.warn(
+            f"{type(optimizer).__name__}(nesterov=True): without a momentum it does nothing.",
+            stacklevel=4,
+        )
 
 
 def descend(

@@ -18,12 +18,12 @@ from tf_graft.algorithm import (
     SlotVariables,
     Step,
     added_by,
-    current,
     length,
     one_minus_power,
     register,
+    running_mean,
 )
-from tf_graft.optimizers.kernels import adam_operands
+from tf_graft.optimizers.kernels import adam_operands, remembering
 from tf_graft.optimizers.layerwise import Layerwise, ratio
 
 
@@ -102,9 +102,8 @@ class LAMB(Layerwise):
         decay: float = 0.0,
         adapts: bool = True,
     ) -> Step:
-        beta_1, beta_2 = current(self.beta_1, t), current(self.beta_2, t)
-        m = s["momentum"] + (1 - beta_1) * (g - s["momentum"])
-        v = s["velocity"] + (1 - beta_2) * (g * g - s["velocity"])
+        m = running_mean(s["momentum"], g, self.beta_1, t)
+        v = running_mean(s["velocity"], g * g, self.beta_2, t)
         root = tf.sqrt(one_minus_power(self.beta_2, t))
         u = root / one_minus_power(self.beta_1, t) * m / (tf.sqrt(v) + self.epsilon * root)
         if decay:
@@ -113,6 +112,7 @@ class LAMB(Layerwise):
             lr *= ratio(length(w), length(u))
         return -lr * u, {"momentum": m, "velocity": v}
 
+    @remembering("beta_2")
     def kernel(
         self,
         g: tf.Tensor,

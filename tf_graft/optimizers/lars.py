@@ -20,7 +20,7 @@ from tf_graft.algorithm import (
     length,
     register,
 )
-from tf_graft.optimizers.kernels import descend
+from tf_graft.optimizers.kernels import descend, warn_without_momentum
 from tf_graft.optimizers.layerwise import Layerwise, ratio
 
 
@@ -52,7 +52,7 @@ class LARS(Layerwise):
         weight_decay_rate: weight decay inside the ratio; the common `weight_decay` applies in
             addition.
         eeta: the paper's trust coefficient.
-        nesterov: whether to look ahead (Nesterov momentum).
+        nesterov: whether to look ahead (Nesterov momentum); it does nothing without one.
         classic_momentum: whether the learning rates are inside the momentum.
         exclude_from_weight_decay: regular expressions; neither weight decay applies to a variable
             whose path contains a match.
@@ -97,6 +97,7 @@ class LARS(Layerwise):
     ):
         lists = (exclude_from_weight_decay, exclude_from_layer_adaptation)
         super().__init__(learning_rate, weight_decay_rate, *lists, **common)
+        warn_without_momentum(self)
         if self.sum_of_norms and not self.classic_momentum:
             raise ValueError(
                 "LARS(sum_of_norms=True, classic_momentum=False): the paper's sum of norms is of "

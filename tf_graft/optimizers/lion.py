@@ -13,8 +13,8 @@ from tf_graft.algorithm import (
     Slot,
     Slots,
     Step,
-    current,
     register,
+    running_mean,
 )
 
 
@@ -69,6 +69,5 @@ class Lion(Optimizer):
         return {"momentum": Slot()}
 
     def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
-        beta_1, beta_2 = current(self.beta_1, t), current(self.beta_2, t)
-        c = s["momentum"] + (1 - beta_1) * (g - s["momentum"])
-        return -lr * tf.sign(c), {"momentum": s["momentum"] + (1 - beta_2) * (g - s["momentum"])}
+        c = running_mean(s["momentum"], g, self.beta_1, t)
+        return -lr * tf.sign(c), {"momentum": running_mean(s["momentum"], g, self.beta_2, t)}

@@ -22,6 +22,7 @@ from tf_graft.algorithm import (
     one_minus_power,
     quotient,
     register,
+    running_mean,
 )
 
 
@@ -127,9 +128,9 @@ class MARS(Optimizer):
             c = g + self.gamma * beta_1 / (1 - beta_1) * (g - s["last_gradient"])
             c = quotient(c, tf.maximum(length(c), 1.0))
             new["last_gradient"] = g
-        m = new["momentum"] = s["momentum"] + (1 - beta_1) * (c - s["momentum"])
+        m = new["momentum"] = running_mean(s["momentum"], c, beta_1, t)
         if "velocity" not in s:
             return -lr * tf.sign(m), new
-        v = new["velocity"] = s["velocity"] + (1 - beta_2) * (c * c - s["velocity"])
+        v = new["velocity"] = running_mean(s["velocity"], c * c, beta_2, t)
         root = tf.sqrt(v / one_minus_power(beta_2, t)) + self.epsilon
         return -lr * (m / one_minus_power(beta_1, t)) / root, new

@@ -23,6 +23,7 @@ from tf_graft.algorithm import (
     Step,
     choice,
     register,
+    running_mean,
 )
 from tf_graft.optimizers.newton_schulz import QUINTIC, Coefficients, orthogonalized
 
@@ -121,7 +122,7 @@ class Muon(MatrixOptimizer):
         return {"momentum": Slot()}
 
     def moments(self, g: tf.Tensor, s: Slots, t: tf.Tensor) -> tuple[list[tf.Tensor], Slots]:
-        m = s["momentum"] + (1 - tf.constant(self.momentum, g.dtype)) * (g - s["momentum"])
+        m = running_mean(s["momentum"], g, self.momentum, t)
         u = g + self.momentum * (m - g) if self.nesterov else m
         return [u], {"momentum": m}
 

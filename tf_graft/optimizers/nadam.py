@@ -24,8 +24,9 @@ from tf_graft.algorithm import (
     number,
     one_minus_power,
     register,
+    running_mean,
 )
-from tf_graft.optimizers.kernels import adam_operands, descend_by_root
+from tf_graft.optimizers.kernels import adam_operands, descend_by_root, remembering
 
 DECAY = 0.96  # of the part of the momentum that is left out at first
 
@@ -96,14 +97,14 @@ class NAdam(Optimizer):
         }
 
     def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
-        beta_1, beta_2 = current(self.beta_1, t), current(self.beta_2, t)
-        m = s["momentum"] + (1 - beta_1) * (g - s["momentum"])
-        v = s["velocity"] + (1 - beta_2) * (g * g - s["velocity"])
+        m = running_mean(s["momentum"], g, self.beta_1, t)
+        v = running_mean(s["velocity"], g * g, self.beta_2, t)
         of_m, of_g, epsilon = _scaled(
             lr, self.beta_1, self.beta_2, self.epsilon, self.momentum_decay, s["u_product"], t
         )
         return -(of_m * m + of_g * g) / (tf.sqrt(v) + epsilon), {"momentum": m, "velocity": v}
 
+    @remembering("beta_2")
     def kernel(
         self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
     ) -> None:

@@ -22,8 +22,9 @@ from tf_graft.algorithm import (
     memoized,
     one_minus_power,
     register,
+    running_mean,
 )
-from tf_graft.optimizers.kernels import adam_operands
+from tf_graft.optimizers.kernels import adam_operands, remembering
 
 
 @register
@@ -82,13 +83,14 @@ class NAdamW(Optimizer):
         return {"momentum": Slot(), "velocity": Slot(within=NOT_NEGATIVE)}
 
     def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
-        beta_1, beta_2 = current(self.beta_1, t), current(self.beta_2, t)
-        m = s["momentum"] + (1 - beta_1) * (g - s["momentum"])
-        v = s["velocity"] + (1 - beta_2) * (g * g - s["velocity"])
+        beta_1 = current(self.beta_1, t)
+        m = running_mean(s["momentum"], g, self.beta_1, t)
+        v = running_mean(s["velocity"], g * g, self.beta_2, t)
         alpha, epsilon = _scaled(lr, self.beta_1, self.beta_2, self.epsilon, t)
         u = beta_1 * m + (1 - beta_1) * g
         return -alpha * u / (tf.sqrt(v) + epsilon), {"momentum": m, "velocity": v}
 
+    @remembering("beta_2")
     def kernel(
         self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
     ) -> None:

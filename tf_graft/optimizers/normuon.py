@@ -1,5 +1,6 @@
 """NorMuon: Muon whose steps are about equally long for every output."""
 
+import functools
 from typing import Any, Unpack
 
 import tensorflow as tf
@@ -20,6 +21,7 @@ from tf_graft.algorithm import (
     Slots,
     Step,
     register,
+    running_mean,
 )
 from tf_graft.optimizers.muon import Muon, Scale
 from tf_graft.optimizers.newton_schulz import QUINTIC, Coefficients, lengths
@@ -98,12 +100,12 @@ class NorMuon(Muon):
         return self.slots() | {"velocity": Slot(shape=(batch, outputs), within=NOT_NEGATIVE)}
 
     def direction(self, matrices: list[tf.Tensor], s: Slots, t: tf.Tensor, share: Sharing) -> Step:
-        d, v = share(self._normalized, *matrices, s["velocity"])
+        d, v = share(functools.partial(self._normalized, t), *matrices, s["velocity"])
         return d, {"velocity": v}
 
-    def _normalized(self, u: tf.Tensor, v: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _normalized(self, t: tf.Tensor, u: tf.Tensor, v: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the directions of matrices, and the new mean squares."""
-        o, new = self.orthogonal(u), 1 - tf.constant(self.beta_2, u.dtype)
-        v += new * (tf.reduce_mean(o * o, 1) - v)
+        o = self.orthogonal(u)
+        v = running_mean(v, tf.reduce_mean(o * o, 1), self.beta_2, t)
         n = o / (tf.expand_dims(tf.sqrt(v), 1) + LEAST)
         return n * (self.factor(u) * lengths(o) / tf.maximum(lengths(n), LEAST)), v

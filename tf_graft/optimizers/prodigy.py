@@ -23,6 +23,7 @@ from tf_graft.algorithm import (
     one_minus_power,
     quotient,
     register,
+    running_mean,
 )
 
 SHARED = ("distance", "largest_distance", "numerator")
@@ -158,9 +159,9 @@ class Prodigy(Optimizer):
         a = d * p.lr
         if self.use_bias_correction:
             a *= tf.sqrt(one_minus_power(self.beta_2, t)) / one_minus_power(self.beta_1, t)
-        scale, dg = d / self.d0, d * g
-        m = s["momentum"] + (1 - self.beta_1) * (dg - s["momentum"])
-        v = s["velocity"] + (1 - self.beta_2) * (dg * dg - s["velocity"])
+        scale, dg = quotient(d, self.d0), d * g
+        m = running_mean(s["momentum"], dg, self.beta_1, t)
+        v = running_mean(s["velocity"], dg * dg, self.beta_2, t)
         total = self._beta_3 * s["gradient_sum"] + scale * (d if self.safeguard_warmup else a) * g
         grown = tf.reduce_sum(tf.abs(total)) - tf.reduce_sum(tf.abs(s["gradient_sum"]))
         norm = tf.maximum(s["gradient_norm"] + grown, 0.0)

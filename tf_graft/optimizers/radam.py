@@ -18,15 +18,15 @@ from tf_graft.algorithm import (
     Slots,
     SlotVariables,
     Step,
-    current,
     memoized,
     number,
     one_minus_power,
     rectification,
     register,
+    running_mean,
     scalar,
 )
-from tf_graft.optimizers.kernels import adam_operands
+from tf_graft.optimizers.kernels import adam_operands, remembering
 
 # Beside it the root of any mean square is less than half of the last digit, as gradients are
 # shorter than 2^51 and 2^485. Steps of up to 2^52 and 2^486 are still finite, multiplied by it.
@@ -93,12 +93,12 @@ class RAdam(Optimizer):
         return {"momentum": Slot(), "velocity": Slot(within=NOT_NEGATIVE)}
 
     def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
-        beta_1, beta_2 = current(self.beta_1, t), current(self.beta_2, t)
-        m = s["momentum"] + (1 - beta_1) * (g - s["momentum"])
-        v = s["velocity"] + (1 - beta_2) * (g * g - s["velocity"])
+        m = running_mean(s["momentum"], g, self.beta_1, t)
+        v = running_mean(s["velocity"], g * g, self.beta_2, t)
         alpha, epsilon = _scaled(lr, self.beta_1, self.beta_2, self.epsilon, self.threshold, t)
         return -alpha * m / (tf.sqrt(v) + epsilon), {"momentum": m, "velocity": v}
 
+    @remembering("beta_2")
     def kernel(
         self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
     ) -> None:

@@ -23,9 +23,11 @@ from tf_graft.algorithm import (
     current,
     quotient,
     register,
+    running_mean,
     scalar,
     scratch_variable,
 )
+from tf_graft.optimizers.kernels import remembering
 
 
 @register
@@ -88,12 +90,10 @@ class RMSprop(Optimizer):
         return {"velocity": Slot(self.initial_velocity, within=NOT_NEGATIVE)} | zeros
 
     def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
-        fresh = 1 - tf.constant(self.rho, g.dtype)
-        variance = s["velocity"] + fresh * (g * g - s["velocity"])
+        variance = running_mean(s["velocity"], g * g, self.rho, t)
         new = {"velocity": variance}
         if self.centered:
-            a = s["average_gradient"] + fresh * (g - s["average_gradient"])
-            new["average_gradient"] = a
+            a = new["average_gradient"] = running_mean(s["average_gradient"], g, self.rho, t)
             variance -= a * a
         x = quotient(lr * g, tf.sqrt(variance + self.epsilon))
         if self.momentum:
@@ -105,6 +105,7 @@ class RMSprop(Optimizer):
         """The kernel; None with decay and no momentum, because `step` and decay are then summed."""
         return self._kernel if self.momentum or not self.weight_decay else None
 
+    @remembering("rho")
     def _kernel(
         self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
     ) -> None:

@@ -34,8 +34,8 @@ def inverse_power(
     if relative:
         largest = tf.reduce_max(values, -1, keepdims=True)
         ridge *= tf.where(largest > 0, largest, 1)
-    more = tf.nn.relu(-tf.reduce_min(values, -1, keepdims=True))
-    powers = (values + more + ridge) ** -exponent
+    negative = tf.minimum(tf.reduce_min(values, -1, keepdims=True), 0.0)
+    powers = (values - negative + ridge) ** -exponent  # a graph would add up `x + y + ridge` anew
     result = tf.matmul(vectors * tf.expand_dims(powers, -2), vectors, transpose_b=True)
     return result, usable(a) & usable(result)
 

@@ -27,6 +27,7 @@ from tf_graft.algorithm import (
     quotient,
     rectification,
     register,
+    running_mean,
     scalar,
 )
 
@@ -262,7 +263,7 @@ class ScheduleFreeAdamW(ScheduleFree):
         return _warmed(lr, self.warmup_steps, t)
 
     def direction(self, g: tf.Tensor, s: Slots, t: tf.Tensor) -> Step:
-        v = s["velocity"] + (1 - tf.constant(self.beta_2, g.dtype)) * (g * g - s["velocity"])
+        v = running_mean(s["velocity"], g * g, self.beta_2, t)
         return g / _root(v, self.beta_2, self.epsilon, t), {"velocity": v}
 
 
@@ -331,7 +332,7 @@ class ScheduleFreeRAdam(ScheduleFree):
         return _rectified(lr, self.beta_2, self.silent_sgd_phase, t)
 
     def direction(self, g: tf.Tensor, s: Slots, t: tf.Tensor) -> Step:
-        v = s["velocity"] + (1 - tf.constant(self.beta_2, g.dtype)) * (g * g - s["velocity"])
+        v = running_mean(s["velocity"], g * g, self.beta_2, t)
         rectified, _ = rectification(self.beta_2, 4.0, t)
         # 1 and 0, as DTensor cannot choose between tensors by a scalar
         divided = tf.cast(rectified, g.dtype)

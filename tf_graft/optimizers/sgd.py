@@ -17,7 +17,7 @@ from tf_graft.algorithm import (
     current,
     register,
 )
-from tf_graft.optimizers.kernels import descend
+from tf_graft.optimizers.kernels import descend, warn_without_momentum
 
 
 @register
@@ -36,7 +36,7 @@ class SGD(Optimizer):
     Args:
         learning_rate: number, at least 0, or schedule.
         momentum: how much of the momentum is kept; without it there is no slot.
-        nesterov: whether to look ahead (Nesterov momentum).
+        nesterov: whether to look ahead (Nesterov momentum); it does nothing without one.
         **common: see `tf_graft.algorithm.Common`.
 
     Raises:
@@ -67,6 +67,7 @@ class SGD(Optimizer):
         **common: Unpack[Common],
     ):
         super().__init__(learning_rate, **common)
+        warn_without_momentum(self)
         self.idle = not self.momentum
 
     def slots(self) -> dict[str, Slot]:

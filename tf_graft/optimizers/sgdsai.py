@@ -97,8 +97,8 @@ class SGDSaI(Optimizer):
         norm = length(g)
         if entries < 2:
             return tf.cast(norm > 0, g.dtype)
-        mean = tf.reduce_sum(g) / entries
+        mean = quotient(tf.reduce_sum(g), entries)
         given = tf.size(g) if g.shape.num_elements() is None else g.shape.num_elements()
         untouched = tf.cast(entries - given, g.dtype)  # less than none if zeros pad the rows
-        deviation = length(g - mean) ** 2 + untouched * mean * mean
-        return quotient(norm, tf.sqrt(deviation / (entries - 1)) + self.epsilon)
+        deviation = tf.square(length(g - mean)) + untouched * mean * mean
+        return quotient(norm, tf.sqrt(quotient(deviation, entries - 1)) + self.epsilon)

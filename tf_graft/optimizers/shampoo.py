@@ -30,6 +30,7 @@ from tf_graft.algorithm import (
     number,
     one_minus_power,
     register,
+    running_mean,
 )
 from tf_graft.optimizers import factors, roots
 from tf_graft.optimizers.factors import Blocks, Sides
@@ -152,14 +153,14 @@ class Shampoo(Preconditioned):
     def moments(self, g: tf.Tensor, s: Slots, t: tf.Tensor) -> tuple[list[tf.Tensor], Slots]:
         if not self.beta_1:
             return [g], {}
-        m = s["momentum"] + (1 - tf.constant(self.beta_1, g.dtype)) * (g - s["momentum"])
+        m = running_mean(s["momentum"], g, self.beta_1, t)
         return [g, m], {"momentum": m}
 
     def direction(self, matrices: list[tf.Tensor], s: Slots, t: tf.Tensor, share: Sharing) -> Step:
         blocks, sides = self.blocks(matrices[0].shape), self.sides_of(matrices[0].shape)
         parts = [blocks.split(m) for m in matrices]  # of the gradient, and of the momentum
         new = {
-            side: self._averaged(s[f"{side}_factor"], factors.second_moment(parts[0], side))
+            side: self._averaged(s[f"{side}_factor"], factors.second_moment(parts[0], side), t)
             for side in sides
         }
         before = {side: s[f"{side}_root"] for side in sides}
@@ -173,10 +174,9 @@ class Shampoo(Preconditioned):
         slots |= {f"{side}_root": x for side, x in computed.items()}
         return d / one_minus_power(self.beta_1, t) if self.beta_1 else d, slots
 
-    def _averaged(self, before: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    def _averaged(self, before: tf.Tensor, x: tf.Tensor, t: tf.Tensor) -> tf.Tensor:
         """Returns the running mean, or the sum, of second moments with one more."""
-        beta_2 = tf.constant(self.beta_2, x.dtype)
-        return before + (x if self.beta_2 == 1 else (1 - beta_2) * (x - before))
+        return before + x if self.beta_2 == 1 else running_mean(before, x, self.beta_2, t)
 
     def _new_roots(
         self, t: tf.Tensor, of: Sides, before: Sides, failed: tf.Tensor

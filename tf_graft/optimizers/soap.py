@@ -1,5 +1,6 @@
 """SOAP: Adam in the eigenvectors of Shampoo's second moments."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Unpack
 
@@ -23,6 +24,7 @@ from tf_graft.algorithm import (
     memoized,
     one_minus_power,
     register,
+    running_mean,
 )
 from tf_graft.optimizers import factors, roots
 from tf_graft.optimizers.factors import Blocks, Sides
@@ -125,11 +127,11 @@ class SOAP(Preconditioned):
     def direction(self, matrices: list[tf.Tensor], s: Slots, t: tf.Tensor, share: Sharing) -> Step:
         g, m = matrices
         bases, first = _of_sides("basis", s), _first(s, t)
-        d, v = share(self._turned_step, bases, g, m, s["velocity"], first)
+        d, v = share(functools.partial(self._turned_step, t), bases, g, m, s["velocity"], first)
         moments = {}
         for side, before in _of_sides("factor", s).items():
             moment = factors.second_moment(g, side)
-            moments[side] = before + (1 - self.shampoo_beta) * (moment - before)
+            moments[side] = running_mean(before, moment, self.shampoo_beta, t)
         bases, v = tf.cond(
             _due(self.precondition_frequency, t),
             lambda: share(_next, moments, bases, v),
@@ -143,12 +145,11 @@ class SOAP(Preconditioned):
         return _correction(self.beta_1, self.beta_2, t) * d, slots
 
     def _turned_step(
-        self, bases: Sides, g: tf.Tensor, m: tf.Tensor, v: tf.Tensor, first: tf.Tensor
+        self, t: tf.Tensor, bases: Sides, g: tf.Tensor, m: tf.Tensor, v: tf.Tensor, first: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns Adam's step in the bases, turned back, and the new mean square."""
         turned = factors.turned(bases, g)
-        beta_2 = tf.where(tf.reshape(first, [-1, 1, 1]), tf.ones([], v.dtype), self.beta_2)
-        v += (1 - beta_2) * (turned * turned - v)
+        v = roots.chosen(first, v, running_mean(v, turned * turned, self.beta_2, t))
         turned = factors.turned(bases, m)
         return factors.multiplied(bases, turned / (tf.sqrt(v) + self.epsilon)), v
 

@@ -22,6 +22,7 @@ from tf_graft.algorithm import (
     memoized,
     one_minus_power,
     register,
+    running_mean,
 )
 
 
@@ -84,7 +85,7 @@ class Yogi(Optimizer):
         return {"momentum": Slot(), "velocity": square}
 
     def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
-        m = s["momentum"] + (1 - current(self.beta_1, t)) * (g - s["momentum"])
+        m = running_mean(s["momentum"], g, self.beta_1, t)
         square = g * g
         sign = tf.sign(s["velocity"] - square)
         v = s["velocity"] - (1 - current(self.beta_2, t)) * sign * square

@@ -37,11 +37,11 @@ class Hyperball(Around):
 
     Weight decay cannot shorten the weights: it makes the effective learning rate `learning_rate /
     (1 - learning_rate * weight_decay)`, and that only. After a step of zero the weights are the
-    same but for rounding. Weights that are all zero when the optimizer is built have no radius, and
-    get the optimizer's own steps; NVIDIA's program refuses them. That program measures the radius
-    again before each step, after weight decay, so that the norm shrinks with it unless you give the
-    radius; here it is the first norm, as in the paper. For another radius, scale the weights before
-    you build the optimizer.
+    same but for rounding. Weights that are all zero when the optimizer is built, or whose norm is
+    above 1e18 in float32, have no radius, and get the optimizer's own steps; NVIDIA's program
+    refuses zeros. That program measures the radius again before each step, after weight decay, so
+    that the norm shrinks with it unless you give the radius; here it is the first norm, as in the
+    paper. For another radius, scale the weights before you build the optimizer.
 
     Args:
         optimizer: an optimizer of tf_graft or Keras, a name or a config.
@@ -117,5 +117,7 @@ class Hyperball(Around):
 
 
 def _norm(variable: VariableLike) -> tf.Tensor:
+    """Returns the norm of a variable; 0 if the squares of a few such norms would overflow."""
     w = tf.convert_to_tensor(variable)
-    return numerics.length(tf.cast(w, numerics.compute_dtype(w.dtype)))
+    length = numerics.length(tf.cast(w, numerics.compute_dtype(w.dtype)))
+    return tf.where(length < math.sqrt(length.dtype.max) / 16, length, 0)

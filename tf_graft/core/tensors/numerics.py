@@ -245,6 +245,18 @@ def current(argument: NumberLike, t: tf.Tensor) -> tf.Tensor:
     return tf.cast(argument(t - 1) if value is None else value, t.dtype)
 
 
+def running_mean(mean: tf.Tensor, x: tf.Tensor, beta: NumberLike, t: tf.Tensor) -> tf.Tensor:
+    """Returns `beta * mean + (1 - beta) * x` for values `x` at update `t`.
+
+    It adds a share of the difference to what has the larger share; otherwise a mean of squares that
+    forgets at once, with `beta` near 0, would round away squares far below the last one.
+    """
+    share = current(beta, t)
+    if callable(beta) or beta >= 0.5:
+        return mean + (1 - share) * (x - mean)
+    return x + share * (mean - x)
+
+
 @memoized
 def one_minus_power(beta: NumberLike, t: tf.Tensor) -> tf.Tensor:
     """Returns `1 - beta^t` without losing half of its digits at the first steps in float32.
