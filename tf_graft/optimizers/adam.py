@@ -42,7 +42,8 @@ class Adam(Optimizer):
 
     Args:
         learning_rate: number, at least 0, or schedule.
-        beta_1: decay of the mean.
+        beta_1: decay of the mean. If it is a schedule, the correction `1 - beta_1^t` takes its
+            value at update t for all updates.
         beta_2: decay of the mean square.
         epsilon: a term added to the root.
         amsgrad: whether to divide by the largest mean square so far.
