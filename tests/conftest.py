@@ -12,7 +12,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 # What holds no test; a case file there is collected where it is named.
-collect_ignore = ["matrix.py", "programs", "support", "tpu", "trust", "tutorials"]
+collect_ignore = ["matrix.py", "mutants.py", "programs", "support", "tpu", "trust", "tutorials"]
 
 STDERR = pytest.StashKey()
 # Seconds that a test may take; a quick one may take what `pyproject.toml` says.
