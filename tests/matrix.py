@@ -24,8 +24,8 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
+from benchmarks import results
 from support import cells, column_runs, model_rows, samples
-from tf_graft.bench import results
 
 TITLES = {
     "eager": "eager",

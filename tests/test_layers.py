@@ -130,8 +130,6 @@ WRITERS = {
     "training/loop.py": "puts back the metrics of a resumed epoch, and counts its own batches",
     "training/replica_values.py": "restores what each replica had",
     "training/schedule_plot.py": "steps an optimizer that trains nothing",
-    "bench/floor.py": "measures assignment",
-    "bench/matrices.py": "measures products that are added to weights",
 }
 
 

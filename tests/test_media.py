@@ -10,8 +10,8 @@ import pytest
 from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
+from benchmarks import chart, results, sheets
 from tf_graft import cli
-from tf_graft.bench import chart, results, sheets
 from tf_graft.core import media
 from tf_graft.report import GraftReport, figures, page, records, table
 from tf_graft.terminal import Terminal

@@ -1,20 +1,18 @@
 """The command line: `tf-graft`, also `python -m tf_graft`. Commands import TensorFlow late."""
 
 import enum
-import importlib
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from tf_graft import __version__
-from tf_graft.bench.areas import AREAS
 from tf_graft.exits import NEEDS_EXTRAS, errors
 
 try:
     import typer
     from rich.table import Column, Table
 
-    from tf_graft.terminal import Terminal
+    from tf_graft.terminal import Terminal, png
 except ModuleNotFoundError:
     raise SystemExit(NEEDS_EXTRAS) from None
 
@@ -44,12 +42,6 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="[KEY=VALUE]...", help="Values to change: run.epochs=5"),
 ]
-
-
-def _png(path: Path | None) -> Path | None:
-    if path and path.suffix != ".png":
-        raise typer.BadParameter(f"{path} must end in .png.")
-    return path
 
 
 def main() -> None:
@@ -177,7 +169,7 @@ def schedule(
     config: Config,
     overrides: Overrides = None,
     output: Annotated[
-        Path | None, typer.Option(callback=_png, help="The PNG; else CONFIG_schedule.png")
+        Path | None, typer.Option(callback=png, help="The PNG; else CONFIG_schedule.png")
     ] = None,
 ) -> None:
     """Draws the learning rate over the run a config describes; tells what each variable gets."""
@@ -207,7 +199,7 @@ def find(
     high: Annotated[float, typer.Option(help="The last learning rate.")] = 10.0,
     steps: Annotated[int, typer.Option(min=3, help="The number of batches.")] = 200,
     output: Annotated[
-        Path | None, typer.Option(callback=_png, help="The PNG; else CONFIG_find.png")
+        Path | None, typer.Option(callback=png, help="The PNG; else CONFIG_find.png")
     ] = None,
 ) -> None:
     """Suggests a learning rate for a config: trains for a while at a growing one."""
@@ -293,56 +285,6 @@ def average(
     table.add_row(f"mean of {last} states", *(f"{x:.4g}" for x in done.after.values()))
     Terminal().print(table)
     _say(f"Written to {done.file}.")
-
-
-def _known(areas: list[str] | None) -> list[str] | None:
-    """Refuses an area that there is not."""
-    for area in areas or ():
-        if area not in AREAS:
-            raise typer.BadParameter(f"there is no area '{area}', there are {', '.join(AREAS)}.")
-    return areas
-
-
-@app.command()
-def bench(
-    areas: Annotated[
-        list[str] | None,
-        typer.Argument(callback=_known, help=f"Of {', '.join(AREAS)}; else all."),
-    ] = None,
-    only: Annotated[
-        list[str] | None, typer.Option(help="Cases whose name contains this; may be repeated.")
-    ] = None,
-    full: Annotated[bool, typer.Option("--full", help="Every case of the areas.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer turns.")] = False,
-    peers: Annotated[bool, typer.Option("--peers", help="Measure torch and optax too.")] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
-    output: Annotated[Path | None, typer.Option(help="Write every figure to this JSON.")] = None,
-    plot: Annotated[
-        Path | None, typer.Option(callback=_png, help="Draw the steps in this PNG.")
-    ] = None,
-) -> None:
-    """Compares times with stock Keras' on this machine; all of it takes 10 to 20 minutes."""
-    with errors():
-        from tf_graft.training import start
-
-        start.tensorflow()
-        from tf_graft.bench import cases, command
-
-        choice = cases.Choice(tuple(only or ()), full, peers)
-        wanted = areas or [*AREAS]
-        done, code = command.measured(wanted, choice, quick, output)
-        if not done and not code:
-            raise typer.BadParameter(
-                f"no case of {', '.join(wanted)} has one of {only} in its name."
-            )
-        command.show(done, markdown, plot)
-    raise typer.Exit(code)
-
-
-@app.command(hidden=True)
-def bench_process(module: str, asked: str) -> None:
-    """Measures what another process asked for; see `tf_graft/bench/process.py`."""
-    importlib.import_module(f"tf_graft.bench.{module}").main(asked)
 
 
 def _say(line: str) -> None:

@@ -1,7 +1,9 @@
 """Standard output: plain texts and tables, without markup."""
 
+from pathlib import Path
 from typing import Any
 
+import typer
 from rich.console import Console
 from rich.text import Text
 
@@ -17,3 +19,10 @@ class Terminal(Console):
     def render_str(self, text: str, **options: Any) -> Text:
         """Returns a text that is not a `rich.text.Text` as one."""
         return super().render_str(for_terminal(text), **options)
+
+
+def png(path: Path | None) -> Path | None:
+    """Refuses an option's value that is not the name of a PNG."""
+    if path and path.suffix != ".png":
+        raise typer.BadParameter(f"{path} must end in .png.")
+    return path

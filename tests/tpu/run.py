@@ -3,8 +3,8 @@
 import gc
 import json
 
+from benchmarks import results
 from support import cells, samples, tpu_traced
-from tf_graft.bench import results
 from tpu import checks, lowering, programs, replays
 
 VERSIONS = ("tensorflow", "keras", "jax", "libtpu")

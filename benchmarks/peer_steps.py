@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tf_graft.bench.cases import RATE, SCALE, Candidate, Shapes, Step
-from tf_graft.bench.results import cores
+from benchmarks.cases import RATE, SCALE, Candidate, Shapes, Step
+from benchmarks.results import cores
 
 # The class, its arguments, and whether the gradients are clipped by their common norm.
 TORCH: dict[str, tuple[str, dict[str, Any], bool]] = {

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from tf_graft.bench.training import Task
+from benchmarks.training import Task
 
 CLASSES = 10
 TOKENS, WORDS, WIDTH, HEADS, BLOCKS = 64, 8000, 128, 4, 2

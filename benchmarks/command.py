@@ -5,12 +5,12 @@ import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tf_graft.bench import chart, results, sheets
-from tf_graft.bench.cases import Choice
-from tf_graft.bench.process import say
-from tf_graft.bench.results import Measured
-from tf_graft.bench.run import run
-from tf_graft.bench.turns import CALM, QUICK
+from benchmarks import chart, results, sheets
+from benchmarks.cases import Choice
+from benchmarks.process import say
+from benchmarks.results import Measured
+from benchmarks.run import run
+from benchmarks.turns import CALM, QUICK
 from tf_graft.terminal import Terminal
 
 INTERRUPTED = 128 + signal.SIGINT

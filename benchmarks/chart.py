@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from tf_graft.bench.areas import AREAS, Area
-from tf_graft.bench.results import Measured, Spread
+from benchmarks.areas import AREAS, Area
+from benchmarks.results import Measured, Spread
 from tf_graft.core.files.whole_files import whole
 from tf_graft.core.media import for_figure
 

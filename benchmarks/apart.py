@@ -1,11 +1,12 @@
-"""`tf-graft bench-process apart ASKED`: measures an area in a process with two logical CPUs.
+"""`python -m benchmarks.apart ASKED`: measures an area in a process with two logical CPUs.
 
 Prints a line for each case; see `run.py`. Logical devices can be set only once in a process.
 """
 
 import json
+import sys
 
-from tf_graft.bench import process
+from benchmarks import process
 from tf_graft.training import start
 
 
@@ -15,7 +16,7 @@ def main(asked: str) -> None:
     start.tensorflow()
     import tensorflow as tf
 
-    from tf_graft.bench import cases, fit, results, run, turns
+    from benchmarks import cases, fit, results, run, turns
 
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0],
@@ -25,3 +26,7 @@ def main(asked: str) -> None:
     choice, pace = cases.Choice(*given["choice"]), turns.Pace(*given["pace"])
     for measured in run.here(given["area"], choice, pace, process.say):
         print(results.line(measured), file=lines, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

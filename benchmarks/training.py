@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from tf_graft.bench.cases import Candidate, Step
-from tf_graft.bench.optimizers import Make
+from benchmarks.cases import Candidate, Step
+from benchmarks.optimizers import Make
 
 
 class Task(NamedTuple):

@@ -3,9 +3,12 @@
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import TextIO
 
 from tf_graft.core.media import for_terminal
+
+ROOT = Path(__file__).parents[1]  # from where Python finds this folder
 
 
 def output() -> TextIO:

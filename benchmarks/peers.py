@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from tf_graft.bench.cases import Candidate, Shapes, Step
-from tf_graft.bench.peer_steps import STEPS
+from benchmarks import process
+from benchmarks.cases import Candidate, Shapes, Step
+from benchmarks.peer_steps import STEPS
 
 NEEDED = {"torch": ("torch",), "optax": ("optax", "jax")}
 
@@ -59,9 +60,11 @@ class _Process:
     """Another process, which runs methods on request, and ends with this object."""
 
     def __init__(self, *asked: Any) -> None:
-        command = [sys.executable, "-m", "tf_graft", "bench-process", "peer", json.dumps(asked)]
+        command = [sys.executable, "-m", "benchmarks.peer", json.dumps(asked)]
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+        self._process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, cwd=process.ROOT, text=True
+        )
         weakref.finalize(self, _end, self._process)
         self._answer()
 

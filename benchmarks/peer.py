@@ -1,4 +1,4 @@
-"""`tf-graft bench-process peer ASKED`: steps of another library, one for each line it is sent.
+"""`python -m benchmarks.peer ASKED`: steps of another library, one for each line it is sent.
 
 It answers each line with a line of JSON. It does not import TensorFlow: TensorFlow and jax each
 contain an LLVM, and a process that uses both crashes.
@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from tf_graft.bench import peer_steps, process
-from tf_graft.bench.cases import described
+from benchmarks import peer_steps, process
+from benchmarks.cases import described
 
 
 def main(asked: str) -> None:
@@ -49,3 +49,7 @@ class Peer:
     def sums(self) -> list[float]:
         """Returns the sum of each weight, which shows whether the weight has moved."""
         return [float(np.sum(np.asarray(w), dtype=np.float64)) for w in self._candidate.weights()]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

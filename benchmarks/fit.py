@@ -6,9 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_graft.bench.cases import Candidate, Case, Choice
-from tf_graft.bench.models import MODELS
-from tf_graft.bench.optimizers import (
+from benchmarks.cases import Candidate, Case, Choice
+from benchmarks.models import MODELS
+from benchmarks.optimizers import (
     PLAIN,
     Make,
     adagraft,
@@ -18,7 +18,7 @@ from tf_graft.bench.optimizers import (
     multi,
     multi_all_on,
 )
-from tf_graft.bench.training import training
+from benchmarks.training import training
 
 REPLICAS = 2
 SHORT = ("Transformer", "Embeddings")  # the models for which a usual run has time

@@ -10,12 +10,12 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
-from tf_graft.bench import given, peers, results, rows
-from tf_graft.bench.areas import AREAS
-from tf_graft.bench.cases import Choice, described
-from tf_graft.bench.optimizers import PLAIN
-from tf_graft.bench.results import Measured
-from tf_graft.bench.turns import ONCE, Pace, measure
+from benchmarks import given, peers, process, results, rows
+from benchmarks.areas import AREAS
+from benchmarks.cases import Choice, described
+from benchmarks.optimizers import PLAIN
+from benchmarks.results import Measured
+from benchmarks.turns import ONCE, Pace, measure
 from tf_graft.training import start
 
 Say: TypeAlias = Callable[[str], None]
@@ -64,17 +64,19 @@ def warm_up() -> None:
 def _apart(area: str, choice: Choice, pace: Pace) -> Iterator[Measured]:
     """Measures an area in a process of its own, which prints a line for each case."""
     asked = json.dumps({"area": area, "choice": choice, "pace": pace})
-    command = [sys.executable, "-m", "tf_graft", "bench-process", "apart", asked]
+    command = [sys.executable, "-m", "benchmarks.apart", asked]
     # The process starts TensorFlow like this one: quietly, unless a level was set.
     environment = {k: v for k, v in os.environ.items() if (k, v) != (start.LEVEL, start.QUIET)}
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, env=environment, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=pipe, env=environment, cwd=process.ROOT, text=True
+    ) as running:
         try:
-            for line in process.stdout or ():
+            for line in running.stdout or ():
                 yield results.of_line(line)
-            code = process.wait()
+            code = running.wait()
         except BaseException:  # also of the code that receives the cases
-            process.kill()
+            running.kill()
             raise
     if code:
         yield _failed(area, f"its process ended with code {code}")

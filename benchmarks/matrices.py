@@ -9,10 +9,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_graft.bench import peers
-from tf_graft.bench.cases import RATE, Candidate, Case, Choice, Shapes, Step
-from tf_graft.bench.given import Tensors, prepared, resnet, tensors_of
-from tf_graft.bench.optimizers import OF_MATRICES
+from benchmarks import peers
+from benchmarks.cases import RATE, Candidate, Case, Choice, Shapes, Step
+from benchmarks.given import Tensors, prepared, resnet, tensors_of
+from benchmarks.optimizers import OF_MATRICES
 
 LAYERS, WIDTH, HIDDEN = 4, 128, 512
 # Of a layer: query, key, value and output of the attention, then two of the MLP.

@@ -10,9 +10,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_graft.bench import peers
-from tf_graft.bench.cases import SCALE, Candidate, Case, Choice, Shapes, Step
-from tf_graft.bench.optimizers import OPTIMIZERS, PLAIN, Make, Named
+from benchmarks import peers
+from benchmarks.cases import SCALE, Candidate, Case, Choice, Shapes, Step
+from benchmarks.optimizers import OPTIMIZERS, PLAIN, Make, Named
 
 Tensors: TypeAlias = tuple[list[Any], Callable[[], list[Any]]]
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tf_graft.bench import floor
-from tf_graft.bench.cases import Candidate, Case, Step, described
-from tf_graft.bench.results import Measured
+from benchmarks import floor
+from benchmarks.cases import Candidate, Case, Step, described
+from benchmarks.results import Measured
 
 FLOOR = "floor"
 clock = time.perf_counter

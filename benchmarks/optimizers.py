@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 import keras
 
 import tf_graft as tg
-from tf_graft.bench.cases import RATE
+from benchmarks.cases import RATE
 from tf_graft.core.types import Config
 
 Make: TypeAlias = Callable[..., Any]

@@ -21,9 +21,7 @@ import tensorflow as tf
 from rich.console import Console
 from typer.testing import CliRunner
 
-from support import forked
-from tf_graft import cli
-from tf_graft.bench import (
+from benchmarks import (
     areas,
     command,
     fit,
@@ -38,7 +36,9 @@ from tf_graft.bench import (
     training,
     turns,
 )
-from tf_graft.bench.cases import Candidate, Case, Choice
+from benchmarks.__main__ import app
+from benchmarks.cases import Candidate, Case, Choice
+from support import forked
 
 PACE = turns.Pace(least=4, most=4, seconds=0, firsts=2, first_seconds=1e9)
 
@@ -191,7 +191,7 @@ def test_the_floor_counts_what_an_optimizer_holds():
 def test_the_command_writes_figures_and_draws_them(small, tmp_path):
     files = {name: tmp_path / f"bench.{name}" for name in ("json", "png")}
     options = ["--quick", "--output", str(files["json"]), "--plot", str(files["png"])]
-    done = CliRunner().invoke(cli.app, ["bench", "dense", "--only", "rmsprop", *options])
+    done = CliRunner().invoke(app, ["dense", "--only", "rmsprop", *options])
     assert done.exit_code == 0, done.output
     assert done.stderr == "dense, 1 of 1: RMSprop\n"
     assert files["png"].read_bytes().startswith(b"\x89PNG")
@@ -216,18 +216,18 @@ def test_the_command_writes_figures_and_draws_them(small, tmp_path):
 
 
 def test_the_command_refuses_what_it_cannot_do(small, tmp_path):
-    command = functools.partial(CliRunner().invoke, cli.app)
+    command = functools.partial(CliRunner().invoke, app)
     for arguments, says in (
         (["dens"], "there is no area 'dens'"),
         (["dense", "--only", "Ftrl"], "no case of dense has one of ['Ftrl'] in its name"),
         (["dense", "--plot", "a.pdf"], "a.pdf must end in .png"),
     ):
-        done = command(["bench", *arguments])
+        done = command(arguments)
         assert done.exit_code == 2
         assert done.stdout == ""
         assert says in " ".join(done.stderr.replace("│", "").split())
     (tmp_path / "file").write_text("")
-    done = command(["bench", "dense", "--output", str(tmp_path / "file" / "a.json")])
+    done = command(["dense", "--output", str(tmp_path / "file" / "a.json")])
     assert done.exit_code == 1
     assert done.stderr.count("\n") == 1
 
@@ -249,7 +249,7 @@ def test_ctrl_c_leaves_what_was_measured(lost, monkeypatch, clock, tmp_path, req
 
     before = signal.signal(signal.SIGINT, ends_the_process)
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
-    done = CliRunner().invoke(cli.app, ["bench", "fit", "--output", str(tmp_path / "a.json")])
+    done = CliRunner().invoke(app, ["fit", "--output", str(tmp_path / "a.json")])
     assert done.exit_code == 130
     assert signal.getsignal(signal.SIGINT) is ends_the_process
     assert "a case" in done.stdout
@@ -314,7 +314,7 @@ def test_every_case_of_fit_trains(area, monkeypatch):
 
 ITS_TABLES_SMALL = """
 import runpy, sys
-from tf_graft.bench import models
+from benchmarks import models
 models.ROWS, sys.argv = 1000, sys.argv[2:]
 runpy.run_module("tf_graft", run_name="__main__", alter_sys=True)
 """

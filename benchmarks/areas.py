@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from tf_graft.bench.cases import Case, Choice
+from benchmarks.cases import Case, Choice
 
 
 class Area(NamedTuple):
@@ -24,7 +24,7 @@ class Area(NamedTuple):
     def of(self, choice: Choice) -> Iterable[Case]:
         """Makes the area's cases."""
         module, function = self.cases
-        return getattr(importlib.import_module(f"tf_graft.bench.{module}"), function)(choice)
+        return getattr(importlib.import_module(f"benchmarks.{module}"), function)(choice)
 
 
 PEERS = ("ours", "unchecked", "stock", "torch", "optax")

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tf_graft.bench.cases import Candidate
+from benchmarks.cases import Candidate
 
 SIZE = 25_000_000
 MOVED = 12 * SIZE  # bytes: two reads and a write of float32

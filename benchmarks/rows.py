@@ -9,9 +9,9 @@ import keras
 import numpy as np
 
 import tf_graft as tg
-from tf_graft.bench.cases import RATE, Candidate, Case, Choice
-from tf_graft.bench.optimizers import OPTIMIZERS, PLAIN, Make, agn, mixed_precision, multi
-from tf_graft.bench.training import Task, training
+from benchmarks.cases import RATE, Candidate, Case, Choice
+from benchmarks.optimizers import OPTIMIZERS, PLAIN, Make, agn, mixed_precision, multi
+from benchmarks.training import Task, training
 from tf_graft.core.types import Config
 
 IDS = 4096  # of a batch

@@ -7,8 +7,8 @@ from rich.console import Group
 from rich.table import Column, Table
 from rich.text import Text
 
-from tf_graft.bench.areas import AREAS, Area
-from tf_graft.bench.results import UNITS, Measured, Spread
+from benchmarks.areas import AREAS, Area
+from benchmarks.results import UNITS, Measured, Spread
 from tf_graft.core.media import for_markdown
 
 LEGEND = "± is half of what lies between the quartiles, as a part of the median."
