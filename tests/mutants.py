@@ -155,20 +155,20 @@ COMPOSED = [
         "tf.maximum(m_norm, SMALLEST_NORM)",
     ),
     Mutant("wrappers/adagraft.py", "(d_norm > 0) & tf.math.is_finite(d_norm)", "(d_norm > 0)"),
-    Mutant("wrappers/push.py", "numerics.values(g) * count", "numerics.values(g)"),
-    Mutant("wrappers/push.py", "& (counted > 0)", ""),
+    Mutant("agn/push.py", "numerics.values(g) * count", "numerics.values(g)"),
+    Mutant("agn/push.py", "& (counted > 0)", ""),
     Mutant(
-        "wrappers/push.py",
+        "agn/push.py",
         "        write.put(self._agn.accumulated_steps, tf.constant(0, tf.int64))\n",
         "",
     ),
-    Mutant("wrappers/center.py", "                p.replace(value)  #", "                pass  #"),
+    Mutant("agn/center.py", "                p.replace(value)  #", "                pass  #"),
     Mutant(
-        "wrappers/worker_round.py",
+        "agn/worker_round.py",
         'key.rpartition("/")[2] in pending or not forgets',
         "not forgets",
     ),
-    Mutant("wrappers/outer_steps.py", "SGD(size * period)", "SGD(size)"),
+    Mutant("agn/outer_steps.py", "SGD(size * period)", "SGD(size)"),
 ]
 RULES = [
     Mutant("optimizers/kernels.py", ">= 0.5 else None", ">= 0.0 else None"),

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tf_graft as tg
+from tf_graft.agn.cells import Cell, CellState, parameter_of
 from tf_graft.core import keras_contract
 from tf_graft.core.arguments.options import OPTIONS, Common, Options
 from tf_graft.core.pipeline import accumulation
@@ -18,7 +19,6 @@ from tf_graft.core.pipeline.engine import Engine
 from tf_graft.core.state.algorithm import Algorithm
 from tf_graft.core.state.optimizer_state import OptimizerState
 from tf_graft.core.state.parameters import Parameter, Parameters
-from tf_graft.wrappers.cells import Cell, CellState, parameter_of
 
 COUNTERS = ("iteration", "skipped_steps", "micro_steps", "spoiled_micro_steps")
 NAN = np.nan

@@ -36,6 +36,7 @@ ALLOWED = {
         *("algorithm", "compose", "core", "optimizers", "report", "scaling", "schedules"),
         "wrappers",
     },
+    "agn": {"algorithm", "compose", "core", "optimizers", "scaling", "agn"},
     "dtensor": {"core", "optimizers", "schedules", "scaling", "dtensor"},
     "report": {"core", "optimizers", "schedules", "scaling", "report"},
     "openseq2seq": {
@@ -44,11 +45,11 @@ ALLOWED = {
     "processes": {"core", "processes"},
     "tf_keras_models": {"compose", "core", "matrices", "tf_keras_models"},
     "fine_tuning": {"core", "fine_tuning"},
-    "testing": {"core", "scaling", "wrappers", "dtensor", "testing"},
+    "testing": {"agn", "core", "scaling", "wrappers", "dtensor", "testing"},
     "training": {
         *("core", "optimizers", "schedules", "scaling", "wrappers", "dtensor", "report"),
         *("averages", "compose", "evaluation_weights", "finder", "fine_tuning", "openseq2seq"),
-        *("matrices", "processes", "training"),
+        *("agn", "matrices", "processes", "training"),
     },
 }
 # The rooms of `core`, from the ground up: each may import those below it, and itself. The modules
@@ -79,17 +80,6 @@ SIDEWAYS = {
             ("preconditioned", "factors"),
         )
     },
-    ("wrappers/agn.py", "tf_graft.wrappers.center"): "what of AGN is its center",
-    ("wrappers/agn.py", "tf_graft.wrappers.push"): "what of AGN is the push of its replicas",
-    ("wrappers/agn.py", "tf_graft.wrappers.servers"): "what of AGN is for parameter servers",
-    ("wrappers/agn.py", "tf_graft.wrappers.worker_round"): "the sums that a round reads",
-    ("wrappers/outer_steps.py", "tf_graft.wrappers.agn"): "settings of AGN by the methods' names",
-    ("wrappers/push.py", "tf_graft.wrappers.center"): "what is pushed to",
-    ("wrappers/servers.py", "tf_graft.wrappers.cells"): "what a round is made on",
-    ("wrappers/worker_round.py", "tf_graft.wrappers.cells"): "what a round is made on",
-    ("wrappers/worker_round.py", "tf_graft.wrappers.resident"): "what stays on a worker",
-    ("wrappers/servers.py", "tf_graft.wrappers.center"): "what is pushed to",
-    ("wrappers/servers.py", "tf_graft.wrappers.worker_round"): "a worker's round",
     ("scaling/fixed.py", "tf_graft.scaling.scaler"): "the base of all scalers",
     ("scaling/backoff.py", "tf_graft.scaling.scaler"): "the base of all scalers",
     ("scaling/logmax.py", "tf_graft.scaling.scaler"): "the base of all scalers",
@@ -123,7 +113,7 @@ WRITERS = {
     "compose/stand_in.py": "defines assignment for what is no variable",
     "core/keras_contract/on_stand_ins.py": "assigns to stand-ins",
     "core/keras_contract/checkpoints.py": "puts a model back when its file is refused",
-    "wrappers/resident.py": "a worker's own memory, which is no tf.Variable",
+    "agn/resident.py": "a worker's own memory, which is no tf.Variable",
     "optimizers/kernels.py": "what the kernels of several optimizers share",
     "core/tensors/scratch_variables.py": "zeros that live for one step, which are no tf.Variable",
     "averages.py": "sets a model's weights and statistics, and puts back the others",

@@ -1,6 +1,7 @@
 """The public names of tf_graft. Importing them registers the classes with Keras."""
 
 from tf_graft import algorithm, averages, dtensor, report, scaling, schedules
+from tf_graft.agn import AGN, CenterWeights, diloco, lookahead
 from tf_graft.compose.of_keras import get, wrap
 from tf_graft.core.arguments.registry import deserialize, register, serialize
 from tf_graft.core.arguments.settable import Settable
@@ -56,18 +57,14 @@ from tf_graft.report.monitor import Monitor
 from tf_graft.scaling import MixedPrecision
 from tf_graft.tf_keras_models import legacy
 from tf_graft.wrappers import (
-    AGN,
     LARC,
     AdaGraft,
     AdaptiveGradientClipping,
     Cautious,
-    CenterWeights,
     GradientCentralization,
     Hyperball,
     LayerwiseRates,
     MultiOptimizer,
-    diloco,
-    lookahead,
 )
 
 __all__ = [

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+from tf_graft.agn import AGN
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.scaling import FixedScaler, MixedPrecision
 from tf_graft.testing.trials import (
@@ -16,7 +17,7 @@ from tf_graft.testing.trials import (
     same,
     skip_unless_steps_alone,
 )
-from tf_graft.wrappers import AGN, LARC, AdaGraft
+from tf_graft.wrappers import LARC, AdaGraft
 
 Make = Callable[..., Optimizer]
 SKIPPED = "optimizer/skipped_steps"

@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from tf_graft import dtensor
+from tf_graft.agn import AGN, CenterWeights
 from tf_graft.core import keras_contract, tensorboard
 from tf_graft.core.files.whole_files import whole
 from tf_graft.core.nesting import nested
@@ -47,7 +48,6 @@ from tf_graft.training.results import Numbers
 from tf_graft.training.saved_state import groups_of
 from tf_graft.training.schema import RunConfig
 from tf_graft.training.stop import StopRequest
-from tf_graft.wrappers import AGN, CenterWeights
 
 RECORDS = 200  # the largest number of records of a graft's norms in a run, as they take time
 STOPPING = "Stopping after this step, whose state will be saved. Ctrl-C again stops at once."

@@ -15,6 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_graft.agn import AGN
 from tf_graft.core.places import replicas
 from tf_graft.training import data as data_sets
 from tf_graft.training import models, optimizer
@@ -27,7 +28,6 @@ from tf_graft.training.place import Place
 from tf_graft.training.saved_state import Groups
 from tf_graft.training.schema import RunConfig
 from tf_graft.training.stop import Stopped, StopRequest
-from tf_graft.wrappers import AGN
 
 Batch: TypeAlias = tuple[tf.Tensor, tf.Tensor]  # of examples and classes
 PATIENCE = 5.0  # seconds for the coordinator to stop; it waits for a worker that is lost

@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 import tensorflow as tf
 
+from tf_graft.agn.cells import CellState
+from tf_graft.agn.center import Centered
+from tf_graft.agn.worker_round import Round
 from tf_graft.core import keras_contract
 from tf_graft.core.pipeline import matching
 from tf_graft.core.pipeline.engine import Engine
@@ -17,9 +20,6 @@ from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.state.point import under
 from tf_graft.core.state.slots import Slot
 from tf_graft.core.types import Gradient, Structure, VariableLike
-from tf_graft.wrappers.cells import CellState
-from tf_graft.wrappers.center import Centered
-from tf_graft.wrappers.worker_round import Round
 
 
 class OnServers(Centered):

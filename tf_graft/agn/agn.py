@@ -8,6 +8,10 @@ from typing import Annotated, Any, ClassVar, Unpack
 import keras
 import tensorflow as tf
 
+from tf_graft.agn.center import refuse_scaling, taken
+from tf_graft.agn.push import PeriodicPush
+from tf_graft.agn.servers import OnServers
+from tf_graft.agn.worker_round import SUMS
 from tf_graft.compose.copies import copied
 from tf_graft.compose.option_table import Pair, divided, taken_over
 from tf_graft.compose.wrapper import Around, held_by, refuse_built
@@ -26,10 +30,6 @@ from tf_graft.core.types import Config, OptimizerLike, RateLike
 from tf_graft.scaling import MixedPrecision
 from tf_graft.scaling.loss_scaling import LossScaling, ScaledOnce, refuse_factor, variables_of
 from tf_graft.scaling.scaler import LossScaler
-from tf_graft.wrappers.center import refuse_scaling, taken
-from tf_graft.wrappers.push import PeriodicPush
-from tf_graft.wrappers.servers import OnServers
-from tf_graft.wrappers.worker_round import SUMS
 
 MODES = ("gradients", "updates")
 PAPER = {"name": "sgd", "learning_rate": 1.0}  # adds the mean of the updates to the center

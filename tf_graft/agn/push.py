@@ -8,6 +8,7 @@ from typing import Protocol
 import keras
 import tensorflow as tf
 
+from tf_graft.agn.center import center_of
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.pipeline import accumulation
 from tf_graft.core.pipeline.exchange import Exchange
@@ -18,7 +19,6 @@ from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.state.slots import refill
 from tf_graft.core.tensors import numerics, rows
 from tf_graft.core.types import Gradient
-from tf_graft.wrappers.center import center_of
 
 
 class Pushing(Protocol):

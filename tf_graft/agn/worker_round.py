@@ -6,6 +6,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_graft.agn.cells import Cell, CellState, parameter_of
+from tf_graft.agn.resident import Resident
 from tf_graft.core.nesting import nested
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.pipeline import accumulation, matching
@@ -19,8 +21,6 @@ from tf_graft.core.state.point import under, within
 from tf_graft.core.state.slots import Slot, first, shared_dtype
 from tf_graft.core.tensors import numerics, rows
 from tf_graft.core.types import Structure, VariableLike
-from tf_graft.wrappers.cells import Cell, CellState, parameter_of
-from tf_graft.wrappers.resident import Resident
 
 # Counters of a worker: of the steps for bias corrections, and of micro-steps.
 COUNTERS = ("worker_steps", "micro_steps", "spoiled_micro_steps")

@@ -2,10 +2,10 @@
 
 from typing import Any, Unpack
 
+from tf_graft.agn.agn import AGN
 from tf_graft.core import checks
 from tf_graft.core.arguments.options import Common
 from tf_graft.optimizers import SGD
-from tf_graft.wrappers.agn import AGN
 
 
 def lookahead(
