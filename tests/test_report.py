@@ -514,15 +514,6 @@ GOOD = {
 }
 
 
-@pytest.mark.parametrize("module", [report, rates])
-def test_the_former_name_of_measured_rates_works_and_warns(module):
-    with pytest.warns(DeprecationWarning, match="use tf_graft.report.MeasuredRates") as caught:
-        assert module.LayerwiseRates is rates.MeasuredRates
-    assert caught[0].filename == __file__
-    with pytest.raises(AttributeError, match=r"'tf_graft\.report' has no attribute 'Layers'"):
-        module.Layers  # noqa: B018
-
-
 @pytest.mark.parametrize("kind", GOOD)
 def test_rates_are_saved_and_loaded(kind, tmp_path):
     GOOD[kind].save(tmp_path / "r.json")

@@ -25,13 +25,13 @@ pytestmark = [
 ]
 
 MESH = "mesh: {batch: 2, model: 2, shard_slots: true, layouts: {'dense.*kernel': [null, model]}}\n"
-GOLDEN = Path(__file__).parent / "goldens" / "run_0_1_0"  # stopped after 7 of 9 steps
+GOLDEN = Path(__file__).parent / "goldens" / "run_graft_0_2_0"  # stopped after 7 of 9 steps
 WHOLE = {name: read(GOLDEN / f"whole_{name}") for name in ("steps.csv", "metrics.csv")}
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """The folder of a run that version 0.1 has begun."""
+    """The folder of a run that version 0.2 has begun."""
     return Path(shutil.copytree(GOLDEN, tmp_path / "run"))
 
 
@@ -44,7 +44,7 @@ def report(path):
     return CliRunner().invoke(cli.app, ["report", str(path)])
 
 
-def test_a_run_of_0_1_0_is_reported_and_goes_on(folder):
+def test_a_run_of_0_2_0_is_reported_and_goes_on(folder):
     assert "7 records to step 7" in report(folder).output
     done = train(folder)
     assert done.exit_code == 0, done.output

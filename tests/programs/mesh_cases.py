@@ -307,8 +307,6 @@ def test_mesh_is_found_or_given_and_not_in_the_config():
     for optimizer in (found, given):
         assert optimizer.get_config() == plain
         assert tf_graft.deserialize(tf_graft.serialize(optimizer)).mesh is None
-    of_an_earlier_version = plain | {"mesh": mesh().to_string()}
-    assert tf_graft.Adam.from_config(of_an_earlier_version).get_config() == plain
 
 
 def test_counters_and_rates_are_at_once_on_a_mesh_that_is_given():

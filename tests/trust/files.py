@@ -33,7 +33,7 @@ def attacks(every):
 
 
 def going_on(run):
-    """A file of the run is damaged; or is another run's, or an older version's."""
+    """A file of the run is damaged, or is another run's."""
     for file in FILES:
         for name, way in ways(file).items():
             yield f"going on: {file} {name}", lambda f=file, w=way: changed(run, run.now, w, f)
@@ -41,19 +41,7 @@ def going_on(run):
     for name, way in damage.of_any_file().items():
         indexes = [file for file in run.now if file.endswith(".index")]
         yield f"going on: all states {name}", lambda i=indexes, w=way: changed(run, run.now, w, *i)
-    for file in LOGS:
-        for name in UNLIKE_ANY:
-            way = damage.of_any_file()[name]
-            yield f"0.1: {file} {name}", lambda f=file, w=way: changed(run, run.old, w, f)
-        yield f"going on: {file} of 0.1", lambda f=file: swapped(run, run.now, run.old, f)
-        yield f"0.1: {file} of this version", lambda f=file: swapped(run, run.old, run.now, f)
     yield "going on: a state of another run", lambda: swapped(run, run.now, run.other, *PARTS)
-    yield "going on: a state of 0.1", lambda: swapped(run, run.now, run.old, *PARTS)
-    yield "0.1: nothing", lambda: run.wrong(run.old)
-
-
-# Of a log of version 0.1, which has no checksums, what looks like none is noticed.
-UNLIKE_ANY = ("a folder", "emptied", "zeros", "noise")
 
 
 def changed(run, found, way, *files):
@@ -81,17 +69,13 @@ def ways(file):
 def crafted(run):
     """A state is not one that a run saves, and its files are whole."""
     for name, change in states.changes(run.model.optimizer).items():
-        for title, found in {"going on": run.now, "0.1": run.old}.items():
 
-            def attack(change=change, found=found):
-                put(run.folder, found)
-                try:
-                    rewritten(run.folder / STATE, change)
-                except KeyError:  # 0.1 has no such value
-                    return None
-                return run.wrong(content(run.folder))
+        def attack(change=change):
+            put(run.folder, run.now)
+            rewritten(run.folder / STATE, change)
+            return run.wrong(content(run.folder))
 
-            yield f"{title}: a state with {name}", attack
+        yield f"going on: a state with {name}", attack
 
 
 def reporting(run):

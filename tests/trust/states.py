@@ -5,7 +5,7 @@ import json
 import numpy as np
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
-from tf_graft.training.saved_state import GRAPH, ORIGIN, STEP, VALUE
+from tf_graft.training.saved_state import GRAPH, ORIGIN, VALUE
 
 KERNEL = f"model_00000{VALUE}"
 FAR = 10**15
@@ -58,22 +58,11 @@ def _set(key, value):
 
 
 def _step(value):
-    """In the origin; version 0.1 had a variable."""
-
-    def changed(values):
-        if ORIGIN in values:
-            _in_origin(lambda origin: origin.update(step=value))(values)
-        else:
-            values[STEP] = np.array(value)
-
-    return changed
+    return _in_origin(lambda origin: origin.update(step=value))
 
 
 def _without_step(values):
-    if ORIGIN in values:
-        _in_origin(lambda origin: origin.pop("step"))(values)
-    else:
-        del values[STEP]
+    _in_origin(lambda origin: origin.pop("step"))(values)
 
 
 def _in_origin(change):

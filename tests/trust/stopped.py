@@ -1,7 +1,5 @@
 """A run that was stopped in the middle, whose folder is changed before it goes on."""
 
-import json
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,7 +7,7 @@ import tensorflow as tf
 import tf_graft
 from support.stopping import stopping_at
 from tf_graft.report import ReportError, records
-from tf_graft.training import config, loop, run, saved_state
+from tf_graft.training import config, loop, run
 from tf_graft.training.errors import ConfigError
 from tf_graft.training.folder_errors import FolderError
 from trust import damage, made_once
@@ -37,7 +35,6 @@ class Stopped:
         whole: what the folder holds after an undisturbed run, a file's bytes by its name.
         now: what it holds after one that was stopped.
         other: the same of another run.
-        old: what version 0.1 would have left of the run that was stopped.
     """
 
     def __init__(self, folder):
@@ -50,7 +47,6 @@ class Stopped:
         self._train()
         self.whole, self._end = content(self.folder), self._state()
         self.other, self.now = self._until_stop("run.seed=1"), self._until_stop()
-        self.old = as_0_1(self.folder)
         return self
 
     def __exit__(self, *error):
@@ -127,23 +123,3 @@ def rewritten(prefix, change=lambda values: None):
         shape_and_slices=[""] * len(values),
         tensors=tensors,
     )
-
-
-def as_0_1(folder):
-    """What a run's folder would hold had version 0.1 made it: no checksums, no origin."""
-    for name in ("steps.csv", "metrics.csv"):
-        rows = (folder / name).read_text().splitlines()
-        text = "".join(row.rpartition(",")[0] + "\n" for row in rows)
-        (folder / name).write_text(text)
-    head, rows = damage.records((folder / records.FILE).read_bytes())
-    head = json.dumps(json.loads(head) | {"format": records.UNSEALED}).encode() + b"\n"
-    (folder / records.FILE).write_bytes(head + b"".join(row[:-4] for row in rows))
-
-    def without_origin(values):
-        origin = json.loads(values.pop(saved_state.ORIGIN))
-        values[saved_state.STEP] = np.int64(origin["step"])
-        values[saved_state.COUNTER] = np.int64(9)
-
-    for path in (folder / "checkpoints").glob("*.index"):
-        rewritten(path.with_suffix(""), without_origin)
-    return content(folder)

@@ -257,6 +257,3 @@ def scaling(cls: type[AGN]) -> type[AGN]:
         for each in (made, cls):  # registered last, `cls` keeps the name
             keras.saving.register_keras_serializable(package, name)(each)
     return made
-
-
-keras.saving.get_custom_objects()["tf_graft>ScaledAGN"] = AGN  # in files of earlier versions

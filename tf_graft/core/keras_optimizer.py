@@ -340,10 +340,7 @@ class KerasOptimizer(keras.optimizers.Optimizer):
     @classmethod
     def from_config(cls, config: Config, custom_objects: Any = None) -> Self:
         """Returns the optimizer that a config describes, without its state."""
-        config = dict(config)
-        if isinstance(config.get("mesh"), str):  # saved by an earlier version
-            del config["mesh"]
-        return super().from_config(config, custom_objects=custom_objects)
+        return super().from_config(dict(config), custom_objects=custom_objects)
 
     @classmethod
     def own_arguments(cls) -> list[str]:

@@ -3,7 +3,6 @@
 from tf_graft.report.errors import ReportError
 from tf_graft.report.graft_report import GraftReport
 from tf_graft.report.rates import MeasuredRates
-from tf_graft.report.rates import __getattr__ as __getattr__
 from tf_graft.report.recorder import GraftRecorder
 from tf_graft.report.records import Records, read
 

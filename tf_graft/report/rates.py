@@ -1,7 +1,6 @@
 """The learning rates for each layer that a graft measured, for use without the graft."""
 
 import json
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -185,15 +184,3 @@ def _without_repetition(pairs: list[tuple[str, object]]) -> Config:
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"{shown(twice)} occurs twice")
     return values
-
-
-def __getattr__(name: str) -> type[MeasuredRates]:
-    """Resolves the name that `MeasuredRates` had up to version 0.1."""
-    if name != "LayerwiseRates":
-        raise AttributeError(f"module 'tf_graft.report' has no attribute {shown(name)}")
-    warnings.warn(
-        "tf_graft.report.LayerwiseRates is deprecated; use tf_graft.report.MeasuredRates.",
-        DeprecationWarning,
-        stacklevel=2,
-    )
-    return MeasuredRates

@@ -22,7 +22,6 @@ from tf_graft.report.rows import Rows, checksum
 
 FILE = "graft.records"
 FORMAT = "tf_graft graft records 2"
-UNSEALED = "tf_graft graft records 1"  # of version 0.1: rows without checksums
 CHECKSUM, SEAL = "crc32", 4  # the last column of a row, and its size in bytes
 COLUMNS = ("magnitude_norm", "direction_norm", "weight_norm")
 MAX_HEADER = 16 * 1024 * 1024
@@ -157,7 +156,7 @@ class RecordFile:
 
 
 class _Parsed(NamedTuple):
-    line: bytes  # in the present format, as are the rows
+    line: bytes
     header: Header
     rows: np.ndarray  # before the first damaged one
     size: int  # of the file before the damage
@@ -177,30 +176,25 @@ def _parsed(path: Path) -> _Parsed:
         raise ReportError(f"{path}: {str(error.strerror).lower()}{hint}.") from None
     try:
         fields = json.loads(line)
-        form = fields.pop("format")
-        if form not in (FORMAT, UNSEALED):
+        if fields.pop("format") != FORMAT:
             raise ValueError
         header = _checked(Header(**fields))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ReportError(f"{path}: it is not a file of a graft's records.") from None
-    return _whole(line, header, content, form == FORMAT)
+    return _whole(line, header, content)
 
 
-def _whole(line: bytes, header: Header, content: bytes, sealed: bool) -> _Parsed:
+def _whole(line: bytes, header: Header, content: bytes) -> _Parsed:
     """Returns the rows before the first damaged one; a torn row or a page of zeros is no damage."""
-    dtype = header.row if sealed else np.dtype(header.row.descr[:-1])
-    table = np.frombuffer(content, dtype, len(content) // dtype.itemsize)
-    new_line = line if sealed else header.line()
-    rows = _sealed(new_line, table, header.row)
-    good = np.diff(rows["step"], prepend=0) > 0
-    if sealed:
-        good &= rows[CHECKSUM] == table[CHECKSUM]
+    size = header.row.itemsize
+    rows = np.frombuffer(content, header.row, len(content) // size)
+    good = (np.diff(rows["step"], prepend=0) > 0) & (rows[CHECKSUM] == _seals(line, rows))
     count = len(rows) if good.all() else int(np.argmin(good))
-    at = count * dtype.itemsize
+    at = count * size
     what = f"record {count + 1}" if count else "first line or first record"
-    lost = len(content) - at < dtype.itemsize or not any(content[at:])
+    lost = len(content) - at < size or not any(content[at:])
     damage = "" if lost else f"{what} is damaged"
-    return _Parsed(new_line, header, rows[:count], len(line) + at, damage)
+    return _Parsed(line, header, rows[:count], len(line) + at, damage)
 
 
 def _checked(header: Header) -> Header:
@@ -219,17 +213,12 @@ def _checked(header: Header) -> Header:
     return header
 
 
-def _sealed(line: bytes, table: np.ndarray, row: np.dtype[np.void]) -> np.ndarray:
-    """Returns the rows with the checksums that they should have."""
-    rows = np.zeros(len(table), row)
-    for name in table.dtype.names or ():
-        rows[name] = table[name]
-    content, size = rows.tobytes(), row.itemsize
-    seal = checksum(line)
-    for i in range(len(rows)):
-        seal = checksum(content[i * size : (i + 1) * size - SEAL], seal)
-        rows[CHECKSUM][i] = seal
-    return rows
+def _seals(line: bytes, rows: np.ndarray) -> list[int]:
+    """Returns the checksums that rows after a first line should have."""
+    content, size, seals = rows.tobytes(), rows.dtype.itemsize, [checksum(line)]
+    for end in range(size, len(content) + 1, size):
+        seals.append(checksum(content[end - size : end - SEAL], seals[-1]))
+    return seals[1:]
 
 
 def _damaged(path: Path, found: _Parsed) -> ReportError:

@@ -121,10 +121,7 @@ def _set(model: keras.Model, values: Values) -> None:
 def _values(model: keras.Model, path: Path) -> Values:
     try:
         state = SavedState(path)
-        origin = state.origin()
-        paths = None if origin is None else parsed(origin)[1].paths
-        if paths is None:
-            raise CheckpointError("is of a version before 0.2, whose states name no variables")
+        paths = parsed(state.origin())[1].paths
         return state.values("model", model.variables, paths["model"])
     except UNREADABLE as error:
         raise CheckpointError(f"{path} {clause(error)}.") from None

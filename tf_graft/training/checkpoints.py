@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import numpy as np
 import tensorflow as tf
 
 from tf_graft.core.errors import CheckpointError
@@ -17,7 +16,7 @@ from tf_graft.training.saved_state import UNREADABLE, Groups, SavedState, keyed,
 
 LATEST = "checkpoint"  # the file in which TensorFlow finds the name of the newest state
 
-# The files of a state that a kill interrupted; the last two are from versions before 0.2.
+# The files of a state that a kill interrupted: ours, and those that TensorFlow writes into them.
 LEFT = re.compile(r"(ckpt-\d+|checkpoint)\.part|ckpt-\d+_temp|checkpoint\.tmp\w+")
 
 
@@ -116,10 +115,7 @@ class Checkpoints:
         """Loads a state if it is whole and of this run; returns notices for the user."""
         state = SavedState(path)
         origin = state.origin()
-        if origin is None and not np.array_equal(said := state.step(), step):
-            raise CheckpointError(f"cannot be read: it says that it is of step {said}")
-        paths = None if origin is None else parsed(origin)[1].paths
-        variables = state.matched(self._groups, paths)
+        variables = state.matched(self._groups, parsed(origin)[1].paths)
         notices = self._origin.check(origin, step)
         state.load(variables, self._loose)
         return notices
@@ -136,8 +132,7 @@ def check_records(folder: Path) -> None:
     path = folder / records.FILE
     for state in states(folder / "checkpoints"):
         try:
-            saved = SavedState(state).origin()
-            expected = None if saved is None else parsed(saved)[1].checksums.get(path.name)
+            expected = parsed(SavedState(state).origin())[1].checksums.get(path.name)
         except UNREADABLE:
             continue
         found = records.rows(path)

@@ -192,7 +192,6 @@ class RunFolder:
                 remove(path)
         for path in (self.config, *self._files()):
             remove(part_of(path))
-        remove(self.path / "part.keras")  # of versions before 0.2
         write(self.config, configs.dump(config))
         remove(self._emptying)
 

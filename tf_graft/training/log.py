@@ -12,7 +12,7 @@ from tf_graft.core.errors import CheckpointError
 from tf_graft.core.files.whole_files import Moved, file_only, is_at, write
 from tf_graft.report.rows import Rows, checksum, unreadable
 
-CHECKSUM = "crc32"  # the last column; logs of version 0.1 have none
+CHECKSUM = "crc32"  # the last column
 STEP = re.compile(r"\d{1,18}", re.ASCII)
 
 
@@ -93,26 +93,23 @@ def _parsed(path: Path) -> _Content:
     except OSError as error:
         return _Content([], [], Rows(damage=unreadable(error), even=True))
     columns = header.split(",")
-    sealed = columns[-1] == CHECKSUM
-    if sealed:
-        columns.pop()
-    if "step" not in columns:
+    if columns.pop() != CHECKSUM or "step" not in columns:
         damage = "line 1 is damaged" if header or lines else ""
         return _Content([], [], Rows(damage=damage, even=True))
-    return _whole(columns, lines[:-1], sealed)  # the last one has no line break: a torn row
+    return _whole(columns, lines[:-1])  # the last one has no line break: a torn row
 
 
-def _whole(columns: list[str], lines: list[str], sealed: bool) -> _Content:
+def _whole(columns: list[str], lines: list[str]) -> _Content:
     """Parses the lines up to the first damaged one."""
     texts: list[str] = []
     steps: list[int] = []
     checksums = [_of_header(columns)]
     damage = ""
     for number, line in enumerate(lines, 2):
-        text, _, given = line.rpartition(",") if sealed else (line, "", "")
+        text, _, given = line.rpartition(",")
         step = _step(text, columns)
         seal = checksum(f"{text}\n".encode(), checksums[-1])
-        if step is None or not _next(step, steps) or (sealed and given != str(seal)):
+        if step is None or not _next(step, steps) or given != str(seal):
             damage = f"line {number} is damaged"
             break
         texts.append(text)

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_graft import optimizers, scaling, schedules, wrappers  # noqa: F401  (each registers)
+from tf_graft import agn, optimizers, scaling, schedules, wrappers  # noqa: F401  (each registers)
 from tf_graft.compose.of_keras import get
 from tf_graft.core.types import Config, ScheduleLike
 from tf_graft.fine_tuning import layerwise_decay, no_decay
@@ -61,7 +61,7 @@ def _check_steps(made: keras.optimizers.Optimizer, steps: int, on_servers: bool)
     A worker of parameter servers pushes a shorter round, too.
     """
     every, cause = made.gradient_accumulation_steps or 1, "gradient_accumulation_steps"
-    if every <= steps and isinstance(made, wrappers.AGN) and not on_servers:
+    if every <= steps and isinstance(made, agn.AGN) and not on_servers:
         every, cause = made.round_length, "communication_period"
     if every > steps:
         raise ValueError(

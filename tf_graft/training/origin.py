@@ -26,12 +26,12 @@ class Now(NamedTuple):
     Args:
         step: the number of steps taken.
         checksums: the checksums of the run's logs, by name.
-        paths: the paths of the variables, by group; None in states of versions before 0.2.
+        paths: the paths of the variables, by group.
     """
 
     step: int
     checksums: Mapping[str, int]
-    paths: Mapping[str, Sequence[str]] | None = None
+    paths: Mapping[str, Sequence[str]]
 
 
 class Origin(tf.train.experimental.PythonState):
@@ -50,7 +50,7 @@ class Origin(tf.train.experimental.PythonState):
             folder.metrics: log.rows,
             folder.records: records.rows,
         }
-        self.now = Now(0, {})
+        self.now = Now(0, {}, {})
 
     def serialize(self) -> str:
         """Returns the config and the progress of the run as JSON.
@@ -63,11 +63,11 @@ class Origin(tf.train.experimental.PythonState):
     def deserialize(self, string_value: bytes) -> None:
         """Does nothing: `check` has read the value."""
 
-    def check(self, saved: bytes | None, step: int) -> list[str]:
+    def check(self, saved: bytes, step: int) -> list[str]:
         """Refuses a state of another run, or one that does not match the logs.
 
         Args:
-            saved: the value in the checkpoint; None in version 0.1, which saved none.
+            saved: the value in the checkpoint.
             step: the step of the state.
 
         Returns:
@@ -76,14 +76,11 @@ class Origin(tf.train.experimental.PythonState):
         Raises:
             CheckpointError: the state is refused; the message is a clause about it.
         """
-        checksums = None if saved is None else self._checksums_in(saved, step)
-        notices = []
+        checksums, notices = self._checksums_in(saved, step), []
         for path, read in self._logs.items():
-            if checksums is None and path.name == records.FILE and not path.exists():
-                continue  # version 0.1 does not say whether there is such a log
-            if checksums is not None and path.name not in checksums:
+            if path.name not in checksums:
                 continue
-            expected, rows = (checksums or {}).get(path.name), read(path)
+            expected, rows = checksums[path.name], read(path)
             if rows.lost(step, expected):
                 notices.append(
                     f"{path} is gone or empty: the rows up to step {step} are lost, and the run "
@@ -114,9 +111,7 @@ def parsed(saved: bytes) -> tuple[RunConfig, Now]:
     """
     try:
         fields = json.loads(saved)
-        paths = fields.get("paths")
-        if paths is not None:
-            paths = {group: [str(path) for path in listed] for group, listed in paths.items()}
+        paths = {group: [*map(str, listed)] for group, listed in fields["paths"].items()}
         then = Now(fields["step"], dict(fields["checksums"]), paths)
         return RunConfig.model_validate(fields["config"]), then
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError):

@@ -21,7 +21,7 @@ def write(path: Path, numbers: Numbers) -> Numbers:
 
 
 def read(path: Path) -> Numbers:
-    """Reads a file that `write` wrote, or a version before 0.2, without a checksum.
+    """Reads a file that `write` wrote.
 
     Raises:
         OSError: the file cannot be read.
@@ -38,8 +38,7 @@ def read(path: Path) -> Numbers:
     tests = [value for name, value in numbers.items() if name.startswith("test_")]
     if not tests or not all(isinstance(value, float) for value in tests):
         raise ValueError
-    last = next(reversed(results))  # TensorFlow's version in files without a checksum
-    if last != "tensorflow" and results.get(CHECKSUM) != _checksum(numbers):
+    if results.get(CHECKSUM) != _checksum(numbers):
         raise ValueError
     return results
 

@@ -10,19 +10,16 @@ from google.protobuf.message import DecodeError
 
 from tf_graft.core.errors import CheckpointError
 from tf_graft.core.files import model_weights
-from tf_graft.core.files.checked_state import renamed, saved_names
+from tf_graft.core.files.checked_state import saved_names
 from tf_graft.core.files.model_weights import described
 from tf_graft.core.keras_contract import TrackableObjectGraph
 from tf_graft.core.state.parameters import paths
 from tf_graft.training import replica_values
 from tf_graft.training.replica_values import OF_REPLICAS
 
-# Keys in a file: the ending of a variable's key; the origin's key, or those of the step and of the
-# number of states in version 0.1, which had no origin; the key of TensorFlow's graph.
+# Keys in a file: the ending of a variable's key, the origin's key, that of TensorFlow's graph.
 VALUE, ORIGIN = "/.ATTRIBUTES/VARIABLE_VALUE", "origin/.ATTRIBUTES/py_state"
-STEP, COUNTER = f"step{VALUE}", f"save_counter{VALUE}"
 GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-DIVIDED = "ShardedVariable"  # TensorFlow's name for every variable divided among servers
 
 # The errors that TensorFlow raises for files that are truncated, altered or of another program.
 UNREADABLE = (
@@ -76,13 +73,10 @@ class SavedState:
         self._path = path
         self._reader = tf.train.load_checkpoint(str(path))
 
-    def origin(self) -> bytes | None:
-        """Reads the text that `Origin` wrote; None in states of version 0.1."""
-        return self._reader.get_tensor(ORIGIN) if self._reader.has_tensor(ORIGIN) else None
-
-    def step(self) -> np.ndarray:
-        """Reads the step of a state of version 0.1."""
-        return np.asarray(self._reader.get_tensor(STEP))
+    def origin(self) -> bytes:
+        """Reads the text that `Origin` wrote."""
+        text: bytes = self._reader.get_tensor(ORIGIN)
+        return text
 
     def values(
         self, group: str, variables: Sequence[keras.Variable], saved: Sequence[str]
@@ -109,7 +103,7 @@ class SavedState:
         return values
 
     def matched(
-        self, groups: Groups, saved: Mapping[str, Sequence[str]] | None
+        self, groups: Groups, saved: Mapping[str, Sequence[str]]
     ) -> dict[str, keras.Variable]:
         """Returns the variables by the names of their saved values, matched by path.
 
@@ -118,7 +112,7 @@ class SavedState:
 
         Args:
             groups: the variables.
-            saved: the paths of the saved variables; None in states of versions before 0.2.
+            saved: the paths of the saved variables.
 
         Raises:
             CheckpointError: the state holds other variables; the message is a clause about it.
@@ -128,7 +122,7 @@ class SavedState:
         result: dict[str, keras.Variable] = {}
         more: dict[str, str] = {}  # the saved paths that no variable here has taken, by key
         for group, ours in paths_of(groups).items():
-            theirs = self._in_order(group, ours) if saved is None else saved[group]
+            theirs = saved[group]
             names = {path: _name(group, number) for number, path in enumerate(theirs)}
             more |= {f"{name}{VALUE}": path for path, name in names.items()}
             pairs = saved_names(theirs, ours)
@@ -143,7 +137,7 @@ class SavedState:
                     dtype, shape = dtypes[f"{copies}{VALUE}"], shapes.pop(f"{copies}{VALUE}")
                     if replica_values.fits(variable, dtype, shape):
                         result[copies] = variable
-        for key in sorted(set(shapes) - {ORIGIN, GRAPH, STEP, COUNTER}):
+        for key in sorted(set(shapes) - {ORIGIN, GRAPH}):
             problem = f"its {more.get(key, key)} is no variable of this run"
             raise CheckpointError(f"cannot be read: {problem}")
         self._check_graph(result)
@@ -165,22 +159,6 @@ class SavedState:
         status.assert_existing_objects_matched()
         for name in variables.keys() - whole.keys():
             replica_values.give(variables[name], self._reader.get_tensor(f"{name}{VALUE}"))
-
-    def _in_order(self, group: str, ours: list[str]) -> list[str]:
-        """Returns the paths of a state that does not list them: those here, by position.
-
-        TensorFlow's graph names each variable. The names of the model's variables must agree. Only
-        the last parts of other names must agree, because version 0.1 named the rates of wrapped
-        optimizers differently.
-        """
-        nodes = self._nodes()
-        for number, path in enumerate(ours):
-            name = _name(group, number)
-            found = nodes[name].attributes[0].full_name if name in nodes else path
-            pair = (found, path) if group == "model" else (_last(found), _last(path))
-            if found != DIVIDED and not renamed(pair[:1], pair[1:]):
-                raise CheckpointError(f"cannot be read: it holds {found} in place of {path}")
-        return ours
 
     def _nodes(self) -> dict[str, TrackableObjectGraph.TrackableObject]:
         """Reads the nodes of TensorFlow's graph, by the names that values are saved under."""
@@ -209,7 +187,3 @@ class SavedState:
 
 def _name(group: str, number: int) -> str:
     return f"{group}_{number:05d}"
-
-
-def _last(path: str) -> str:
-    return path.rpartition("/")[2]

@@ -3,7 +3,7 @@
 import functools
 import json
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -32,12 +32,12 @@ def found(identity: Identity, saved: Mapping[str, Value]) -> Found:
             this, too.
     """
     owner, said = identity.owner, _said(identity, saved[IDENTITY])
-    keys = _keys_in(saved, said["shapes"])
-    sums = said.get("checksums")  # version 0.1.0 wrote none
+    keys = {name: _key(name) for name in said["shapes"]}
+    sums = said["checksums"]
 
     def read(name: str) -> np.ndarray:
         value = np.asarray(saved[keys[name]])
-        if sums is not None and sums.get(name) != _checksum(value):
+        if sums.get(name) != _checksum(value):
             raise damaged(owner, f"'{keys[name]}' is not as it was saved")
         return value
 
@@ -69,14 +69,6 @@ def _said(identity: Identity, saved: Value) -> Config:
 def _key(name: str) -> str:
     """Returns the key of a name in a store: a slash would begin a group in an HDF5 file."""
     return name.replace("%", "%25").replace("|", "%7C").replace("/", "|")
-
-
-def _keys_in(saved: Mapping[str, Value], names: Iterable[str]) -> dict[str, str]:
-    """Returns the keys of names in a store; version 0.1.0 did not escape `|` and `%` in names."""
-    keys = {name: _key(name) for name in names}
-    older = {name: name.replace("/", "|") for name in names}
-    unclaimed = set(saved) - set(keys.values())
-    return {n: older[n] if older[n] in unclaimed else key for n, key in keys.items()}
 
 
 def _checksum(value: np.ndarray) -> int:
