@@ -156,8 +156,8 @@ def test_the_error_term_makes_slots_256_times_as_fine():
     for dtype, unit in ((HALF, 2**-7), (CORRECTED, 2**-15)):
         found = trained(tg.Adam(0.01, **dtype))
         roles = [role for role in exact if role.endswith(("momentum", "velocity"))]
-        off = max(np.abs(found[role] / exact[role] - 1).max() for role in roles)
-        assert 0.2 * unit < off < 8 * unit
+        off = max(np.abs(found[r] - exact[r]).max() / np.abs(exact[r]).max() for r in roles)
+        assert 0.1 * unit < off < 8 * unit  # 0.5 to 2 units of 20 seeds
 
 
 @both
