@@ -479,3 +479,9 @@ def test_exceptions_are_still_needed():
         assert reason
         text = (PACKAGE / place).read_text("utf-8")
         assert any(name.startswith(module) for name in imports(classes.parsed(text)))
+
+
+def test_the_page_on_the_architecture_names_every_module_of_core():
+    page = (PACKAGE.parent / "docs" / "architecture.md").read_text()
+    modules = [path for path in (PACKAGE / "core").rglob("*.py") if path.stem != "__init__"]
+    assert not [path.stem for path in modules if not re.search(rf"`{path.stem}(\.py)?`", page)]
