@@ -142,8 +142,8 @@ def agc(g, w, s, lr, t, child, clipping=0.01, epsilon=1e-3, **hyperparameters):
 
 
 def centralized(g, w, s, lr, t, child, **hyperparameters):
-    """The mean is over all axes but the last. `child` as in `larc`."""
-    if g.ndim > 1 and g.size:
+    """The mean is over all axes but the last, of more than one weight. `child` as in `larc`."""
+    if g.ndim > 1 and g.size > g.shape[-1]:
         g = g - g.mean(tuple(range(g.ndim - 1)), keepdims=True)
     return child(g, w, s, lr, t, **hyperparameters)
 

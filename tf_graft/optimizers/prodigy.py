@@ -23,7 +23,6 @@ from tf_graft.algorithm import (
     one_minus_power,
     quotient,
     register,
-    running_mean,
 )
 
 SHARED = ("distance", "largest_distance", "numerator")
@@ -160,8 +159,8 @@ class Prodigy(Optimizer):
         if self.use_bias_correction:
             a *= tf.sqrt(one_minus_power(self.beta_2, t)) / one_minus_power(self.beta_1, t)
         scale, dg = quotient(d, self.d0), d * g
-        m = running_mean(s["momentum"], dg, self.beta_1, t)
-        v = running_mean(s["velocity"], dg * dg, self.beta_2, t)
+        m = self.beta_1 * s["momentum"] + (1 - self.beta_1) * dg
+        v = self.beta_2 * s["velocity"] + (1 - self.beta_2) * dg * dg
         total = self._beta_3 * s["gradient_sum"] + scale * (d if self.safeguard_warmup else a) * g
         grown = tf.reduce_sum(tf.abs(total)) - tf.reduce_sum(tf.abs(s["gradient_sum"]))
         norm = tf.maximum(s["gradient_norm"] + grown, 0.0)
