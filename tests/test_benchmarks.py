@@ -316,7 +316,7 @@ ITS_TABLES_SMALL = """
 import runpy, sys
 from benchmarks import models
 models.ROWS, sys.argv = 1000, sys.argv[2:]
-runpy.run_module("tf_graft", run_name="__main__", alter_sys=True)
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
 
 
