@@ -1,5 +1,6 @@
 """Names from files and of users are shown as they are in every medium: none is markup there."""
 
+import contextlib
 import html.parser
 import re
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from tf_graft.core import media
 from tf_graft.report import GraftReport, figures, page, records, table
 from tf_graft.terminal import Terminal
 from tf_graft.training import plots
+from tf_graft.training.log import Log
 
 ESCAPES = "\x1b[31m\x1b]0;owned\x07\x9b2J\x08\r\u202e\udcff"
 NAMES = {
@@ -87,8 +89,13 @@ def test_figures_show_names_as_they_are(tmp_path, kind):
     plots.draw_schedule({name: np.ones(3)}, np.arange(3), name, tmp_path / "schedule.png")
     run = SimpleNamespace(**{n: tmp_path / n for n in ("steps", "metrics", "plot.png")})
     run.plot = tmp_path / "plot.png"
-    run.steps.write_text("step,loss,learning_rate\n1,1,1\n2,1,1\n")
-    run.metrics.write_text("epoch,step,train_loss,test_loss\n1,2,1,1\n")
+    for path, columns, rows in (
+        (run.steps, ("step", "loss", "learning_rate"), [(1, 1.0, 1.0), (2, 1.0, 1.0)]),
+        (run.metrics, ("epoch", "step", "train_loss", "test_loss"), [(1, 2, 1.0, 1.0)]),
+    ):
+        with contextlib.closing(Log(path, columns, 0)) as log:
+            for row in rows:
+                log.add(dict(zip(columns, row, strict=True)))
     plots.draw_run(run, name)
     measured = results.Measured("dense", name, {"stock": [1.0], "tf_graft": [1.0]}, {}, [], {})
     chart.draw([measured], name, tmp_path / "chart.png")
