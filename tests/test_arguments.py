@@ -1,5 +1,6 @@
 """Numbers that vanish or overflow in float32, rates that are none, attributes: at use."""
 
+import inspect
 import re
 import time
 
@@ -75,6 +76,17 @@ def test_nesterov_momentum_without_a_momentum_warns(cls):
         cls(nesterov=True, momentum=0.0)
     assert seen[0].filename == __file__
     cls(nesterov=True, momentum=tf_graft.schedules.PolyDecay(0.9, 4))
+
+
+def test_that_warning_points_to_where_an_optimizer_of_another_class_is_made():
+    class Own(tf_graft.SGD):
+        def __init__(self, learning_rate=0.1, **common):
+            super().__init__(learning_rate, 0.0, nesterov=True, **common)
+
+    line = inspect.currentframe().f_lineno + 2
+    with pytest.warns(UserWarning, match="^Own") as seen:
+        Own()
+    assert (seen[0].filename, seen[0].lineno) == (__file__, line)
 
 
 @pytest.mark.parametrize("value", [0.1, 2.0**-126, 3.4e38, 0.99999994, 2**53])
@@ -357,7 +369,7 @@ def test_the_deepest_nesting_can_be_made_and_read_back():
     for _ in range(15):
         optimizer = tf_graft.LARC(optimizer)
     again = tf_graft.deserialize(tf_graft.serialize(optimizer))
-    assert again.signature() == optimizer.signature()
+    assert again.rule.signature == optimizer.rule.signature
     with pytest.raises(ValueError, match=r"LARC\(optimizer=LARC\(...\)\): optimizers can be nest"):
         tf_graft.LARC(optimizer)
 

@@ -19,16 +19,22 @@ from tf_graft.core.pipeline.engine import Engine
 from tf_graft.core.state.algorithm import Algorithm
 from tf_graft.core.state.optimizer_state import OptimizerState
 from tf_graft.core.state.parameters import Parameter, Parameters
+from tf_graft.core.state.rule import Rule
 
 COUNTERS = ("iteration", "skipped_steps", "micro_steps", "spoiled_micro_steps")
 NAN = np.nan
 
 
 class Momentum(Algorithm):
-    """An algorithm that is no Keras optimizer."""
+    """An algorithm that is no Keras optimizer, with what a rule asks of one."""
 
-    def rates(self):
-        return {"learning_rate": 0.5}
+    learning_rate = 0.5
+    iterations = 0
+    weight_decay = learning_rate_multipliers = None
+    decay_exclusions = ()
+
+    def __init__(self):
+        self.rule = Rule(self)
 
     def slots(self):
         return {"m": tg.Slot()}
@@ -42,6 +48,7 @@ class Watching(Momentum):
     """Writes down the number of each update."""
 
     def __init__(self):
+        super().__init__()
         self.seen = []
 
     def step(self, g, w, s, lr, t):
@@ -50,7 +57,8 @@ class Watching(Momentum):
 
 
 def options(**given):
-    return Options.of(tg.SGD(**given))
+    read = Options.of(tg.SGD(**given))
+    return lambda: read
 
 
 def variables(weights):
@@ -88,7 +96,7 @@ ROWS = [
 def run(state_on, gradients, compiled=False, **given):
     """The weights, the slot and the counters after updates with all gradients."""
     parameter, state = state_on(WEIGHTS)
-    engine = Engine("Momentum", Momentum(), options(**given), state)
+    engine = Engine("Momentum", Momentum().rule, options(**given), state)
 
     def update(gradient):
         engine.receive([gradient], [parameter], summed=True)
@@ -132,7 +140,7 @@ def test_cells_go_through_a_loop():
     @tf.function
     def loop():
         parameter, state = cells(WEIGHTS)
-        engine = Engine("Momentum", Momentum(), given, state)
+        engine = Engine("Momentum", Momentum().rule, given, state)
 
         def body(i, held):
             state.hold(held)
@@ -153,7 +161,7 @@ def test_bias_corrections_see_the_counter_that_is_named():
     counters = {**state.counters, "rounds": tf.Variable(6, dtype=tf.int64)}
     algorithm = Watching()
     held = OptimizerState(state.parameters, {}, counters, done="rounds")
-    Engine("Watching", algorithm, options(), held).receive(DENSE[:1], [parameter], summed=True)
+    Engine("Watching", algorithm.rule, options(), held).receive(DENSE[:1], [parameter], summed=True)
     assert algorithm.seen == [7.0]
     assert int(held.count("iteration")) == 1
 
@@ -168,9 +176,9 @@ def test_two_classes_stand_between_an_optimizer_and_keras_own():
 
 def test_options_are_frozen_and_as_of_now():
     optimizer = tg.SGD(clipnorm=1.0)
-    before = optimizer.common
+    before = Options.of(optimizer)
     optimizer.clipnorm = 2.0
-    assert (before.clipnorm, optimizer.common.clipnorm) == (1.0, 2.0)
+    assert (before.clipnorm, Options.of(optimizer).clipnorm) == (1.0, 2.0)
     with pytest.raises(AttributeError, match="cannot assign to field"):
         before.clipnorm = 3.0
 

@@ -93,7 +93,7 @@ def test_names_that_look_alike_are_kept_apart():
     first.save_own_variables(store)
     second.load_own_variables(store)
     paths = ["a/b", "a|b", "a%7Cb", "w", "w_2", "w_1"]
-    named = second.named_variables()
+    named = second.state.named()
     assert [float(named[f"{p}/momentum"][0]) for p in paths] == [-0.5 * v for v in range(6)]
 
 
@@ -220,8 +220,8 @@ def test_a_checkpoint_refused_before_build_leaves_nothing_behind(tmp_path):
     with pytest.raises(tf_graft.CheckpointError, match="RMSprop"):
         tf.train.Checkpoint(optimizer=target).read(path)
     target.build(model.trainable_variables)
-    slots = [v for n, v in target.named_variables().items() if n.endswith("m/momentum")]
-    slots += [v for n, v in target.named_variables().items() if n.endswith("/velocity")]
+    slots = [v for n, v in target.state.named().items() if n.endswith("m/momentum")]
+    slots += [v for n, v in target.state.named().items() if n.endswith("/velocity")]
     assert len(slots) == 4
     assert not any(np.any(v.numpy()) for v in slots)
 
@@ -327,7 +327,7 @@ def test_stock_state_in_half_precision_goes_to_float32(dtype, tmp_path):
     fresh.load_weights(tmp_path / "model.weights.h5")
     fresh.optimizer.build(fresh.trainable_variables)
     theirs = np.concatenate([np.ravel(m.numpy()) for m in stock.optimizer.momentums])
-    named = fresh.optimizer.named_variables()
+    named = fresh.optimizer.state.named()
     slots = [v for n, v in named.items() if n.endswith("/momentum")]
     assert {v.dtype for v in slots} == {"float32"}
     ours = np.concatenate([np.ravel(v.numpy()) for v in slots])

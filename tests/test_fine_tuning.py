@@ -345,7 +345,7 @@ def test_optimizers_that_cannot_add_variables_say_so(make):
     stepped(optimizer, w, only=HEAD)
     with pytest.raises(ValueError, match=r"was built for fewer variables, and .* cannot"):
         optimizer.build(w)
-    assert len(optimizer.parameters) == 1
+    assert len(optimizer.state.parameters) == 1
 
 
 def test_a_new_variable_with_a_name_that_is_taken():

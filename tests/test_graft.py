@@ -59,7 +59,7 @@ class Run:
             self.shared = self.shared | optimizer.advance(self.shared, rates, t_of(number))
             self.states.append({path: s | self.shared for path, s in slots.items()})
             points = points_of(shapes, number, self.states[-1], rates)
-            proposed = list(optimizer.proposals(points))
+            proposed = list(optimizer.rule.proposals(points))
             self.steps.append(dict(zip(shapes, (d.numpy() for d, _ in proposed), strict=True)))
             self.after.append(dict(zip(shapes, (new for _, new in proposed), strict=True)))
             slots = {path: s | self.after[-1][path] for path, s in slots.items()}
@@ -90,7 +90,7 @@ def grafted(magnitude, direction, number, **options):
     for role in children:
         rates |= under(role, {"learning_rate": tf.constant(RATE)})
     points = points_of(magnitude.shapes, number, states, rates)
-    return dict(zip(magnitude.shapes, graft.proposals(points), strict=True))
+    return dict(zip(magnitude.shapes, graft.rule.proposals(points), strict=True))
 
 
 def length(steps):

@@ -123,7 +123,7 @@ def assert_skipped(found):
 @pytest.mark.parametrize("name", EXACT)
 def test_exact_kernels_give_the_bits_of_step(name, graph):
     make = EXACT[name]
-    assert make().exact_kernel
+    assert make().kernel.exact
     found = run(make(), "float32", graph)
     assert_same(found, run(without_kernel(make()), "float32", graph))
     assert_skipped(found)
@@ -188,6 +188,24 @@ def test_several_kernels_make_the_step(name, around):
 def test_a_kernel_that_reads_the_weights_reads_them_before_they_decay(name):
     found = run(EXACT[name](weight_decay=0.1), "float32", True)
     assert_same(found, run(without_kernel(EXACT[name](weight_decay=0.1)), "float32", True))
+
+
+def test_decay_of_another_form_needs_no_kernel_of_the_class_below():
+    class Half(tg.SGD):
+        def decayed(self, p, d):
+            return d - 0.5 * p.w
+
+    w = tf.Variable([4.0])
+    Half(1.0, weight_decay=0.1).apply([tf.constant([1.0])], [w])
+    assert float(w[0]) == 1.0
+
+
+@pytest.mark.parametrize("name", ["novograd", "prodigy", "schedule_free_sgd"])
+def test_a_table_knows_of_decay_within_the_step(name):
+    optimizer = tg.get({"name": name, "weight_decay": 0.1, "exclude_from_weight_decay": ["bias"]})
+    optimizer.build([tf.Variable([1.0], name=name) for name in ("kernel", "bias")])
+    kernel, bias = (line.split()[3] for line in optimizer.table().splitlines()[1:])
+    assert (kernel, bias) == ("yes", "no")
 
 
 def test_layerwise_kernels_move_the_weights():

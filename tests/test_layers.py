@@ -64,7 +64,7 @@ SIDEWAYS = {
     ("optimizers/lamb.py", "tf_graft.optimizers.layerwise"): "what LARS and LAMB share",
     **{
         (f"optimizers/{name}.py", "tf_graft.optimizers.kernels"): "what kernels of Adam share"
-        for name in ("adam", "lamb", "nadam", "nadamw", "radam", "ademamix", "rmsprop")
+        for name in ("adam", "lamb", "nadam", "nadamw", "radam", "ademamix")
     },
     ("optimizers/lars.py", "tf_graft.optimizers.kernels"): "what SGD's and LARS' kernels share",
     ("optimizers/sgd.py", "tf_graft.optimizers.kernels"): "what SGD's and LARS' kernels share",

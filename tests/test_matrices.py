@@ -230,7 +230,7 @@ def test_matrices_that_are_frozen_are_left_to_later(around):
     model.compile(optimizer, "mse")
     with pytest.warns(UserWarning, match="as long as the model's other layers are frozen; AdamW"):
         model.fit(np.ones([2, 4]), np.ones([2, 3]), verbose=0)
-    if not optimizer.extends:
+    if not optimizer.rule.extends:
         return
     for layer in frozen:
         layer.trainable = True
@@ -385,7 +385,7 @@ def test_multipliers_are_those_of_the_others_inside_of_wrappers(make, factor):
         optimizer = make(**options)
         optimizer.build([w, b])
         tf.function(optimizer.apply)([tf.constant([[1.0, 2], [3, 4]]), tf.ones([2])], [w, b])
-        rate = float(optimizer.rate_of("bias", optimizer.rates()))
+        rate = float(optimizer.rule.rate_of("bias", optimizer.rule.rates()))
         return w.numpy(), 1 - b.numpy(), rate
 
     (w, b, rate), (same, changed, changed_rate) = (

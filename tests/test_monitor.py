@@ -175,7 +175,7 @@ def test_beside_another_watcher():
     """`optimize_loss` watches the gradients, too."""
     optimizer, seen, w = tg.SGD(0.5), [], tf.Variable([1.0])
     optimizer.build([w])
-    optimizer.watch(lambda gradients, _: seen.append(gradients))
+    optimizer.engine.watch(lambda gradients, _: seen.append(gradients))
     monitor = tg.Monitor(1, optimizer)
     with monitor.step():
         optimizer.apply([tf.constant([2.0])], [w])

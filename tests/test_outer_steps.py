@@ -74,6 +74,10 @@ def test_fit_ends_with_the_slow_weights_and_the_config_is_agns():
     assert repr(again) == repr(optimizer)
 
 
+def test_diloco_without_a_momentum_warns_of_nothing():
+    assert not tg.diloco("sgd", outer_momentum=0.0).center_optimizer.nesterov
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

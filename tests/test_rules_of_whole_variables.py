@@ -40,7 +40,7 @@ def replayed(case, **changed):
     worst = 0.0
     for i, expected in enumerate(case["variables"]):
         if i and "last_gradients" in case:  # of the exact MARS, which computes them
-            for p in optimizer.parameters:
+            for p in optimizer.state.parameters:
                 p.slots["last_gradient"].assign(np.array(case["last_gradients"][i][p.path]))
         gradients = [tf.constant(np.array(problem["gradients"][i][p], dtype)) for p in weights]
         optimizer.apply(gradients, weights.values())
@@ -75,7 +75,7 @@ def test_the_comparison_notices_another_argument(name):
 def test_adafactor_keeps_few_numbers(options, shape, numbers):
     optimizer = tg.Adafactor(**options)
     optimizer.build([tf.Variable(tf.zeros(shape), name="kernel")])
-    (parameter,) = optimizer.parameters
+    (parameter,) = optimizer.state.parameters
     assert sum(np.prod(slot.shape) for slot in parameter.slots.values()) == numbers
 
 
@@ -87,7 +87,7 @@ def test_prodigy_counts_untouched_rows_in_its_norm():
     for rows in ([0, 3], [1], [3, 5], [0, 2]):
         values = tf.fill([len(rows), 2], 0.5 + len(rows))
         optimizer.apply([tf.IndexedSlices(values, tf.constant(rows), [6, 2])], [table])
-    (parameter,) = optimizer.parameters
+    (parameter,) = optimizer.state.parameters
     norm = np.abs(parameter.slots["gradient_sum"].numpy()).sum()
     np.testing.assert_allclose(parameter.slots["gradient_norm"].numpy(), norm, rtol=1e-6)
 

@@ -33,7 +33,7 @@ def model(*names):
 def variables(model):
     """Every variable that is saved, by path."""
     found = {variable.path: variable for variable in model.variables}
-    return found | model.optimizer.named_variables()
+    return found | model.optimizer.state.named()
 
 
 def states(folder, model, **options):

@@ -104,7 +104,7 @@ def test_a_wrapper_in_a_wrapper_is_restored_with_the_values_of_each(outer, way, 
         saved = made()
         optimizer = saved.optimizer
         optimizer.build(saved)
-        values = optimizer.rate_variables() | optimizer.value_variables()
+        values = optimizer.state.rate_variables() | optimizer.state.value_variables()
         assert any(name.endswith("momentum_value") for name in values)
         for variable in values.values():
             variable.assign(variable / 2)
@@ -120,13 +120,14 @@ class Keeper(Wrapper):
     def __init__(self, inner, learning_rate=1.0, **common):
         super().__init__(learning_rate, **common)
         self.inner = lambda: inner
-        self.keep_values("inner", inner)
+        self.rule.inner["inner"] = inner.rule
+        self.state.adopt("inner", inner.state)
 
     def children(self):
         return {"inner": self.inner()}
 
     def propose(self, points):
-        return self.inner().proposals(points)
+        return self.inner().rule.proposals(points)
 
 
 def test_a_checkpoint_that_could_not_be_restored_is_not_written(tmp_path):
@@ -542,7 +543,7 @@ def test_a_flipped_bit_in_a_checkpoint_is_named(tmp_path):
     path = tf.train.Checkpoint(optimizer=model.optimizer).write(str(tmp_path / "checkpoint"))
     shard = tmp_path / "checkpoint.data-00000-of-00001"
     held = bytearray(shard.read_bytes())
-    slot = model.optimizer.named_variables()["net/hidden/kernel/momentum"]
+    slot = model.optimizer.state.named()["net/hidden/kernel/momentum"]
     held[held.index(np.asarray(slot).tobytes())] ^= 1
     shard.write_bytes(held)
     before = everything(model)

@@ -30,7 +30,7 @@ def gradients(steps=STEPS):
 
 def state(optimizer, weights):
     """The values of all variables; those of slots with their error terms."""
-    named = dict(optimizer.named_variables())
+    named = dict(optimizer.state.named())
     for name in [name for name in named if name.endswith("_error")]:
         error, role = named.pop(name), name.removesuffix("_error")
         named[role] = rounding.joined(
@@ -62,7 +62,7 @@ def test_what_is_halved():
     for make in (tg.Adam, tg.Prodigy, tg.COCOB, tg.Adafactor, tg.NovoGrad):
         optimizer = make(**options)
         optimizer.build(weights)
-        kernel, half, double = optimizer.parameters
+        kernel, half, double = optimizer.state.parameters
         for p, expected in ((kernel, "bfloat16"), (half, "bfloat16"), (double, "float64")):
             for role, slot in p.slots.items():
                 whole = slot.shape == p.variable.shape and role not in ("initial", "bet")
@@ -167,7 +167,7 @@ def test_a_small_share_is_not_lost(dtype):
     w.assign(tf.linspace(1.0, 2.0, 2000))
     optimizer = tg.Adam(0.0, **dtype)
     optimizer.build([w])
-    (parameter,) = optimizer.parameters
+    (parameter,) = optimizer.state.parameters
     parameter.slots["velocity"].assign(tf.ones([2000]))
     for _ in range(200):
         optimizer.apply([tf.zeros([2000])], [w])

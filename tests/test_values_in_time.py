@@ -116,7 +116,7 @@ def test_the_count_of_updates_is_exact(count, execution):
         optimizer.iterations.assign(count)
     for _ in range(2):
         call(tf.constant([0.0]))
-    (momentum,) = (p.slots["momentum"] for p in sgd.parameters)
+    (momentum,) = (p.slots["momentum"] for p in sgd.state.parameters)
     assert np.abs(momentum.numpy()) == [0.5 * 0.25]
     assert w.numpy() == [0.5 * 0.75]
 

@@ -27,7 +27,7 @@ def values(optimizer):
 
 def entry(model, name, value):
     """Gives one of the optimizer's variables a value that no step does."""
-    model.optimizer.named_variables()[name].assign(value)
+    model.optimizer.state.named()[name].assign(value)
     return model
 
 
@@ -194,8 +194,8 @@ def test_set_weights_sets_all_or_none():
 def test_state_that_was_applied_without_being_judged_is_carried(tmp_path):
     """With `nonfinite="apply"` a slot can be NaN, and goes on as it was."""
     model = fit(compiled(Adam(0.01, nonfinite="apply")))
-    slot = next(n for n in model.optimizer.named_variables() if n.endswith("velocity"))
-    entry(model, slot, np.nan * model.optimizer.named_variables()[slot])
+    slot = next(n for n in model.optimizer.state.named() if n.endswith("velocity"))
+    entry(model, slot, np.nan * model.optimizer.state.named()[slot])
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     found = state_of(loaded.optimizer)

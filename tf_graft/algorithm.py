@@ -21,8 +21,12 @@ guarantees on it.
   variables of an update
 - `NOT_NEGATIVE`: the range of a slot of squares, for `Slot(within=...)`
 - a subclass of `Optimizer` overrides `slots` (or `slots_for`) and `step`; less often `shared_slots`
-  and `advance`, `traits`, `whole`, `decays`, `kernel`, `propose`; it declares its properties in
-  `rowwise`, `skips_zero_rows`, `idle`, `exact_kernel`, `kernel_reads` and `keras_slots`
+  and `advance`, `traits`, `whole`, `decayed`, `prepare`, `kernel`, `propose`; it declares its
+  properties in `rowwise`, `skips_zero_rows`, `idle`, `finds_rate` and `namesake`; it asks
+  `self.rule` for the shapes of its variables, and which of them decay
+- `in_place`: declares the method `kernel`, `step` by kernels of TensorFlow; `remembers`: when those
+  for mean squares serve
+- `Namesake`: the optimizer of Keras that keeps the same slots
 - `scratch_variable`: for a kernel that requires a variable where there is no slot; `added_by`: what
   a kernel adds to a variable
 - `TwoWeights`: the base class of optimizers that evaluate other weights than those they train
@@ -54,6 +58,8 @@ from tf_graft.core.checks import boolean, choice, integer, number, patterns, sho
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.patterns import matches
 from tf_graft.core.places.shares import Sharing
+from tf_graft.core.state.kernel import in_place, remembers
+from tf_graft.core.state.namesake import Namesake
 from tf_graft.core.state.parameters import Parameter, Parameters
 from tf_graft.core.state.point import Point, Step, under, within
 from tf_graft.core.state.slots import NOT_NEGATIVE, Slot
@@ -95,6 +101,7 @@ __all__ = [
     "GivenAxes",
     "Heads",
     "MatrixOptimizer",
+    "Namesake",
     "NumberLike",
     "Optimizer",
     "OptionalCount",
@@ -116,6 +123,7 @@ __all__ = [
     "boolean",
     "choice",
     "current",
+    "in_place",
     "integer",
     "length",
     "matches",
@@ -128,6 +136,7 @@ __all__ = [
     "quotient",
     "rectification",
     "register",
+    "remembers",
     "running_mean",
     "scalar",
     "scratch_variable",

@@ -211,8 +211,8 @@ def checked(model: keras.Model, low: float, high: float) -> tuple[float, float]:
     free = [each for each in nested(model.optimizer) if getattr(each, "finds_rate", False)]
     if free and getattr(model.optimizer, "finds_rate", True):  # True: one of Keras' is around it
         raise TypeError(
-            f"{OWNER}: {free[-1].called} finds the length of its steps itself, and its learning "
-            "rate is a factor of that; train at a learning rate of 1."
+            f"{OWNER}: {free[-1].rule.called} finds the length of its steps itself, and its "
+            "learning rate is a factor of that; train at a learning rate of 1."
         )
     return low, high
 

@@ -98,7 +98,7 @@ def _slots(cls: type) -> int | None:
     if isinstance(optimizer, MatrixOptimizer):
         declared = optimizer.slots_of(Axes.of(MATRIX.shape, inputs=(0,), outputs=(1,)))
     else:
-        optimizer.prepare({"kernel": MATRIX})
+        optimizer.rule.shapes = {"kernel": tuple(MATRIX.shape)}
         declared = optimizer.slots_for("kernel")
     sizes = [math.prod(slot.shape_for(MATRIX)) for slot in declared.values()]
     return round(sum(sizes) / math.prod(MATRIX.shape))
@@ -106,7 +106,7 @@ def _slots(cls: type) -> int | None:
 
 def _exact_on_rows(cls: type) -> bool | None:
     optimizer = _alone(cls)
-    return None if optimizer is None else optimizer.exact_on_rows("")
+    return None if optimizer is None else optimizer.rule.exact_on_rows("")
 
 
 def _reference(cls: type) -> str:
@@ -131,7 +131,7 @@ FACTS = {
     "rows": Fact(bool, _exact_on_rows),
     "matrix": Fact(bool, lambda cls: issubclass(cls, MatrixOptimizer)),
     "kernel": Fact(bool, lambda cls: getattr(cls, "kernel", None) is not None),
-    "keras": Fact(bool, lambda cls: getattr(cls, "keras_slots", None) is not None),
+    "keras": Fact(bool, lambda cls: getattr(cls, "namesake", None) is not None),
     "wrapper": Fact(bool, _wraps),
     "reference": Fact(str, _reference),
 }

@@ -175,7 +175,7 @@ def mixed_up(names: tuple[str, ...], folder: Path) -> str | None:
             else:
                 tf.train.Checkpoint(optimizer=loaded).read(path).assert_existing_objects_matched()
             loaded.build(variables)
-            found = [float(v[0]) for n, v in loaded.named_variables().items() if v.shape == (1,)]
+            found = [float(v[0]) for n, v in loaded.state.named().items() if v.shape == (1,)]
             if found != [-0.5 * number for number in numbers]:
                 return f"{way}: {found}"
     return None

@@ -91,7 +91,7 @@ class Subject:
         self.make, self.folder = make, folder
         self.model = list(samples.variables(samples.weights()).values())
         self.saved, self.target = self.trained(3), self.trained(1)
-        self.named = self.saved.named_variables()
+        self.named = self.saved.state.named()
         self.store: dict[str, Any] = {}
         self.saved.save_own_variables(self.store)
         whole = tf.train.Checkpoint(optimizer=self.saved, model=self.model)

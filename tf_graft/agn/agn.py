@@ -3,7 +3,7 @@
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated, Any, ClassVar, Unpack
+from typing import Annotated, Any, Unpack
 
 import keras
 import tensorflow as tf
@@ -14,14 +14,13 @@ from tf_graft.agn.servers import OnServers
 from tf_graft.agn.worker_round import SUMS
 from tf_graft.compose.copies import copied
 from tf_graft.compose.option_table import Pair, divided, taken_over
-from tf_graft.compose.wrapper import Around, held_by, refuse_built
+from tf_graft.compose.wrapper import OF_THE_OPTIMIZER, Around, held_by, refuse_built
 from tf_graft.core import checks, keras_contract
 from tf_graft.core.arguments.checked import Checked
 from tf_graft.core.arguments.declared import Count, Flag, OptionalCount
 from tf_graft.core.arguments.options import Common
 from tf_graft.core.arguments.registry import register, resolve
-from tf_graft.core.pipeline.exchange import Exchange
-from tf_graft.core.pipeline.scale import Scaling
+from tf_graft.core.keras_optimizer import written
 from tf_graft.core.places import replicas
 from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.state.point import Point, Step
@@ -109,15 +108,6 @@ class AGN(OnServers):
         1710.02368); tf.contrib.opt.AGNOptimizer.
     """
 
-    offers: ClassVar[tuple[str, ...]] = (
-        "center_values",
-        "centered",
-        "round",
-        "round_length",
-        "rounds",
-        "scaler",
-        "workers",
-    )
     column = "local"
     local_step: keras.Variable
     accumulated_steps: keras.Variable
@@ -144,7 +134,10 @@ class AGN(OnServers):
             refuse_factor("AGN", self.loss_scale_factor)
             self.__class__ = scaling(type(self))  # type: ignore[arg-type]
         self.scaler = scaler
-        self._scaler_state = {} if scaler is None else variables_of(scaler, self.add_scalar)
+        if scaler is not None:
+            held = variables_of(scaler, self.state.add_scalar)
+            self.engine.scaling = LossScaling(scaler, held)
+        self.engine.exchange = PeriodicPush(self)
         self._copies = center_optimizer is None and mode == "gradients"
         usual = copied(self.optimizer) if self._copies else PAPER
         of_center = usual if center_optimizer is None else center_optimizer
@@ -153,8 +146,8 @@ class AGN(OnServers):
             self.center_optimizer.learning_rate_multipliers = self.learning_rate_multipliers
         self.idle = False
         self.rowwise = self.optimizer.rowwise and self.center_optimizer.rowwise
-        self.local_step = self.add_scalar("local_step")
-        self.accumulated_steps = self.add_scalar("accumulated_steps")
+        self.local_step = self.state.add_scalar("local_step")
+        self.accumulated_steps = self.state.add_scalar("accumulated_steps")
 
     @property
     def learning_rate(self) -> Any:
@@ -181,16 +174,6 @@ class AGN(OnServers):
     def slots(self) -> dict[str, Slot]:
         return super().slots() | SUMS
 
-    def scaling(self) -> Scaling:
-        given = self.scaler
-        return super().scaling() if given is None else LossScaling(given, self._scaler_state)
-
-    def exchange(self) -> Exchange:
-        return PeriodicPush(self)
-
-    def counted_by(self) -> str:
-        return "accumulated_steps" if self.reset_local_state else super().counted_by()
-
     def propose(self, points: Iterable[Point]) -> Iterator[Step]:
         points, given = itertools.tee(points)
         for p, (d, slots) in zip(points, super().propose(given), strict=True):
@@ -198,10 +181,9 @@ class AGN(OnServers):
             slots["touched_rows"] = tf.ones_like(p.s["touched_rows"])
             yield d, slots
 
-    def arguments(self) -> Config:
-        if self.scaler is None:
-            return super().arguments()
-        return super().arguments() | {"loss_scale_factor": None, "loss_scale": self.scaler}
+    def __repr__(self) -> str:
+        scaled = {"loss_scale_factor": None, "loss_scale": self.scaler}
+        return written(self, OF_THE_OPTIMIZER | ({} if self.scaler is None else scaled))
 
     def get_config(self) -> Config:
         config = super().get_config() | {"weight_decay": None}  # of optimizer
@@ -212,14 +194,16 @@ class AGN(OnServers):
         mixed = {"name": "mixed_precision", "optimizer": config["optimizer"], "loss_scale": scaler}
         return config | {"optimizer": mixed, "loss_scale_factor": None}
 
-    def complete(self, parameters: Sequence[Parameter]) -> None:
+    def make_center(self, parameters: Sequence[Parameter]) -> None:
         count = replicas.count()
         if count > 1 and self.num_worker not in (None, count):
             raise ValueError(
                 f"AGN(num_worker={self.num_worker}): the strategy has {count} replicas, which are "
                 "the workers; leave num_worker out."
             )
-        super().complete(parameters)
+        if self.reset_local_state:
+            self.state.done = "accumulated_steps"
+        super().make_center(parameters)
 
 
 def _unpacked(given: OptimizerLike) -> tuple[OptimizerLike, LossScaler | None, Config]:

@@ -8,9 +8,9 @@ from typing import Any, Self
 import keras
 import tensorflow as tf
 
-from tf_graft.core.state.algorithm import Algorithm
 from tf_graft.core.state.optimizer_state import OptimizerState
 from tf_graft.core.state.parameters import Parameter
+from tf_graft.core.state.rule import Rule
 from tf_graft.core.types import Scalar
 
 
@@ -68,7 +68,7 @@ def parameter_of(like: Parameter, values: Mapping[str, tf.Tensor]) -> Parameter:
     return Parameter(variable, like.path, slots, state)
 
 
-@dataclass(frozen=True)
+@dataclass
 class CellState(OptimizerState):
     """An optimizer's state in cells.
 
@@ -114,11 +114,11 @@ class CellState(OptimizerState):
 
     periodically = branch
 
-    def rates(self, algorithm: Algorithm) -> Mapping[str, Scalar]:
+    def rates(self, rule: Rule) -> Mapping[str, Scalar]:
         """Returns the rates and values for the count of updates that its cell holds."""
         step = self.counters["iteration"].tensor
         with keras.StatelessScope(state_mapping=[(count, step) for count in self.counts]):
-            return super().rates(algorithm)
+            return super().rates(rule)
 
     def release(self, parameter: Parameter) -> None:
         """Does nothing: a cell shares no memory."""

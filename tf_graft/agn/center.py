@@ -9,10 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from tf_graft.compose.copies import copied
-from tf_graft.compose.wrapper import Around, child_of, divide, held_by
-from tf_graft.core import keras_contract
+from tf_graft.compose.wrapper import Around, ComposedRule, child_of, divide, held_by
+from tf_graft.core import building, keras_contract
 from tf_graft.core.arguments.registry import resolve, serialize
-from tf_graft.core.files.identity import Named
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.places import replicas
 from tf_graft.core.places.mesh_tensors import from_mesh
@@ -23,7 +22,26 @@ from tf_graft.core.state.write import Whole
 from tf_graft.core.types import Config, OptimizerLike, Store, VariableLike
 
 
-class Centered(Around):
+class _CenterRule(ComposedRule):
+    """The rule of the local steps, which are taken from a center."""
+
+    optimizer: "Centered"
+
+    def __init__(self, optimizer: "Centered"):
+        super().__init__(optimizer)
+        self.extends = False
+
+    @property
+    def signature(self) -> str:
+        local, center = self.optimizer.optimizer, self.optimizer.center_optimizer
+        return f"{type(self.optimizer).__name__}({local.rule.signature}, {center.rule.signature})"
+
+    def complete(self, parameters: Sequence[Parameter]) -> None:
+        super().complete(parameters)
+        self.optimizer.make_center(parameters)
+
+
+class Centered(Around, rule=_CenterRule):
     """An optimizer of local copies with a second optimizer, of the center that they start from.
 
     The model's variables are the local copy. The center is a copy of them in the slot `center`; its
@@ -36,7 +54,6 @@ class Centered(Around):
 
     center_optimizer: Optimizer
     num_worker: int | None
-    extends = False
     _leader: Self | None = None
     _shown = False
 
@@ -48,7 +65,7 @@ class Centered(Around):
     @property
     def on_servers(self) -> bool:
         """Whether the model's variables are on parameter servers, where they are the center."""
-        return isinstance(self.strategy, tf.distribute.ParameterServerStrategy)
+        return isinstance(self.state.strategy, tf.distribute.ParameterServerStrategy)
 
     @property
     def leads(self) -> bool:
@@ -64,8 +81,8 @@ class Centered(Around):
     def whole(self, path: str) -> bool:
         return super().whole(path) or self.center_optimizer.whole(path)
 
-    def complete(self, parameters: Sequence[Parameter]) -> None:
-        super().complete(parameters)
+    def make_center(self, parameters: Sequence[Parameter]) -> None:
+        """Builds the center's optimizer for the centers of variables, or takes the leader's."""
         if self._leader is not None:
             for p, center in zip(parameters, self._leader.centers(), strict=True):
                 p.slots["center"] = center
@@ -79,30 +96,20 @@ class Centered(Around):
                 )
             center_of(p).constraint = p.variable.constraint
         centers = {p.path: center_of(p) for p in parameters}
-        self.center_optimizer.settle(self.mesh)
-        self.center_optimizer.outer_exclusions = self.undecayed_paths
+        center = self.center_optimizer
+        center.state.settle(self.mesh)
+        center.rule.outer_exclusions = self.rule.undecayed_paths
         with keras_contract.named(centers):  # patterns are for the model's paths
-            self.center_optimizer.build_for(list(centers.values()), self.models)
-        for name, variable in self._center_state().items():
-            keras_contract.rename(keras_contract.keep(self, variable), f"{self.name}/{name}")
-
-    def _center_state(self) -> Named:
-        return self.center_optimizer.named_variables("center_optimizer/")
-
-    def named_variables(self, place: str = "") -> Named:
-        named = super().named_variables(place)
-        return named | self._center_state() if named and self._leader is None else named
-
-    def signature(self) -> str:
-        children = (self.optimizer.signature(), self.center_optimizer.signature())
-        return f"{type(self).__name__}({', '.join(children)})"
+            building.build(center, list(centers.values()), self.rule.models)
+        self.state.beside = {"center_optimizer/": center.state}
+        self.state.keep(center.state.named("center_optimizer/"))
 
     def start_center(self) -> None:
         """Sets the center to the weights as long as no step has been made."""
         counts = [tf.convert_to_tensor(replicas.local(v)) for v in (self.iterations, self.rounds)]
 
         def start() -> None:
-            for p in self.parameters:
+            for p in self.state.parameters:
                 value = p.read(Whole())
                 write.put(center_of(p), value)
                 p.replace(value)  # as a result of the branch, or XLA copies the weights each step
@@ -133,12 +140,12 @@ class Centered(Around):
 
     def centers(self) -> list[VariableLike]:
         """Returns the center's variables, in the order of the model's."""
-        return [center_of(p) for p in self.parameters]
+        return [center_of(p) for p in self.state.parameters]
 
     def center_values(self) -> dict[str, np.ndarray]:
         """Returns the center's values by the paths of the model's variables."""
         with self.centered():
-            return {p.path: from_mesh(p.variable).numpy() for p in self.parameters}
+            return {p.path: from_mesh(p.variable).numpy() for p in self.state.parameters}
 
     @contextlib.contextmanager
     def centered(self) -> Iterator[None]:
@@ -157,7 +164,7 @@ class Centered(Around):
     def show_center(self, shown: bool) -> None:
         """Puts the center into the model's variables, or puts the local copy back."""
         if shown != self._shown and self.built and not self.on_servers:
-            self.everywhere(_swap, list(self.parameters), traced=True)
+            self.state.everywhere(_swap, list(self.state.parameters), traced=True)
             self._shown = shown
 
     def save_own_variables(self, store: Store) -> None:
@@ -172,11 +179,11 @@ class Centered(Around):
     def finalize_variable_values(self, var_list: Iterable[VariableLike]) -> None:
         """Copies the center into the variables; `fit` calls this method when it ends."""
         self.warn_of_skips()
-        wanted = self.parameters_for("finalize_variable_values", list(var_list))
+        wanted = building.parameters_for(self, "finalize_variable_values", list(var_list))
         self.show_center(False)
         self.center_optimizer.finalize_variable_values([center_of(p) for p in wanted])
         if not self.on_servers:
-            self.everywhere(_pull, wanted, traced=True)
+            self.state.everywhere(_pull, wanted, traced=True)
 
     def get_config(self) -> Config:
         return super().get_config() | {"center_optimizer": serialize(self.center_optimizer)}
@@ -229,7 +236,7 @@ def taken(owner: str, given: OptimizerLike | str | Config, like: Optimizer) -> O
     center = child_of(owner, "center_optimizer", found)
     divide("center", owner, "center_optimizer", center, held_by(like))
     center.sparse, center.jit_compile = like.sparse, like.jit_compile
-    center.settle(like.mesh)
+    center.state.settle(like.mesh)
     return center
 
 

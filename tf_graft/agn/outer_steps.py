@@ -117,7 +117,7 @@ def diloco(
     momentum = checks.number("diloco", "outer_momentum", outer_momentum, 0, 1)
     period = checks.integer("diloco", "communication_period", communication_period, 1)
     # AGN pushes the mean of the steps, whose sum is w - c.
-    center = SGD(rate * period, momentum=momentum, nesterov=True)
+    center = SGD(rate * period, momentum=momentum, nesterov=momentum > 0)
     return AGN(
         optimizer,
         communication_period=period,

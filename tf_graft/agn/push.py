@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from tf_graft.agn.center import center_of
-from tf_graft.core.optimizer import Optimizer
+from tf_graft.core.optimizer import Optimizer, apply_coalesced
 from tf_graft.core.pipeline import accumulation
 from tf_graft.core.pipeline.exchange import Exchange
 from tf_graft.core.pipeline.update import Update
@@ -107,7 +107,7 @@ class PeriodicPush(Exchange):
         means = [
             rows.coalesced(m, p.rows, masked=False) for m, p in zip(means, parameters, strict=True)
         ]
-        self._agn.center_optimizer.apply_coalesced(means, [center_of(p) for p in parameters])
+        apply_coalesced(self._agn.center_optimizer, means, [center_of(p) for p in parameters])
         for mean, p in zip(means, parameters, strict=True):
             part = write.part_of(mean, p.rows)
             p.replace(part.read(replicas.local(center_of(p))), part)

@@ -29,8 +29,8 @@ class OnServers(Centered):
     reset_local_state: bool
     use_locking: bool
 
-    def complete(self, parameters: Sequence[Parameter]) -> None:
-        super().complete(parameters)
+    def make_center(self, parameters: Sequence[Parameter]) -> None:
+        super().make_center(parameters)
         if self.on_servers:
             self._own_name = f"{self.name}_{uuid.uuid4().hex}"  # unique in the cluster
             with tf.device(keras_contract.storage(parameters[0].variable).device):
@@ -127,7 +127,7 @@ class OnServers(Centered):
         return dataclasses.replace(self.engine, state=state, exchange=exchange)
 
     def _refuse_round(self) -> None:
-        if type(self.scaling()) is not Scaling:
+        if type(self.engine.scaling) is not Scaling:
             raise ValueError(
                 f"{type(self).__name__}.round: a round on a worker of parameter servers keeps no "
                 "loss scale; give AGN what is in MixedPrecision, and compute in bfloat16, which "

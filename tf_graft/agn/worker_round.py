@@ -9,7 +9,7 @@ import tensorflow as tf
 from tf_graft.agn.cells import Cell, CellState, parameter_of
 from tf_graft.agn.resident import Resident
 from tf_graft.core.nesting import nested
-from tf_graft.core.optimizer import Optimizer
+from tf_graft.core.optimizer import Optimizer, apply_coalesced
 from tf_graft.core.pipeline import accumulation, matching
 from tf_graft.core.pipeline.engine import Engine
 from tf_graft.core.pipeline.exchange import Exchange
@@ -56,11 +56,11 @@ class Round(Exchange):
         """Returns the first values of the variables that stay on the worker between rounds."""
         optimizer = self._optimizer
         starts = dict.fromkeys(COUNTERS, tf.constant(0, tf.int64))
-        dtype = shared_dtype([p.dtype for p in optimizer.parameters])
+        dtype = shared_dtype([p.dtype for p in optimizer.state.parameters])
         for role, slot in optimizer.shared_slots().items():
             starts[f"shared/{role}"] = first(slot, None, dtype)
         engine = accumulation.SLOTS if optimizer.gradient_accumulation_steps else {}
-        for p in optimizer.parameters:
+        for p in optimizer.state.parameters:
             for role, slot in {**under("slots", slots(p.path)), **engine}.items():
                 starts[f"{p.path}/{role}"] = first(slot, p.variable, p.dtype)
         return starts
@@ -68,7 +68,7 @@ class Round(Exchange):
     def _begin(self) -> CellState:
         kept = {key: resident.read() for key, resident in self._residents.items()}
         parameters = {}
-        for p in self._optimizer.parameters:
+        for p in self._optimizer.state.parameters:
             sums = {role: first(slot, p.variable, p.dtype) for role, slot in SUMS.items()}
             here = {"weights": p.variable} | {r: v for r, v in p.state.items() if r == "master"}
             values = {role: tf.convert_to_tensor(variable) for role, variable in here.items()}
@@ -115,7 +115,7 @@ class Round(Exchange):
         """Computes a batch's loss at the local copy, and gives its gradients to the engine."""
         optimizer, cells = self._optimizer, list(self._state.parameters)
         local = [p.variable.tensor for p in cells]
-        stand_in = [(p.variable, x) for p, x in zip(optimizer.parameters, local, strict=True)]
+        stand_in = [(p.variable, x) for p, x in zip(optimizer.state.parameters, local, strict=True)]
         stand_in += [(v, cell.tensor) for v, cell in zip(self._others, self._held, strict=True)]
         with tf.GradientTape() as tape:
             tape.watch(local)
@@ -172,7 +172,7 @@ class Round(Exchange):
     def push(self, center: Optimizer) -> tf.Tensor:
         """Applies the round's means to the center; of row-sparse gradients, their rows."""
         taken = self.taken
-        real = {p.path: p.variable for p in self._optimizer.parameters}
+        real = {p.path: p.variable for p in self._optimizer.state.parameters}
         pushed = [p for p in self._state.parameters if p.path in self._row_sparse]
 
         def to_center() -> None:
@@ -181,7 +181,7 @@ class Round(Exchange):
                 mean = numerics.divided(p.slots["gradient_sum"].tensor, taken)
                 touched = p.slots["touched_rows"].tensor
                 means.append(rows.of_marked(mean, touched) if self._row_sparse[p.path] else mean)
-            center.apply_coalesced(means, [real[p.path] for p in pushed])
+            apply_coalesced(center, means, [real[p.path] for p in pushed])
 
         tf.cond(taken > 0, to_center, lambda: None)
         for variable, cell in zip(self._others, self._held, strict=True):

@@ -16,9 +16,13 @@ from tf_graft.core.arguments import keras_arguments, options
 from tf_graft.core.arguments.description import Written, described
 from tf_graft.core.arguments.options import Common
 from tf_graft.core.arguments.registry import is_of_keras, register, resolve, serialize
+from tf_graft.core.keras_optimizer import written
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.pipeline import judge
+from tf_graft.core.state.namesake import Namesake
+from tf_graft.core.state.parameters import Parameters
 from tf_graft.core.state.point import Point, Step
+from tf_graft.core.state.rule import Rule
 from tf_graft.core.state.slots import Slot
 from tf_graft.core.types import NumberLike, Rates, Slots
 
@@ -27,8 +31,37 @@ TAKEN_OVER = [name for name in options.OF_KERAS if name != "weight_decay"]
 DECAY = options.OPTIONS["weight_decay"]
 
 
+class _WrappedRule(Rule):
+    """The rule of a wrapped optimizer, which goes by that optimizer's name."""
+
+    def __init__(self, optimizer: "Wrapped"):
+        super().__init__(optimizer)
+        self.extends = False
+
+    @property
+    def called(self) -> str:
+        return type(self.optimizer.optimizer).__name__
+
+    @property
+    def signature(self) -> str:
+        return f"{super().signature}({self.called})"
+
+    def with_decay(self, p: Point, d: tf.Tensor) -> tf.Tensor:
+        return super().with_decay(p, d) + self.optimizer.of_keras(p)
+
+
+class _Inside(Namesake):
+    """The Keras optimizer that a wrapped optimizer has inside."""
+
+    def name(self, optimizer: Any) -> str:
+        return type(optimizer.optimizer).__name__
+
+    def slots(self, optimizer: Any, parameters: Parameters) -> list[str | None]:
+        return optimizer.slots_in_keras() if len(parameters) else []
+
+
 @register
-class Wrapped(Optimizer):
+class Wrapped(Optimizer, rule=_WrappedRule):
     """A Keras optimizer whose steps go through the pipeline of this package.
 
     ```
@@ -66,8 +99,6 @@ class Wrapped(Optimizer):
         [0.75, -0.75]
     """
 
-    extends = False
-
     def __init__(self, optimizer: Any, learning_rate: Any = None, **common: Unpack[Common]):
         optimizer = _checked(resolve(optimizer))
         name = type(optimizer).__name__
@@ -78,12 +109,8 @@ class Wrapped(Optimizer):
         excluded, self._undecayed = keras_contract.decay_exclusions(optimizer)
         self.exclude_from_weight_decay(var_names=excluded)
         _refuse_two_decays(optimizer, self.weight_decay)
-        self.optimizer = optimizer
+        self.optimizer, self.namesake = optimizer, _Inside()
         self._keras_step: Any = None
-
-    @property
-    def called(self) -> str:
-        return type(self.optimizer).__name__
 
     @property
     def weight_decay(self) -> NumberLike | None:
@@ -110,7 +137,7 @@ class Wrapped(Optimizer):
             raise TypeError(f"wrap({name}): the optimizer cannot be wrapped: {error}.") from error
 
     def _keeps_decay(self, path: str) -> bool:
-        return not self.undecayed(path)
+        return not self.rule.undecayed(path)
 
     def slots_for(self, path: str) -> dict[str, Slot]:
         return _slots(self._keras_step, self._keras_step.slots[path])
@@ -128,8 +155,15 @@ class Wrapped(Optimizer):
         step: Callable[[Point], Step] = self._keras_step.step
         return map(step, points) if judge.applies(self.nonfinite) else map(self._finite, points)
 
-    def with_decay(self, p: Point, d: tf.Tensor) -> tf.Tensor:
-        return super().with_decay(p, d) + self._keras_step.decay(p)
+    def of_keras(self, p: Point) -> tf.Tensor:
+        """Returns what the Keras optimizer's own weight decay adds to the weights at a point."""
+        decay: tf.Tensor = self._keras_step.decay(p)
+        return decay
+
+    def slots_in_keras(self) -> list[str]:
+        """Returns the names of the slots, in the order of the Keras optimizer's variables."""
+        names: list[str] = self._keras_step.names()
+        return names
 
     def _finite(self, p: Point) -> Step:
         """Returns the step without the entries in which it, or a new slot, is not finite."""
@@ -141,32 +175,19 @@ class Wrapped(Optimizer):
         kept = {role: tf.where(fits, x, old[role]) for role, x in new.items()}
         return tf.where(fits, d, tf.zeros_like(d)), kept
 
-    def namesake(self) -> str:
-        return type(self.optimizer).__name__
-
-    def slots_in_keras(self) -> list[str]:
-        return self._keras_step.names() if len(self.parameters) else []
-
-    def signature(self) -> str:
-        return f"{type(self).__name__}({type(self.optimizer).__name__})"
-
     def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"optimizer": serialize(self.optimizer)}
 
     def __repr__(self) -> str:
         """Returns the call of `wrap` that makes it."""
-        return super().__repr__().replace(type(self).__name__, wrap.__name__, 1)
-
-    def arguments(self) -> dict[str, Any]:
-        arguments = super().arguments()
-        rate = {"learning_rate": arguments.pop("learning_rate")}
+        rate = {"learning_rate": keras_contract.rate_of(self)}
         inner = described(self.optimizer, without=TAKEN_OVER, instead=rate)
         module = "keras.optimizers." if is_of_keras(type(self.optimizer)) else ""
-        arguments |= {"optimizer": Written(f"{module}{inner}")}
+        instead = {"optimizer": Written(f"{module}{inner}"), "learning_rate": None}
         automatic = re.sub(r"_\d+$", "", self.name).replace("_", "")
         if automatic == type(self.optimizer).__name__.lower():
-            del arguments["name"]
-        return arguments
+            instead["name"] = None
+        return written(self, instead).replace(type(self).__name__, wrap.__name__, 1)
 
 
 def get(identifier: Any) -> keras.optimizers.Optimizer:

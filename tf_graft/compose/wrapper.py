@@ -11,15 +11,15 @@ from tf_graft.compose.of_keras import wrap
 from tf_graft.compose.option_table import Pair, divided, refuse_unused
 from tf_graft.core import keras_contract
 from tf_graft.core.arguments import rates
-from tf_graft.core.arguments.options import OPTIONS, Common
+from tf_graft.core.arguments.options import OPTIONS, Common, Options
 from tf_graft.core.arguments.registry import resolve, serialize
-from tf_graft.core.files.identity import Named
+from tf_graft.core.keras_optimizer import written
 from tf_graft.core.nesting import refuse_deep_around
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.pipeline.exchange import Exchange
-from tf_graft.core.state.algorithm import Delegate
 from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.state.point import Point, Step, under, within
+from tf_graft.core.state.rule import Delegate, Rule
 from tf_graft.core.state.slots import Slot
 from tf_graft.core.types import (
     Config,
@@ -28,12 +28,124 @@ from tf_graft.core.types import (
     RateLike,
     Rates,
     Scalar,
-    Slots,
     VariableLike,
 )
 
+# Arguments of a wrapper around one optimizer that are that optimizer's: `repr` shows them there.
+OF_THE_OPTIMIZER = {"learning_rate": None, "weight_decay": None}
 
-class Wrapper(Optimizer):
+
+class ComposedRule(Rule):
+    """The rule of a wrapper.
+
+    Attributes:
+        inner: the rules of its children, by role.
+    """
+
+    optimizer: "Wrapper"
+
+    def __init__(self, optimizer: "Wrapper"):
+        self.inner: dict[str, Rule] = {}
+        super().__init__(optimizer)
+
+    @property
+    def signature(self) -> str:
+        children = ", ".join(inner.signature for inner in self.inner.values())
+        return f"{super().signature}({children})"
+
+    @property
+    def extends(self) -> bool:
+        """Whether state can be added for further variables later."""
+        return self._extends and all(inner.extends for inner in self.inner.values())
+
+    @extends.setter
+    def extends(self, value: bool) -> None:
+        self._extends = value
+
+    def serving(self, path: str) -> dict[str, Rule]:
+        return {role: x for role, x in self.inner.items() if self.optimizer.serves(role, path)}
+
+    def prepare(self, variables: Mapping[str, VariableLike]) -> None:
+        super().prepare(variables)
+        wrapper, owner = self.optimizer, type(self.optimizer).__name__
+        for role, inner in self.inner.items():
+            child = inner.optimizer
+            argument = wrapper.roles[role]
+            refuse_unused(Pair(wrapper.column, owner, argument, inner.called), held_by(child))
+            if not inner.fixed:  # the wrapper is built for the first time
+                with tf.init_scope():
+                    child.state.settle(wrapper.mesh, moved=True)
+            keras_contract.set_storage(child.iterations, wrapper.iterations)
+            its = {path: v for path, v in variables.items() if wrapper.serves(role, path)}
+            inner.introduce(its, self.undecayed_paths, self.models)
+
+    def complete(self, parameters: Sequence[Parameter]) -> None:
+        super().complete(parameters)
+        for role, inner in self.inner.items():
+            its = [p for p in parameters if self.optimizer.serves(role, p.path)]
+            inner.complete([_within(role, p) for p in its])
+
+    def advance(
+        self, s: Mapping[str, tf.Tensor], rates: Rates, t: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        new = super().advance(s, rates, t)
+        for role, inner in self.inner.items():
+            new |= under(role, inner.advance(within(role, s), within(role, rates), t))
+        return new
+
+    def rates(self) -> dict[str, Scalar]:
+        return super().rates() | self._of_inner(lambda inner: inner.rates())
+
+    def values(self) -> dict[str, Scalar]:
+        return super().values() | self._of_inner(lambda inner: inner.values())
+
+    def _of_inner(self, ask: Callable[[Rule], dict[str, Any]]) -> dict[str, Any]:
+        """Returns the answers of all children, under their roles."""
+        answers: dict[str, Any] = {}
+        for role, inner in self.inner.items():
+            answers |= under(role, ask(inner))
+        return answers
+
+    def _leader(self, path: str) -> tuple[str, Rule] | None:
+        role = self.optimizer.leader(path)
+        return None if role is None else (role, self.inner[role])
+
+    def exact_on_rows(self, path: str) -> bool:
+        leader = self._leader(path)
+        if leader is not None and self.optimizer.passes_on(path):
+            return leader[1].exact_on_rows(path)
+        exact = (inner.exact_on_rows(path) for inner in self.serving(path).values())
+        return super().exact_on_rows(path) and all(exact)
+
+    def decays(self, path: str) -> bool:
+        return self._leader(path) is None and super().decays(path)
+
+    def rate_of(self, path: str, rates: Rates) -> Scalar:
+        if (leader := self._leader(path)) is None:
+            return super().rate_of(path, rates)
+        role, inner = leader
+        return inner.rate_of(path, self.optimizer.rates_within(role, self.rates_for(path, rates)))
+
+    def step_rate(self, p: Point) -> tf.Tensor:
+        return self.optimizer.step_rate(p)
+
+    def with_decay(self, p: Point, d: tf.Tensor) -> tf.Tensor:
+        return self.optimizer.with_decay(p, d)
+
+    def delegate(self, parameter: Parameter, rates: Rates) -> Delegate | None:
+        leader = self._leader(parameter.path)
+        if leader is None or not self.optimizer.passes_on(parameter.path):
+            return None
+        role, inner = leader
+        return Delegate(inner, _within(role, parameter), self.optimizer.rates_within(role, rates))
+
+
+def _within(role: str, parameter: Parameter) -> Parameter:
+    """Returns a parameter with the slots of the child of a role, by its own roles."""
+    return dataclasses.replace(parameter, slots=within(role, parameter.slots))
+
+
+class Wrapper(Optimizer, rule=ComposedRule):
     """An optimizer that gets steps from other optimizers, and reshapes them in `propose`.
 
     The children keep their learning rates, schedules and weight decay. Their slots are among the
@@ -43,11 +155,12 @@ class Wrapper(Optimizer):
     Attributes:
         roles: the names of the arguments that are children, by role.
         column: the column of `option_table.TABLE` that says which one acts on a common argument.
+        rule: gives the children's rules in `rule.inner`, by role; ask one for its `proposals`.
     """
 
-    offers: ClassVar[tuple[str, ...]] = ("roles",)
     roles: ClassVar[dict[str, str]] = {}
     column: ClassVar[str] = "composed"
+    rule: ComposedRule
 
     def children(self) -> dict[str, Optimizer]:
         """Returns the optimizers inside this one, by role."""
@@ -72,95 +185,67 @@ class Wrapper(Optimizer):
         for role, argument in self.roles.items():
             child = child_of(owner, argument, given[argument])
             divide(self.column, owner, argument, child, held_by(self))
-            self._take(role, child)
-        self.settle(self.mesh)
+            self.take(role, argument, child)
+        self.state.settle(self.mesh)
+
+    def take(self, role: str, attribute: str, child: Optimizer) -> None:
+        """Takes a child, kept in an attribute of this name, and the variables of its arguments."""
+        setattr(self, attribute, child)
+        self.rule.inner[role] = child.rule
+        self.state.adopt(role, child.state)
 
     def serves(self, role: str, path: str) -> bool:
         """Returns whether the child of a role makes steps for the variable of a path."""
         return True
 
-    def _take(self, role: str, child: Optimizer) -> None:
-        """Adds a child and the variables of its arguments to the wrapper."""
-        setattr(self, self.roles[role], child)
-        self.keep_values(role, child)
+    def leader(self, path: str) -> str | None:
+        """Returns the role of the child that stands for the wrapper at the variable of a path.
 
-    def keep_values(self, role: str, child: Optimizer) -> None:
-        """Adds a child's variables of learning rates and other values to the wrapper's."""
-        values = child.rate_variables() | child.value_variables()
-        for name, variable in under(role, values).items():
-            keras_contract.rename(keras_contract.keep(self, variable), f"{self.name}/{name}")
+        The wrapper's learning rate there is the child's, and so is the weight decay. None if the
+        wrapper has its own.
+        """
+        return None
+
+    def passes_on(self, path: str) -> bool:
+        """Returns whether the leader's step is the wrapper's, unchanged."""
+        return False
+
+    def rates_within(self, role: str, rates: Rates) -> dict[str, Any]:
+        """Returns the rates of the child of a role, of the wrapper's rates."""
+        return within(role, rates)
+
+    def point_within(self, role: str, p: Point) -> Point:
+        """Returns the point for the child of a role; a leader's is bare if the wrapper's is."""
+        bare = p.bare and role == self.leader(p.path)
+        return p._replace(s=within(role, p.s), rates=self.rates_within(role, p.rates), bare=bare)
+
+    def step_rate(self, p: Point) -> tf.Tensor:
+        """Returns the learning rate, to which the step at a point is proportional."""
+        if (role := self.leader(p.path)) is None:
+            return p.lr
+        # what a wrapper makes of the gradient does not change the rate
+        return self.rule.inner[role].step_rate(Wrapper.point_within(self, role, p))
+
+    def with_decay(self, p: Point, d: tf.Tensor) -> tf.Tensor:
+        """Returns a step, proposed from the bare point, with the decay that it lacks."""
+        if (role := self.leader(p.path)) is None:
+            return self.decayed(p, d)
+        return self.rule.inner[role].with_decay(self.point_within(role, p), d)
 
     def slots_for(self, path: str) -> dict[str, Slot]:
         slots = dict(super().slots_for(path))
-        for role, child in self.serving(path).items():
-            slots |= under(role, child.slots_for(path))
+        for role, inner in self.rule.serving(path).items():
+            slots |= under(role, inner.optimizer.slots_for(path))
         return slots
 
-    def serving(self, path: str) -> dict[str, Optimizer]:
-        """Returns the optimizers that make steps for the variable of a path, by role."""
-        return {role: x for role, x in self.children().items() if self.serves(role, path)}
-
     def shared_slots(self) -> dict[str, Slot]:
-        return super().shared_slots() | self._of_children(lambda child: child.shared_slots())
-
-    def prepare(self, variables: Mapping[str, VariableLike]) -> None:
-        super().prepare(variables)
+        shared = super().shared_slots()
         for role, child in self.children().items():
-            pair = Pair(self.column, type(self).__name__, self.roles[role], child.called)
-            refuse_unused(pair, held_by(child))
-            if not child.fixed:  # the wrapper is built for the first time
-                with tf.init_scope():
-                    child.settle(self.mesh, moved=True)
-            keras_contract.set_storage(child.iterations, self.iterations)
-            its = {path: v for path, v in variables.items() if self.serves(role, path)}
-            child.introduce(its, self.undecayed_paths, self.models)
-
-    def complete(self, parameters: Sequence[Parameter]) -> None:
-        for role, child in self.children().items():
-            its = [p for p in parameters if self.serves(role, p.path)]
-            child.complete([dataclasses.replace(p, slots=within(role, p.slots)) for p in its])
-
-    def advance(self, s: Slots, rates: Rates, t: tf.Tensor) -> dict[str, tf.Tensor]:
-        new: dict[str, tf.Tensor] = {}
-        for role, child in self.children().items():
-            with child.at(within(role, rates)):
-                new |= under(role, child.advance(within(role, s), within(role, rates), t))
-        return new
-
-    @property
-    def extends(self) -> bool:  # type: ignore[override]
-        """Whether `build` can add state for further variables later."""
-        return all(child.extends for child in self.children().values())
+            shared |= under(role, child.shared_slots())
+        return shared
 
     def whole(self, path: str) -> bool:
-        return any(child.whole(path) for child in self.serving(path).values())
-
-    def exact_on_rows(self, path: str) -> bool:
-        exact = (child.exact_on_rows(path) for child in self.serving(path).values())
-        return super().exact_on_rows(path) and all(exact)
-
-    def rates(self) -> dict[str, Scalar]:
-        return super().rates() | self._of_children(lambda child: child.rates())
-
-    def values(self) -> dict[str, Scalar]:
-        return super().values() | self._of_children(lambda child: child.values())
-
-    def rate_variables(self) -> Named:
-        return super().rate_variables() | self._of_children(lambda child: child.rate_variables())
-
-    def value_variables(self) -> Named:
-        return super().value_variables() | self._of_children(lambda child: child.value_variables())
-
-    def _of_children(self, ask: Callable[[Optimizer], dict[str, Any]]) -> dict[str, Any]:
-        """Returns the answers of all children, under their roles."""
-        answers: dict[str, Any] = {}
-        for role, child in self.children().items():
-            answers |= under(role, ask(child))
-        return answers
-
-    def signature(self) -> str:
-        children = ", ".join(child.signature() for child in self.children().values())
-        return f"{super().signature()}({children})"
+        return any(inner.optimizer.whole(path) for inner in self.rule.serving(path).values())
 
     def get_config(self) -> Config:
         config = super().get_config()
@@ -184,7 +269,6 @@ class Around(Wrapper):
         **common: see `tf_graft.algorithm.Common`; they replace the optimizer's own.
     """
 
-    offers: ClassVar[tuple[str, ...]] = ("inner",)
     roles: ClassVar[dict[str, str]] = {"optimizer": "optimizer"}
     column: ClassVar[str] = "around"
     reshapes = True
@@ -204,8 +288,8 @@ class Around(Wrapper):
             return child.learning_rate
 
         super().__init__(rate, **divide(self.column, owner, "optimizer", child, common))
-        self._take("optimizer", child)
-        self.settle(self.mesh)
+        self.take("optimizer", "optimizer", child)
+        self.state.settle(self.mesh)
         self.idle, self.rowwise, self.finds_rate = child.idle, child.rowwise, child.finds_rate
 
     @property
@@ -227,48 +311,36 @@ class Around(Wrapper):
         if "optimizer" in vars(self):  # Keras' constructor sets the decay before
             self.optimizer.weight_decay = value
 
-    def decays(self, path: str) -> bool:
-        """Returns False, because the optimizer decays the weights."""
-        return False
+    def leader(self, path: str) -> str | None:
+        return "optimizer"
 
-    def arguments(self) -> Config:
-        arguments = super().arguments()
-        del arguments["learning_rate"], arguments["weight_decay"]  # these are the optimizer's
-        return arguments
+    def passes_on(self, path: str) -> bool:
+        return not self.reshapes
+
+    def rates_within(self, role: str, rates: Rates) -> dict[str, Any]:
+        shared = {name: rates[name] for name in ("learning_rate", "multiplier") if name in rates}
+        return within(role, rates) | shared
 
     def inner(self, p: Point) -> Point:
-        """Returns the point for the optimizer, with the learning rate of this step."""
-        return p.within("optimizer")._replace(rates=_inner(p.rates), bare=p.bare)
+        """Returns the point for the optimizer, with the learning rate of this step.
 
-    def with_decay(self, p: Point, d: tf.Tensor) -> tf.Tensor:
-        return self.optimizer.with_decay(self.inner(p), d)
+        Override it to change the gradient that the optimizer gets.
+        """
+        return super().point_within("optimizer", p)
 
-    def delegate(self, parameter: Parameter, rates: Rates) -> Delegate | None:
-        """Returns the optimizer, if the wrapper does not reshape its step."""
-        if self.reshapes:
-            return None
-        own = dataclasses.replace(parameter, slots=within("optimizer", parameter.slots))
-        return Delegate(self.optimizer, own, _inner(rates))
-
-    def rate_of(self, path: str, rates: Rates) -> Scalar:
-        return self.optimizer.rate_of(path, _inner(self.rates_for(path, rates)))
-
-    def step_rate(self, p: Point) -> tf.Tensor:
-        return self.optimizer.step_rate(Around.inner(self, p))
+    def point_within(self, role: str, p: Point) -> Point:
+        return self.inner(p)
 
     def propose(self, points: Iterable[Point]) -> Iterator[Step]:
-        for d, slots in self.optimizer.proposals(map(self.inner, points)):
+        for d, slots in self.optimizer.rule.proposals(map(self.inner, points)):
             yield d, under("optimizer", slots)
 
     def get_config(self) -> Config:
         config = super().get_config()
         return config | {"learning_rate": config["optimizer"]["config"]["learning_rate"]}
 
-
-def _inner(rates: Rates) -> dict[str, Any]:
-    """Returns the rates of the optimizer that a wrapper is around."""
-    shared = {name: rates[name] for name in ("learning_rate", "multiplier") if name in rates}
-    return within("optimizer", rates) | shared
+    def __repr__(self) -> str:
+        return written(self, OF_THE_OPTIMIZER)
 
 
 def child_of(owner: str, argument: str, given: OptimizerLike | str | Config) -> Optimizer:
@@ -281,7 +353,7 @@ def child_of(owner: str, argument: str, given: OptimizerLike | str | Config) -> 
             f"outermost optimizer; put {name} around {owner}."
         )
     child = wrap(given)
-    if type(child.exchange()) is not Exchange:
+    if type(child.engine.exchange) is not Exchange:
         raise TypeError(
             f"{owner}({argument}={name}(...)): {name} does more than compute steps, so it must be "
             "the outermost optimizer."
@@ -315,7 +387,7 @@ def divide(
     Raises:
         TypeError, ValueError: an argument is out of range, or not allowed for its optimizer.
     """
-    pair = Pair(column, owner, argument, child.called)
+    pair = Pair(column, owner, argument, child.rule.called)
     outcome = divided(pair, given, held_by(child))
     for name, value in outcome.inner.items():
         setattr(child, OPTIONS[name].kept_as, value)
@@ -324,4 +396,4 @@ def divide(
 
 def held_by(optimizer: Optimizer) -> Config:
     """Returns the current common arguments of an optimizer."""
-    return dict(vars(optimizer.common))
+    return dict(vars(Options.of(optimizer)))

@@ -106,8 +106,7 @@ def check_fully(optimizer: Any, variables: Mapping[str, Any]) -> None:
         if not optimizer.whole(path):
             _refuse_mistaken_rows(f"{cls.__name__}.{method}", slots, path, variable)
     if _overrides(cls, "step"):
-        served: Any = getattr(optimizer, "serving", lambda path: {})  # by others in a wrapper
-        own = {path: variable for path, variable in variables.items() if not served(path)}
+        own = {path: v for path, v in variables.items() if not optimizer.rule.serving(path)}
         for path, variable in _distinct(optimizer, own):
             TracedStep(optimizer, path, variable, shared).check()
     elif not _overrides(cls, "propose"):

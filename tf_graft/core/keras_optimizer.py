@@ -1,88 +1,81 @@
 """A Keras optimizer without its updates: arguments, gradients, state and files."""
 
-import contextlib
-import threading
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Self, Unpack
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Self, Unpack
 
 import keras
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-from tf_graft.core import building, checks, keras_contract, patterns
-from tf_graft.core.arguments import declared, description, multipliers, options, rates, signatures
-from tf_graft.core.arguments.checked import Checked
+from tf_graft.core import checks, keras_contract, patterns, variables
+from tf_graft.core.arguments import declared, description, options, rates, signatures
 from tf_graft.core.arguments.multipliers import Multipliers
 from tf_graft.core.arguments.options import Common, Options
 from tf_graft.core.arguments.settable import Settable
-from tf_graft.core.building import Builder
-from tf_graft.core.files.identity import Named
 from tf_graft.core.files.saving import SavedState
 from tf_graft.core.pipeline import matching
-from tf_graft.core.pipeline.skips import Skips
-from tf_graft.core.places import replicas
-from tf_graft.core.state import slots, write
-from tf_graft.core.state.optimizer_state import OptimizerState
-from tf_graft.core.state.parameters import Parameter, Parameters, paths
-from tf_graft.core.state.slots import Slot
+from tf_graft.core.pipeline.engine import Engine
+from tf_graft.core.pipeline.scale import Scaling
+from tf_graft.core.state import slots
+from tf_graft.core.state.algorithm import Algorithm
+from tf_graft.core.state.parameters import paths
+from tf_graft.core.state.rule import Rule
 from tf_graft.core.types import (
     Config,
     Gradient,
-    Key,
     RateLike,
-    Scalar,
     Store,
     TensorLike,
     VariableLike,
 )
+from tf_graft.core.variables import Variables
 
 
 @options.as_attributes
 @keras_contract.with_private_methods
-class KerasOptimizer(keras.optimizers.Optimizer):
+class KerasOptimizer(keras.optimizers.Optimizer, Algorithm):
     """A Keras optimizer except for `apply` and `build`; its state is saved by path and role.
 
-    Attributes:
-        parameters: the model's variables with their state; empty before `build`.
-        skipped_steps: the number of updates that `nonfinite="skip"` skipped.
-        fixed: whether the arguments can no longer be set, as compiled steps would not see a change.
-        strategy: the strategy under which the model's variables were made.
+    Attributes: see `Optimizer`.
     """
 
-    parameters: Parameters
-    strategy: tf.distribute.Strategy
-    seen_skips: Skips
-    spoiled_micro_steps: keras.Variable
+    rule: Rule
+    engine: Engine
+    state: Variables
+    saved: SavedState
+    skipped_steps: keras.Variable
+    micro_steps: keras.Variable
     decay_exclusions: Sequence[str]
     learning_rate_multipliers: Multipliers | None
-    fixed = False
-    _shared: Mapping[str, keras.Variable] = types.MappingProxyType({})
+    _rule: ClassVar[type[Rule]] = Rule
+
+    def __init_subclass__(cls, rule: type[Rule] | None = None, **options: Any):
+        super().__init_subclass__(**options)
+        if rule is not None:
+            cls._rule = rule
 
     def __init__(self, learning_rate: RateLike = 0.001, **common: Unpack[Common]):
         owner = type(self).__name__
-        given = options.checked(owner, self.own_arguments(), common)
+        given = options.checked(owner, signatures.own_arguments(type(self)), common)
         of_keras = {name: given.pop(name) for name in options.OF_KERAS}
         super().__init__(learning_rate=rates.rate(owner, learning_rate), **of_keras)
         for name, value in given.items():
             setattr(self, options.OPTIONS[name].kept_as, value)
-        self.settle(self.mesh)
-        self.parameters = Parameters({})
-        self.strategy = tf.distribute.get_strategy()
-        self._everywhere = replicas.Everywhere()
-        self.seen_skips = Skips()
-        self._one_at_a_time = threading.RLock()
-        self._scalars = {self.iterations.name: self.iterations}
-        keras_contract.bound(self, building.COUNTER.within, rates.WITHIN)
-        for role in building.counters(self.common):
-            setattr(self, role, self.add_scalar(role))
-        self._saved = SavedState(self)
-        self._identity = self._saved.identity  # for a checkpoint of TensorFlow
+        self.state, self.rule = Variables(self), self._rule(self)
+        scaling = Scaling(lambda: self.loss_scale_factor)
+        self.engine = Engine(owner, self.rule, lambda: Options.of(self), self.state, scaling)
+        self.state.settle(self.mesh)
+        keras_contract.bound(self, variables.COUNTER.within, rates.WITHIN)
+        for role in variables.counters_of(Options.of(self)):
+            setattr(self, role, self.state.add_scalar(role))
+        self.saved = SavedState(self)
+        self._identity = self.saved.identity  # for a checkpoint of TensorFlow
         declared.assign(self)
         kept: dict[str, Any] = self.__dict__
         for name, given in list(kept.items()):
             if isinstance(given, Settable):
-                kept[name] = self.held_value(name, given)
+                kept[name] = self.state.hold_value(name, given)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Sets an attribute; that of an argument is checked, and one of nearly its name refused."""
@@ -90,21 +83,9 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         if option is not None:
             name = option.kept_as
         elif declared.constructed(self):
-            checks.refuse_misspelt(self, name, [*self.own_arguments(), *options.OPTIONS])
+            own = signatures.own_arguments(type(self))
+            checks.refuse_misspelt(self, name, [*own, *options.OPTIONS])
         super().__setattr__(name, value)
-
-    @property
-    def common(self) -> Options:
-        """The current common arguments."""
-        return Options.of(self)
-
-    def everywhere(self, method: Callable[..., None], *args: Any, traced: bool = False) -> None:
-        """Runs a method in each replica's context; see `replicas.Everywhere`."""
-        self._everywhere(self.strategy, method, *args, traced=traced)
-
-    def alone(self) -> contextlib.AbstractContextManager[object]:
-        """A context in which no other thread takes a step eagerly."""
-        return replicas.one_at_a_time(self._one_at_a_time)
 
     learning_rate = rates.LearningRate()
 
@@ -112,33 +93,6 @@ class KerasOptimizer(keras.optimizers.Optimizer):
     def iterations(self) -> keras.Variable:
         """The number of updates so far; micro-steps and skipped steps do not count."""
         return keras_contract.count_of(self)
-
-    def rates(self) -> dict[str, Scalar]:
-        """Returns the current learning rates by role."""
-        factors = multipliers.current(self.learning_rate_multipliers, self.iterations)
-        return {"learning_rate": self.learning_rate, **factors}
-
-    def scheduled(self) -> dict[str, Any]:
-        """Returns the arguments that are schedules or settable, by role."""
-        kept = vars(self).items()
-        found = {n: x for n, x in kept if isinstance(x, rates.LearningRateSchedule)}
-        return {f"value/{n}": x for n, x in found.items() if self._check_of(n) is not None}
-
-    def values(self) -> dict[str, Scalar]:
-        """Returns the values of these arguments at the next update by role; NaN out of range."""
-        now = {role: x(self.iterations) for role, x in self.scheduled().items()}
-        checks = {role: self._check_of(role.partition("/")[2]) for role in now}
-        return {role: checks[role].or_nan(value) for role, value in now.items()}
-
-    def _check_of(self, name: str) -> Any:
-        """Returns what checks an argument; None for other attributes."""
-        check = options.OPTIONS.get(name, getattr(type(self), name, None))
-        return check if isinstance(check, Checked) else None
-
-    def rate_variables(self) -> Named:
-        """Returns the variables that hold learning rates, by role."""
-        own = keras_contract.rate_variable(self)
-        return {} if own is None else {own.name: own}
 
     def apply_gradients(
         self, grads_and_vars: Iterable[tuple[Gradient | None, VariableLike]]
@@ -200,51 +154,6 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         gradients = tape.gradient(loss, variables, output_gradients=scale)
         return list(zip(gradients, variables, strict=True))
 
-    @property
-    def builder(self) -> Builder:
-        """The builder that creates variables of the optimizer."""
-        owner = type(self).__name__
-        return Builder(owner, self.name, self.mesh, lambda v: keras_contract.keep(self, v))
-
-    def add_scalar(self, role: str, slot: slots.Slot = building.COUNTER) -> keras.Variable:
-        """Creates state that exists before the optimizer is built: a counter by default."""
-        self._scalars[role] = self.builder.scalar(role, slot)
-        return self._scalars[role]
-
-    def held_value(self, name: str, given: Settable) -> Settable:
-        """Returns the value of an argument, kept in a variable of this optimizer."""
-        held = Settable(float(given))
-        slot = Slot(held.value, dtype="float32", within=given.within)
-        held.variable = self.builder.scalar(f"{name}_value", slot)
-        setattr(self, f"_{name}_value", held.variable)  # for a checkpoint of TensorFlow
-        return held
-
-    def set_value(self, held: Settable, value: float) -> None:
-        """Changes the value of an argument for the next step."""
-        if held.variable is None:
-            held.value = value
-        else:
-            write.put_everywhere(held.variable, value)
-
-    def value_variables(self) -> Named:
-        """Returns the variables that hold arguments that can be set between steps, by role."""
-        held = (x.variable for x in vars(self).values() if isinstance(x, Settable))
-        return {variable.name: variable for variable in held if variable is not None}
-
-    def early_variables(self) -> Named:
-        """Returns the variables that exist before the optimizer is built."""
-        return {**self._scalars, **self.rate_variables(), **self.value_variables()}
-
-    def settle(self, mesh: dtensor.Mesh | None, moved: bool = False) -> None:
-        """Creates the present variables anew if the model's variables are in another place.
-
-        Args:
-            mesh: the mesh of the model's variables, if they are on one.
-            moved: whether everything is in another place, such as under another strategy.
-        """
-        self.mesh = mesh
-        self.builder.move(self.variables, moved)
-
     def add_variable(
         self,
         shape: Sequence[int],
@@ -264,7 +173,7 @@ class KerasOptimizer(keras.optimizers.Optimizer):
                 of_keras = keras.optimizers.Optimizer.add_variable
                 return of_keras(self, shape, initializer, dtype, aggregation, layout, name)
             layout = dtensor.Layout.replicated(self.mesh, len(shape))
-        return self.builder.laid_out(layout, shape, initializer, dtype, name)
+        return self.state.laid_out(layout, shape, initializer, dtype, name)
 
     def add_variable_from_reference(
         self,
@@ -280,35 +189,7 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         (path,) = paths([reference_variable])
         name = f"{path.replace('/', '_')}_{name or 'var'}"
         like = reference_variable
-        return self.builder.laid_out(layout, like.shape, initializer, like.dtype, name)
-
-    def state(self, done: str) -> OptimizerState:
-        """Returns the variables as the engine sees them; `done` names the counter of updates."""
-        return OptimizerState(self.parameters, self._shared, self._scalars, done, self.mesh)
-
-    def hold(self, parameters: dict[Key, Parameter], shared: Named) -> None:
-        """Adds the state that was created, and assigns it values that were loaded before."""
-        self.parameters = self.parameters.extended(parameters)
-        self._shared = shared
-        self._state = {p.path: {**p.slots, **p.state} for p in self.parameters}
-        try:
-            self._saved.settle()
-        finally:  # the optimizer is built, whether the state that waited fits or not
-            keras_contract.declare(self, [p.variable for p in self.parameters], self.strategy)
-
-    def named_variables(self, place: str = "") -> Named:
-        """Returns every variable of the optimizer by path and role; none before it is built.
-
-        Args:
-            place: a prefix for every role: `"center/"` for `dense/kernel/center/momentum`.
-        """
-        if not len(self.parameters):
-            return {}
-        shared = {**self.early_variables(), **self._shared}
-        named = {f"{place}{role}": variable for role, variable in shared.items()}
-        for p in self.parameters:
-            named |= {f"{p.path}/{place}{r}": v for r, v in {**p.slots, **p.state}.items()}
-        return named
+        return self.state.laid_out(layout, like.shape, initializer, like.dtype, name)
 
     def exclude_from_weight_decay(
         self,
@@ -321,7 +202,7 @@ class KerasOptimizer(keras.optimizers.Optimizer):
             ValueError: the optimizer has been built.
         """
         owner = f"{type(self).__name__}.exclude_from_weight_decay"
-        if self.fixed:
+        if self.rule.fixed:
             raise ValueError(f"{owner}: call it before the optimizer is built.")
         given = [] if var_list is None else matching.variables(owner, var_list)
         exact = [patterns.exact(path) for path in paths(given)]
@@ -333,36 +214,15 @@ class KerasOptimizer(keras.optimizers.Optimizer):
 
         `mesh` is left out because another process cannot use this process's mesh.
         """
-        config = super().get_config()
-        config |= {name: getattr(self, name) for name in self.own_arguments() if name not in config}
-        return {name: declared.plain(x) for name, x in (config | self.common.config()).items()}
+        return config_of(self, signatures.own_arguments(type(self)))
 
     @classmethod
     def from_config(cls, config: Config, custom_objects: Any = None) -> Self:
         """Returns the optimizer that a config describes, without its state."""
         return super().from_config(dict(config), custom_objects=custom_objects)
 
-    @classmethod
-    def own_arguments(cls) -> list[str]:
-        """Returns the arguments that a class adds to the common ones, which are attributes too."""
-        given = signatures.parameters(cls)
-        return [p.name for p in given if p.kind is not p.VAR_KEYWORD]
-
-    def arguments(self) -> Config:
-        """Returns the current arguments of the constructor, which `repr` shows."""
-        common = vars(self.common)
-        names = dict.fromkeys([*self.own_arguments(), "learning_rate", *common])
-        held = {n: getattr(self, n) for n in names if n not in common and hasattr(self, n)}
-        held = {n: held.get(n, common.get(n)) for n in names if n in held or n in common}
-        return held | {
-            "learning_rate": keras_contract.rate_of(self),
-            "mesh": description.mesh(self.mesh),
-            "exclude_from_weight_decay": self.decay_exclusions or None,
-        }
-
     def __repr__(self) -> str:
-        usual = options.checked(type(self).__name__, (), {}) | {"exclude_from_weight_decay": None}
-        return description.call(type(self), self.arguments(), usual)
+        return written(self)
 
     def save_own_variables(self, store: Store) -> None:
         """Writes the state into a Keras weights store, by path and role.
@@ -370,7 +230,7 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         Raises:
             CheckpointError: a checkpoint of TensorFlow was restored and the optimizer is not built.
         """
-        self._saved.save(store)
+        self.saved.save(store)
 
     def load_own_variables(self, store: Store) -> None:
         """Reads the state back, by path and role: either all of it, or nothing changes.
@@ -383,7 +243,7 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         Raises:
             CheckpointError: the state is another optimizer's, of other variables or damaged.
         """
-        self._saved.load(store)
+        self.saved.load(store)
 
     def set_weights(self, weights: Iterable[TensorLike]) -> None:
         """Sets all variables, in the order of `variables`; on an error it changes none.
@@ -395,12 +255,39 @@ class KerasOptimizer(keras.optimizers.Optimizer):
             ValueError: there are too many or too few values, or they have another shape or dtype
                 than the variables.
         """
-        self._saved.set(weights)
+        self.saved.set(weights)
 
-    def examine(self) -> None:
-        """Reads the optimizer's part of a checkpoint that is being restored."""
-        self._saved.examine()
 
-    def snapshot(self) -> Callable[[], None]:
-        """Returns a function that restores the current state."""
-        return self._saved.snapshot()
+def config_of(optimizer: KerasOptimizer, own: Iterable[str]) -> Config:
+    """Returns the arguments of an optimizer as plain values, for `get_config`.
+
+    Args:
+        optimizer: the optimizer.
+        own: the arguments that its class adds to the common ones; each is an attribute.
+    """
+    config = {name: getattr(optimizer, name) for name in own}
+    config |= keras.optimizers.Optimizer.get_config(optimizer)
+    config |= Options.of(optimizer).config()
+    return {name: declared.plain(value) for name, value in config.items()}
+
+
+def written(
+    optimizer: KerasOptimizer, instead: Mapping[str, Any] = types.MappingProxyType({})
+) -> str:
+    """Returns an optimizer as the call that makes it, for `repr`.
+
+    Args:
+        optimizer: the optimizer.
+        instead: arguments that are not the attributes of their names; None for those to leave out.
+    """
+    cls, common = type(optimizer), vars(Options.of(optimizer))
+    names = dict.fromkeys([*signatures.own_arguments(cls), "learning_rate", *common, *instead])
+    arguments = {name: getattr(optimizer, name) for name in names if hasattr(optimizer, name)}
+    arguments |= {
+        **common,
+        "learning_rate": keras_contract.rate_of(optimizer),
+        "mesh": description.mesh(optimizer.mesh),
+        **instead,
+    }
+    given = {n: arguments[n] for n in names if n in arguments and instead.get(n, ...) is not None}
+    return description.call(cls, given, options.checked(cls.__name__, (), {}))

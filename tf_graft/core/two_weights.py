@@ -2,11 +2,12 @@
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import ClassVar
+from typing import Unpack
 
 import keras
 import tensorflow as tf
 
+from tf_graft.core.arguments.options import Common
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.pipeline.exchange import Exchange
 from tf_graft.core.places import replicas
@@ -17,7 +18,7 @@ from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.state.slots import NOT_NEGATIVE, Slot
 from tf_graft.core.state.write import Whole
 from tf_graft.core.tensors import numerics
-from tf_graft.core.types import VariableLike
+from tf_graft.core.types import RateLike, VariableLike
 
 
 class TwoWeights(Optimizer):
@@ -29,10 +30,9 @@ class TwoWeights(Optimizer):
     slot has.
     """
 
-    offers: ClassVar[tuple[str, ...]] = (
-        *("evaluating", "evaluation_weights"),
-        *("use_evaluation_weights", "use_training_weights"),
-    )
+    def __init__(self, learning_rate: RateLike = 0.001, **common: Unpack[Common]):
+        super().__init__(learning_rate, **common)
+        self.engine.exchange = _TrainsFirst(lambda: self._train(list(self.state.parameters)))
 
     def slots(self) -> dict[str, Slot]:
         """Returns the slots of the exchange; a subclass adds its own."""
@@ -46,7 +46,7 @@ class TwoWeights(Optimizer):
     @property
     def evaluating(self) -> bool:
         """Whether the model's variables hold the evaluation weights."""
-        shared = self.state(self.counted_by()).shared
+        shared = self.state.shared
         return bool(shared) and bool(from_mesh(shared["evaluating"]).numpy())
 
     def use_evaluation_weights(self) -> None:
@@ -59,8 +59,8 @@ class TwoWeights(Optimizer):
 
     def _use(self, assign: Callable[[list[Parameter]], None]) -> None:
         if self.built:
-            with self.alone():
-                self.everywhere(assign, list(self.parameters), traced=True)
+            with self.state.alone():
+                self.state.everywhere(assign, list(self.state.parameters), traced=True)
 
     @contextlib.contextmanager
     def evaluation_weights(self) -> Iterator[None]:
@@ -92,10 +92,6 @@ class TwoWeights(Optimizer):
         self.use_training_weights()
         return super().synchronized_averages()
 
-    def exchange(self) -> Exchange:
-        """Returns the part of the pipeline that gives each update the training weights."""
-        return _TrainsFirst(lambda: self._train(list(self.parameters)))
-
     def _evaluate(self, parameters: list[Parameter]) -> None:
         self._hold(1, parameters)
 
@@ -104,7 +100,7 @@ class TwoWeights(Optimizer):
 
     def _hold(self, evaluating: int, parameters: list[Parameter]) -> None:
         """Exchanges the two kinds of weights, if the variables hold the other one."""
-        state = self.state(self.counted_by())
+        state = self.state
         held = tf.convert_to_tensor(replicas.local(state.shared["evaluating"]))
 
         def exchange() -> None:

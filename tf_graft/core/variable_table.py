@@ -1,9 +1,11 @@
 """A table of what an optimizer does to each variable."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from tf_graft.core.arguments import multipliers
+from tf_graft.core.state.parameters import Parameter
+from tf_graft.core.state.rule import Rule
+from tf_graft.core.types import Rates
 
 HEADER = ("variable", "shape", "learning rate", "decays", "state")
 OF_MATRICES = "matrix"
@@ -11,9 +13,10 @@ OF_MATRICES = "matrix"
 
 def table(optimizer: Any) -> str:
     """Returns a line for each variable of a built optimizer, with a header, as text."""
-    rates = optimizer.rates()
-    lines = [HEADER, *(_line(optimizer, rates, p) for p in optimizer.parameters)]
-    sizes = [_matrix(optimizer, p.path) for p in optimizer.parameters]
+    rates = optimizer.rule.rates()
+    rule, parameters = optimizer.rule, optimizer.state.parameters
+    lines = [HEADER, *(_line(rule, rates, p) for p in parameters)]
+    sizes = [_matrix(rule, p.path) for p in parameters]
     if any(sizes):
         cells = [OF_MATRICES, *(size or "-" for size in sizes)]
         lines = [(*line, cell) for line, cell in zip(lines, cells, strict=True)]
@@ -29,23 +32,16 @@ def aligned(lines: Sequence[tuple[str, ...]]) -> str:
     )
 
 
-def _line(optimizer: Any, rates: dict[str, Any], parameter: Any) -> tuple[str, ...]:
-    path, rate = parameter.path, float(optimizer.rate_of(parameter.path, rates))
-    frozen = multipliers.freezes(optimizer.learning_rate_multipliers, path)
-    decays = not frozen and any(each.decays(path) for each in _tree(optimizer, path))
+def _line(rule: Rule, rates: Rates, parameter: Parameter) -> tuple[str, ...]:
+    path = parameter.path
+    frozen, rate = rule.freezes(path), float(rule.rate_of(path, rates))
+    decays = not frozen and any(each.decays(path) for each in rule.tree(path))
     state = ", ".join([*parameter.slots, *parameter.state])
     shape = str(tuple(parameter.variable.shape))
     return path, shape, "frozen" if frozen else f"{rate:g}", "yes" if decays else "no", state
 
 
-def _matrix(optimizer: Any, path: str) -> str:
+def _matrix(rule: Rule, path: str) -> str:
     """Returns the size of the matrix that a variable is to the optimizer, or nothing."""
-    found = (getattr(each, "axes_by_path", {}).get(path) for each in _tree(optimizer, path))
-    return next((str(axes) for axes in found if axes is not None), "")
-
-
-def _tree(optimizer: Any, path: str) -> Iterator[Any]:
-    """Yields an optimizer and those within it that make steps for the variable of a path."""
-    yield optimizer
-    for child in getattr(optimizer, "serving", lambda _: {})(path).values():
-        yield from _tree(child, path)
+    each = (getattr(found.optimizer, "axes_by_path", {}).get(path) for found in rule.tree(path))
+    return next((str(axes) for axes in each if axes is not None), "")

@@ -124,7 +124,7 @@ def distribute(
     PLACEMENTS[model] = Placement(layout_map, batch_dim, local_batches)
     _attach(model, remade)
     if model.compiled and model.optimizer is not None:
-        model.optimizer.settle(layout_map.mesh)
+        model.optimizer.state.settle(layout_map.mesh)
     calls.replace(model, layout_map.mesh)
     training.install(model, layout_map.mesh, batch_dim, local_batches, lambda: follow(model))
     return model

@@ -1,6 +1,5 @@
 """The base class of optimizers that update matrices, and leave the rest to another optimizer."""
 
-import dataclasses
 import types
 import warnings
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -16,11 +15,9 @@ from tf_graft.core.arguments.declared import Flag
 from tf_graft.core.arguments.options import Common
 from tf_graft.core.places import shares
 from tf_graft.core.places.shares import Sharing
-from tf_graft.core.state.algorithm import Delegate
-from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.state.point import Point, Step, grouped, multiplied, under, within
 from tf_graft.core.state.slots import Slot
-from tf_graft.core.types import RateLike, Rates, Scalar, Slots, VariableLike
+from tf_graft.core.types import RateLike, Rates, Slots, VariableLike
 from tf_graft.matrices import axes as given_axes
 from tf_graft.matrices.axes import Axes, Given
 from tf_graft.matrices.found import HEADS, axes_of_frozen, axes_of_variables
@@ -58,7 +55,6 @@ class MatrixOptimizer(Wrapper):
 
     roles: ClassVar = {"others": "others"}
     column: ClassVar[str] = "matrices"
-    offers: ClassVar[tuple[str, ...]] = ("axes_by_path", "direction", "moments", "slots_of")
     rowwise = False
     axes_by_path: Mapping[str, Axes | None] = types.MappingProxyType({})
 
@@ -76,28 +72,37 @@ class MatrixOptimizer(Wrapper):
 
     def prepare(self, variables: Mapping[str, VariableLike]) -> None:
         owner = type(self).__name__
-        found = axes_of_variables(owner, variables, self.axes, self.heads, self.models)
+        found = axes_of_variables(owner, variables, self.axes, self.heads, self.rule.models)
         # what there is state for stays as it is
         self.axes_by_path = types.MappingProxyType({**found, **self.axes_by_path})
         if not any(self.axes_by_path.values()):
             self._without_matrices(f"{owner}: none of the {len(variables)} variables is a matrix")
-        super().prepare(variables)
 
     def _without_matrices(self, found: str) -> None:
         """Warns that all matrices are frozen, or refuses variables of which none is a matrix."""
-        if not any(axes_of_frozen(self.models, self.heads).values()):
+        if not any(axes_of_frozen(self.rule.models, self.heads).values()):
             raise ValueError(
                 f"{found} to it (embeddings and the last layer are not, unless you say so); name "
-                f"some in axes, or use {self.others.called} alone."
+                f"some in axes, or use {self.others.rule.called} alone."
             )
         warnings.warn(
-            f"{found} as long as the model's other layers are frozen; {self.others.called} updates "
-            "all of them.",
+            f"{found} as long as the model's other layers are frozen; {self.others.rule.called} "
+            "updates all of them.",
             stacklevel=2,
         )
 
     def serves(self, role: str, path: str) -> bool:
         return self.axes_by_path.get(path) is None
+
+    def leader(self, path: str) -> str | None:
+        return "others" if self.serves("others", path) else None
+
+    def passes_on(self, path: str) -> bool:
+        return True
+
+    def rates_within(self, role: str, rates: Rates) -> dict[str, Any]:
+        own = within(role, rates)
+        return multiplied(own, rates["multiplier"]) if "multiplier" in rates else own
 
     def slots_for(self, path: str) -> dict[str, Slot]:
         axes = self.axes_by_path.get(path)
@@ -114,12 +119,6 @@ class MatrixOptimizer(Wrapper):
 
     def whole(self, path: str) -> bool:
         return not self.serves("others", path) or super().whole(path)
-
-    def exact_on_rows(self, path: str) -> bool:
-        return self.serves("others", path) and self.others.exact_on_rows(path)
-
-    def decays(self, path: str) -> bool:
-        return not self.serves("others", path) and super().decays(path)
 
     def moments(self, g: tf.Tensor, s: Slots, t: tf.Tensor) -> tuple[list[tf.Tensor], Slots]:
         """Returns the tensors that `direction` gets as matrices, and new slots.
@@ -157,30 +156,6 @@ class MatrixOptimizer(Wrapper):
             return x
         return dtensor.relayout(x, dtensor.Layout.replicated(self.mesh, x.shape.rank))
 
-    def of_others(self, p: Point) -> Point:
-        """Returns the point for the optimizer of what is no matrix."""
-        return p.within("others")._replace(rates=_of_others(p.rates), bare=p.bare)
-
-    def with_decay(self, p: Point, d: tf.Tensor) -> tf.Tensor:
-        if not self.serves("others", p.path):
-            return super().with_decay(p, d)
-        return self.others.with_decay(self.of_others(p), d)
-
-    def delegate(self, parameter: Parameter, rates: Rates) -> Delegate | None:
-        if not self.serves("others", parameter.path):
-            return None
-        own = dataclasses.replace(parameter, slots=within("others", parameter.slots))
-        return Delegate(self.others, own, _of_others(rates))
-
-    def rate_of(self, path: str, rates: Rates) -> Scalar:
-        if not self.serves("others", path):
-            return super().rate_of(path, rates)
-        return self.others.rate_of(path, _of_others(self.rates_for(path, rates)))
-
-    def step_rate(self, p: Point) -> tf.Tensor:
-        others = self.serves("others", p.path)
-        return self.others.step_rate(self.of_others(p)) if others else p.lr
-
     def propose(self, points: Iterable[Point]) -> Iterator[Step]:
         return grouped(points, self._group, self._steps)
 
@@ -199,7 +174,8 @@ class MatrixOptimizer(Wrapper):
     def _steps(self, group: Hashable, points: Iterator[Point]) -> Iterator[Step]:
         """Yields the steps of a group, each on its own if the group is a path."""
         if group is None:
-            for d, slots in self.others.proposals(map(self.of_others, points)):
+            given = (self.point_within("others", p) for p in points)
+            for d, slots in self.others.rule.proposals(given):
                 yield d, under("others", slots)
         elif isinstance(group, str):
             for p in points:
@@ -243,12 +219,6 @@ class MatrixOptimizer(Wrapper):
         if self.mesh is not None:
             return shares.of_mesh(self.mesh)
         return shares.of_replicas(self.iterations) if p.alike else shares.ALONE
-
-
-def _of_others(rates: Rates) -> dict[str, Any]:
-    """Returns the rates of the optimizer of what is no matrix, with the multiplier on both."""
-    own = within("others", rates)
-    return multiplied(own, rates["multiplier"]) if "multiplier" in rates else own
 
 
 def _joined(tensors: Sequence[tf.Tensor]) -> tf.Tensor:

@@ -75,7 +75,7 @@ class Summaries:
         with tf.init_scope(), replicas.creating_under(replicas.strategy_of([*variables.values()])):
             self._make()
         if self._kept:
-            optimizer.watch(self._watch)
+            optimizer.engine.watch(self._watch)
 
     @tf.autograph.experimental.do_not_convert
     def before(self) -> dict[str, tf.Tensor]:

@@ -6,6 +6,7 @@ from typing import TypeAlias
 import keras
 import tensorflow as tf
 
+from tf_graft.core import building
 from tf_graft.core.nesting import nested
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.places import replicas
@@ -40,7 +41,7 @@ class TrainStep:
         self.variables = list(variables)
         self._loss, self._aggregate = loss, aggregate
         self._strategy = replicas.strategy_of(self.variables)
-        optimizer.build_for(self.variables, models)
+        building.build(optimizer, self.variables, models)
         by_path = dict(zip(paths(self.variables), self.variables, strict=True))
         self._summaries = summaries.Summaries(names, optimizer, by_path, _larc(optimizer))
         self._compiled = tf.function(self._everywhere)

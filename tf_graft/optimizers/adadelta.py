@@ -9,12 +9,14 @@ from tf_graft.algorithm import (
     AboveZero,
     Common,
     Fraction,
+    Namesake,
     Optimizer,
     RateLike,
     Slot,
     Slots,
     SlotVariables,
     Step,
+    in_place,
     register,
     running_mean,
     scalar,
@@ -56,7 +58,7 @@ class Adadelta(Optimizer):
         Zeiler, 2012, "ADADELTA: an adaptive learning rate method", algorithm 1.
     """
 
-    keras_slots = (("accumulated_gradient", "accumulated_delta"),)
+    namesake = Namesake(("accumulated_gradient", "accumulated_delta"))
 
     def __init__(
         self,
@@ -78,6 +80,7 @@ class Adadelta(Optimizer):
         b = running_mean(b, x * x, self.rho, t)
         return -lr * x, {"accumulated_gradient": a, "accumulated_delta": b}
 
+    @in_place()
     def kernel(
         self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
     ) -> None:

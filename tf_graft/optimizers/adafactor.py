@@ -1,7 +1,6 @@
 """Adafactor: mean squares of a matrix kept as one number for each row and each column."""
 
 import math
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Unpack
 
 import tensorflow as tf
@@ -14,6 +13,7 @@ from tf_graft.algorithm import (
     Common,
     Count,
     Flag,
+    Namesake,
     Optimizer,
     RateLike,
     Slot,
@@ -87,7 +87,7 @@ class Adafactor(Optimizer):
 
     rowwise = False
     skips_zero_rows = True
-    keras_slots = (("row", "column", "velocity"),)
+    namesake = Namesake(("row", "column", "velocity"), gaps=True)
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Adafactor(Optimizer):
 
     def axes(self, path: str) -> tuple[int, int] | None:
         """Returns the two axes of a variable that are factored; None if none are."""
-        shape = self.shapes[path]
+        shape = self.rule.shapes[path]
         if len(shape) < 2:
             return None
         order = list(range(len(shape)))
@@ -131,16 +131,8 @@ class Adafactor(Optimizer):
         row = rows._replace(shape=lambda shape: _without(shape, second))
         return {"row": row, "column": column, **slots}
 
-    def slots_in_keras(self) -> Sequence[str | None]:
-        names: list[str | None] = []
-        for p in self.parameters:
-            names += [
-                f"{p.path}/{role}" if role in p.slots else None for role in self.keras_slots[0]
-            ]
-        return names
-
     def whole(self, path: str) -> bool:
-        shape, axes = self.shapes[path], self.axes(path)
+        shape, axes = self.rule.shapes[path], self.axes(path)
         return axes is not None and axes[0] == 0 and shape[0] == shape[1]
 
     def traits(self, path: str) -> dict[str, Any]:

@@ -10,12 +10,14 @@ from tf_graft.algorithm import (
     AboveZero,
     AtLeastZero,
     Common,
+    Namesake,
     Optimizer,
     RateLike,
     Slot,
     Slots,
     SlotVariables,
     Step,
+    in_place,
     quotient,
     register,
     scalar,
@@ -59,8 +61,10 @@ class Adagrad(Optimizer):
     """
 
     idle = True
-    keras_slots = (("accumulator",),)
-    exact_kernel = True
+    namesake = Namesake(
+        ("accumulator",),
+        converted={"accumulator": lambda self, x: x + np.asarray(self.epsilon, x.dtype)},
+    )
 
     def __init__(
         self,
@@ -75,13 +79,11 @@ class Adagrad(Optimizer):
         start = self.initial_accumulator_value + self.epsilon
         return {"accumulator": Slot(start, within=NOT_NEGATIVE)}
 
-    def slot_from_keras(self, role: str, value: np.ndarray) -> np.ndarray:
-        return value + np.asarray(self.epsilon, value.dtype)
-
     def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
         a = s["accumulator"] + g * g
         return quotient(-lr * g, tf.sqrt(a)), {"accumulator": a}
 
+    @in_place(exact=True)
     def kernel(
         self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
     ) -> None:

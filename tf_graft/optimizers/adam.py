@@ -11,6 +11,7 @@ from tf_graft.algorithm import (
     BelowOneOrSchedule,
     Common,
     Flag,
+    Namesake,
     NumberLike,
     Optimizer,
     RateLike,
@@ -18,13 +19,15 @@ from tf_graft.algorithm import (
     Slots,
     SlotVariables,
     Step,
+    in_place,
     memoized,
     one_minus_power,
     register,
+    remembers,
     running_mean,
     scalar,
 )
-from tf_graft.optimizers.kernels import adam_operands, remembering
+from tf_graft.optimizers.kernels import adam_operands
 
 
 @register
@@ -67,7 +70,7 @@ class Adam(Optimizer):
         algorithm 2.
     """
 
-    keras_slots = (("momentum", "velocity"), ("velocity_hat",))
+    namesake = Namesake(("momentum", "velocity"), ("velocity_hat",))
 
     def __init__(
         self,
@@ -79,8 +82,6 @@ class Adam(Optimizer):
         **common: Unpack[Common],
     ):
         super().__init__(learning_rate, **common)
-        # The maximum in AMSGrad's kernel drops a NaN; that in `step` keeps it.
-        self.exact_kernel = not amsgrad
 
     def slots(self) -> dict[str, Slot]:
         squares = ["velocity"] + ["velocity_hat"] * self.amsgrad
@@ -94,7 +95,8 @@ class Adam(Optimizer):
             v = new["velocity_hat"] = tf.maximum(s["velocity_hat"], v)
         return -_alpha(lr, self.beta_1, self.beta_2, t) * m / (tf.sqrt(v) + self.epsilon), new
 
-    @remembering("beta_2")
+    # The maximum in AMSGrad's kernel drops a NaN; that in `step` keeps it.
+    @in_place(exact=lambda self: not self.amsgrad, serves=remembers("beta_2"))
     def kernel(
         self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
     ) -> None:

@@ -10,6 +10,7 @@ from tf_graft.algorithm import (
     BelowOne,
     BelowOneOrSchedule,
     Common,
+    Namesake,
     NumberLike,
     Optimizer,
     RateLike,
@@ -18,6 +19,7 @@ from tf_graft.algorithm import (
     SlotVariables,
     Step,
     current,
+    in_place,
     memoized,
     one_minus_power,
     register,
@@ -61,7 +63,7 @@ class Adamax(Optimizer):
         Kingma and Ba, 2015, "Adam: a method for stochastic optimization", algorithm 2.
     """
 
-    keras_slots = (("momentum", "norm"),)
+    namesake = Namesake(("momentum", "norm"))
 
     def __init__(
         self,
@@ -81,6 +83,7 @@ class Adamax(Optimizer):
         u = tf.maximum(current(self.beta_2, t) * s["norm"], tf.abs(g))
         return -_alpha(lr, self.beta_1, t) * m / (u + self.epsilon), {"momentum": m, "norm": u}
 
+    @in_place()
     def kernel(
         self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
     ) -> None:

@@ -101,9 +101,11 @@ class Adan(Optimizer):
 
     def decayed(self, p: Point, d: tf.Tensor) -> tf.Tensor:
         moved = super().decayed(p, d)
-        if self.no_prox or not self.decays(p.path):
+        if self.no_prox or not self.rule.decays(p.path):
             return moved
-        return moved / (1 + self.decay(tf.ones_like(p.lr), p.lr, p.t))  # (w + d) / (1 + ...) - w
+        return moved / (
+            1 + self.rule.decay(tf.ones_like(p.lr), p.lr, p.t)
+        )  # (w + d) / (1 + ...) - w
 
 
 @memoized

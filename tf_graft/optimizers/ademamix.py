@@ -19,13 +19,15 @@ from tf_graft.algorithm import (
     Slots,
     SlotVariables,
     Step,
+    in_place,
     memoized,
     one_minus_power,
     quotient,
     register,
+    remembers,
     running_mean,
 )
-from tf_graft.optimizers.kernels import adam_operands, descend_by_root, remembering
+from tf_graft.optimizers.kernels import adam_operands, descend_by_root
 
 
 @register
@@ -98,7 +100,7 @@ class AdEMAMix(Optimizer):
         d = -(alpha * m + weight * slow) / (tf.sqrt(v) + epsilon)
         return d, {"momentum": m, "slow_momentum": slow, "velocity": v}
 
-    @remembering("beta_2")
+    @in_place(serves=remembers("beta_2"))
     def kernel(
         self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
     ) -> None:

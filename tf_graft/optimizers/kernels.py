@@ -1,28 +1,12 @@
 """What several optimizers share: operands of TensorFlow's kernels, and a check of arguments."""
 
+import inspect
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from tf_graft.algorithm import NumberLike, SlotVariables, current, scalar
-
-
-def remembering(role: str) -> Callable[[Callable[..., None]], Any]:
-    """Makes a method a kernel that serves if the argument `role`, a decay, is at least 0.5.
-
-    The kernel computes `v + (1 - decay) * (g^2 - v)`, which rounds g^2 away where it is far below v
-    and nothing of v remains; `running_mean` does not.
-    """
-
-    def declared(kernel: Callable[..., None]) -> Any:
-        def served(self: Any) -> Callable[..., None] | None:
-            return kernel.__get__(self) if getattr(self, role) >= 0.5 else None
-
-        return property(served, doc=kernel.__doc__)
-
-    return declared
 
 
 def adam_operands(
@@ -44,11 +28,16 @@ def adam_operands(
 
 
 def warn_without_momentum(optimizer: Any) -> None:
-    """Warns of Nesterov momentum without a momentum, which does nothing; Keras accepts it."""
+    """Warns of Nesterov momentum without a momentum, which does nothing; Keras accepts it.
+
+    The constructor calls this function; the warning points to where the optimizer is made.
+    """
     if optimizer.nesterov and not optimizer.momentum:
+        frames = [frame.frame for frame in inspect.stack(0)[1:]]
+        made = next(i for i, frame in enumerate(frames) if frame.f_code.co_name != "__init__")
         warnings.warn(
             f"{type(optimizer).__name__}(nesterov=True): without a momentum it does nothing.",
-            stacklevel=4,
+            stacklevel=2 + made,
         )
 
 

@@ -12,18 +12,21 @@ from tf_graft.algorithm import (
     BelowOne,
     BelowOneOrSchedule,
     Common,
+    Namesake,
     RateLike,
     Slot,
     Slots,
     SlotVariables,
     Step,
     added_by,
+    in_place,
     length,
     one_minus_power,
     register,
+    remembers,
     running_mean,
 )
-from tf_graft.optimizers.kernels import adam_operands, remembering
+from tf_graft.optimizers.kernels import adam_operands
 from tf_graft.optimizers.layerwise import Layerwise, ratio
 
 
@@ -73,7 +76,7 @@ class LAMB(Layerwise):
         (arXiv 1904.00962), algorithm 2.
     """
 
-    keras_slots = (("momentum", "velocity"),)
+    namesake = Namesake(("momentum", "velocity"))
 
     def __init__(  # type: ignore[misc]  # a common argument with a default of its own
         self,
@@ -112,7 +115,7 @@ class LAMB(Layerwise):
             lr *= ratio(length(w), length(u))
         return -lr * u, {"momentum": m, "velocity": v}
 
-    @remembering("beta_2")
+    @in_place(exact=True, reads_weights=True, serves=remembers("beta_2"))
     def kernel(
         self,
         g: tf.Tensor,

@@ -1,6 +1,6 @@
 """LARS: momentum, with a learning rate for each layer in proportion to the norm of its weights."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Unpack
 
 import tensorflow as tf
@@ -17,6 +17,7 @@ from tf_graft.algorithm import (
     SlotVariables,
     Step,
     current,
+    in_place,
     length,
     register,
 )
@@ -124,12 +125,9 @@ class LARS(Layerwise):
         decayed, rate = self._classic(g, w, lr, decay, adapts)
         return self._gathered(-rate * decayed, s, t)
 
-    @property
-    def kernel(self) -> Callable[..., None] | None:  # type: ignore[override]
-        """The kernel; None if the variable's rate depends on the new momentum."""
-        return self._kernel if self.classic_momentum else None
-
-    def _kernel(
+    # With the new momentum the variable's rate depends on what the kernel computes.
+    @in_place(exact=True, reads_weights=True, serves=lambda self: self.classic_momentum)
+    def kernel(
         self,
         g: tf.Tensor,
         w: tf.Variable,

@@ -34,8 +34,6 @@ class Layerwise(Optimizer):
 
     rowwise = False
     skips_zero_rows = True
-    exact_kernel = True
-    kernel_reads = True
 
     def __init__(  # type: ignore[misc]  # a common argument with a default of its own
         self,
@@ -50,7 +48,7 @@ class Layerwise(Optimizer):
         )
 
     def traits(self, path: str) -> dict[str, Any]:
-        undecayed, layers = self.undecayed(path), self.exclude_from_layer_adaptation
+        undecayed, layers = self.rule.undecayed(path), self.exclude_from_layer_adaptation
         return {
             "decay": 0.0 if undecayed else self.weight_decay_rate,
             "adapts": not (undecayed if layers is None else matches(path, layers)),

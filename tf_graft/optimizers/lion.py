@@ -8,6 +8,7 @@ from tf_graft.algorithm import (
     BelowOne,
     BelowOneOrSchedule,
     Common,
+    Namesake,
     Optimizer,
     RateLike,
     Slot,
@@ -54,7 +55,7 @@ class Lion(Optimizer):
         algorithm 2.
     """
 
-    keras_slots = (("momentum",),)
+    namesake = Namesake(("momentum",))
 
     def __init__(
         self,

@@ -100,7 +100,7 @@ class MARS(Optimizer):
         super().__init__(learning_rate, **common)
 
     def _corrects(self, path: str) -> bool:
-        return self.optimize_1d or len(self.shapes[path]) > 1
+        return self.optimize_1d or len(self.rule.shapes[path]) > 1
 
     def slots_for(self, path: str) -> dict[str, Slot]:
         corrects = self._corrects(path)

@@ -15,6 +15,7 @@ from tf_graft.algorithm import (
     SlotVariables,
     Step,
     current,
+    in_place,
     register,
 )
 
@@ -65,7 +66,6 @@ class Momentum(Optimizer):
         **common: Unpack[Common],
     ):
         super().__init__(learning_rate, **common)
-        self.exact_kernel = not use_nesterov
 
     def slots(self) -> dict[str, Slot]:
         return {"momentum": Slot()}
@@ -75,6 +75,7 @@ class Momentum(Optimizer):
         m = momentum * s["momentum"] + g
         return -lr * (g + momentum * m if self.use_nesterov else m), {"momentum": m}
 
+    @in_place(exact=lambda self: not self.use_nesterov)
     def kernel(
         self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
     ) -> None:

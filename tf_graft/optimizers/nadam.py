@@ -11,6 +11,7 @@ from tf_graft.algorithm import (
     BelowOneOrSchedule,
     Checked,
     Common,
+    Namesake,
     NumberLike,
     Optimizer,
     RateLike,
@@ -20,13 +21,15 @@ from tf_graft.algorithm import (
     SlotVariables,
     Step,
     current,
+    in_place,
     memoized,
     number,
     one_minus_power,
     register,
+    remembers,
     running_mean,
 )
-from tf_graft.optimizers.kernels import adam_operands, descend_by_root, remembering
+from tf_graft.optimizers.kernels import adam_operands, descend_by_root
 
 DECAY = 0.96  # of the part of the momentum that is left out at first
 
@@ -71,7 +74,7 @@ class NAdam(Optimizer):
         Dozat, 2016, "Incorporating Nesterov momentum into Adam", algorithm 8.
     """
 
-    keras_slots = (("momentum", "velocity"),)
+    namesake = Namesake(("momentum", "velocity"))
 
     def __init__(
         self,
@@ -104,7 +107,7 @@ class NAdam(Optimizer):
         )
         return -(of_m * m + of_g * g) / (tf.sqrt(v) + epsilon), {"momentum": m, "velocity": v}
 
-    @remembering("beta_2")
+    @in_place(serves=remembers("beta_2"))
     def kernel(
         self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
     ) -> None:

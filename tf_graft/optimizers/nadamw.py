@@ -19,12 +19,14 @@ from tf_graft.algorithm import (
     SlotVariables,
     Step,
     current,
+    in_place,
     memoized,
     one_minus_power,
     register,
+    remembers,
     running_mean,
 )
-from tf_graft.optimizers.kernels import adam_operands, remembering
+from tf_graft.optimizers.kernels import adam_operands
 
 
 @register
@@ -90,7 +92,7 @@ class NAdamW(Optimizer):
         u = beta_1 * m + (1 - beta_1) * g
         return -alpha * u / (tf.sqrt(v) + epsilon), {"momentum": m, "velocity": v}
 
-    @remembering("beta_2")
+    @in_place(serves=remembers("beta_2"))
     def kernel(
         self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
     ) -> None:

@@ -12,6 +12,7 @@ from tf_graft.algorithm import (
     Common,
     Flag,
     Optimizer,
+    Point,
     RateLike,
     Slot,
     Slots,
@@ -84,12 +85,11 @@ class NovoGrad(Optimizer):
     def slots(self) -> dict[str, Slot]:
         return {"momentum": Slot(), "squared_norm": Slot(shape="scalar", within=NOT_NEGATIVE)}
 
-    def decays(self, path: str) -> bool:
-        """Returns False, because `step` applies the weight decay."""
-        return False
+    def decayed(self, p: Point, d: tf.Tensor) -> tf.Tensor:
+        return d  # `step` applies the weight decay
 
     def traits(self, path: str) -> dict[str, Any]:
-        return {"decay": self.weight_decay if super().decays(path) else 0.0}
+        return {"decay": self.weight_decay if self.rule.decays(path) else 0.0}
 
     def step(
         self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor, decay: float = 0.0

@@ -117,7 +117,6 @@ class Prodigy(Optimizer):
         return {"momentum": Slot(), "gradient_sum": Slot(), "initial": first, **square}
 
     def prepare(self, variables: Mapping[str, Any]) -> None:
-        super().prepare(variables)
         if any(tf.as_dtype(variable.dtype) == tf.float64 for variable in variables.values()):
             self._precision = "float64"
 
@@ -125,9 +124,8 @@ class Prodigy(Optimizer):
         distance = Slot(self.d0, dtype=self._precision, within=NOT_NEGATIVE)
         return dict(zip(SHARED, (distance, distance, Slot(dtype=self._precision)), strict=True))
 
-    def decays(self, path: str) -> bool:
-        """Returns False, because `propose` applies the weight decay."""
-        return False
+    def decayed(self, p: Point, d: tf.Tensor) -> tf.Tensor:
+        return d  # `propose` applies the weight decay
 
     def propose(self, points: Iterable[Point]) -> Iterator[Step]:
         points = list(points)
@@ -144,8 +142,8 @@ class Prodigy(Optimizer):
         for p, (a, _, new) in zip(points, averaged, strict=True):
             d = tf.cast(distance, p.w.dtype)
             step = -a * quotient(new["momentum"], tf.sqrt(new["velocity"]) + d * self.epsilon)
-            if self.decouple and super().decays(p.path):
-                step -= self.decay(p.w, a, p.t)
+            if self.decouple and self.rule.decays(p.path):
+                step -= self.rule.decay(p.w, a, p.t)
             yield step, new | shared
             shared = {}  # written once
 
@@ -153,8 +151,8 @@ class Prodigy(Optimizer):
         """Returns a variable's `a`, its share of the growth of `n`, and its new slots."""
         d, t = tf.cast(distance, p.w.dtype), p.t
         g = p.g
-        if not self.decouple and super().decays(p.path):
-            g += self.decay(p.w, tf.ones_like(t), t)
+        if not self.decouple and self.rule.decays(p.path):
+            g += self.rule.decay(p.w, tf.ones_like(t), t)
         a = d * p.lr
         if self.use_bias_correction:
             a *= tf.sqrt(one_minus_power(self.beta_2, t)) / one_minus_power(self.beta_1, t)

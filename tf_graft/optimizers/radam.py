@@ -18,15 +18,17 @@ from tf_graft.algorithm import (
     Slots,
     SlotVariables,
     Step,
+    in_place,
     memoized,
     number,
     one_minus_power,
     rectification,
     register,
+    remembers,
     running_mean,
     scalar,
 )
-from tf_graft.optimizers.kernels import adam_operands, remembering
+from tf_graft.optimizers.kernels import adam_operands
 
 # Beside it the root of any mean square is less than half of the last digit, as gradients are
 # shorter than 2^51 and 2^485. Steps of up to 2^52 and 2^486 are still finite, multiplied by it.
@@ -76,8 +78,6 @@ class RAdam(Optimizer):
         1908.03265), algorithm 2; `epsilon` and the threshold of 5 are those of PyTorch.
     """
 
-    exact_kernel = True
-
     def __init__(
         self,
         learning_rate: RateLike = 0.001,
@@ -98,7 +98,7 @@ class RAdam(Optimizer):
         alpha, epsilon = _scaled(lr, self.beta_1, self.beta_2, self.epsilon, self.threshold, t)
         return -alpha * m / (tf.sqrt(v) + epsilon), {"momentum": m, "velocity": v}
 
-    @remembering("beta_2")
+    @in_place(exact=True, serves=remembers("beta_2"))
     def kernel(
         self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
     ) -> None:

@@ -1,7 +1,6 @@
 """RMSprop: gradients divided by the root of their recent mean square."""
 
 import contextlib
-from collections.abc import Callable
 from typing import Any, Unpack
 
 import tensorflow as tf
@@ -14,6 +13,7 @@ from tf_graft.algorithm import (
     Flag,
     Fraction,
     FractionOrSchedule,
+    Namesake,
     Optimizer,
     RateLike,
     Slot,
@@ -21,13 +21,14 @@ from tf_graft.algorithm import (
     SlotVariables,
     Step,
     current,
+    in_place,
     quotient,
     register,
+    remembers,
     running_mean,
     scalar,
     scratch_variable,
 )
-from tf_graft.optimizers.kernels import remembering
 
 
 @register
@@ -69,8 +70,7 @@ class RMSprop(Optimizer):
         sequences with recurrent neural networks", equations 38 to 45.
     """
 
-    keras_slots = (("velocity",), ("momentum",), ("average_gradient",))
-    exact_kernel = True
+    namesake = Namesake(("velocity",), ("momentum",), ("average_gradient",))
 
     def __init__(
         self,
@@ -100,13 +100,13 @@ class RMSprop(Optimizer):
             x = new["momentum"] = current(self.momentum, t) * s["momentum"] + x
         return -x, new
 
-    @property
-    def kernel(self) -> Callable[..., None] | None:  # type: ignore[override]
-        """The kernel; None with decay and no momentum, because `step` and decay are then summed."""
-        return self._kernel if self.momentum or not self.weight_decay else None
+    def _serves(self) -> bool:
+        """Returns False with decay and no momentum, because `step` and decay are then summed."""
+        remembered = bool(self.momentum) or not self.weight_decay
+        return remembered and remembers("rho")(self)
 
-    @remembering("rho")
-    def _kernel(
+    @in_place(exact=True, serves=_serves)
+    def kernel(
         self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
     ) -> None:
         # TensorFlow's kernels require a momentum

@@ -12,6 +12,7 @@ from tf_graft.algorithm import (
     Checked,
     Common,
     Flag,
+    Point,
     RateLike,
     Rates,
     Slot,
@@ -66,12 +67,11 @@ class ScheduleFree(TwoWeights):
         warmed = self.warmed(lr, tf.cast(t, lr.dtype))
         return {"largest_rate": tf.maximum(s["largest_rate"], warmed)}
 
-    def decays(self, path: str) -> bool:
-        """Returns False, because `step` applies the weight decay."""
-        return False
+    def decayed(self, p: Point, d: tf.Tensor) -> tf.Tensor:
+        return d  # `step` applies the weight decay
 
     def traits(self, path: str) -> dict[str, Any]:
-        return {"decay": self.weight_decay if super().decays(path) else 0.0}
+        return {"decay": self.weight_decay if self.rule.decays(path) else 0.0}
 
     def step(
         self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor, decay: Any = 0.0

@@ -8,6 +8,7 @@ from tf_graft.algorithm import (
     Common,
     Flag,
     FractionOrSchedule,
+    Namesake,
     Optimizer,
     RateLike,
     Slot,
@@ -15,6 +16,7 @@ from tf_graft.algorithm import (
     SlotVariables,
     Step,
     current,
+    in_place,
     register,
 )
 from tf_graft.optimizers.kernels import descend, warn_without_momentum
@@ -56,8 +58,7 @@ class SGD(Optimizer):
         learning", equations 1 to 4.
     """
 
-    keras_slots = (("momentum",),)
-    exact_kernel = True
+    namesake = Namesake(("momentum",))
 
     def __init__(
         self,
@@ -80,6 +81,7 @@ class SGD(Optimizer):
         m = momentum * s["momentum"] - lr * g
         return (momentum * m - lr * g if self.nesterov else m), {"momentum": m}
 
+    @in_place(exact=True)
     def kernel(
         self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
     ) -> None:

@@ -81,7 +81,7 @@ class SGDSaI(Optimizer):
         return {"momentum": Slot(), "signal_to_noise": Slot(shape="scalar", within=NOT_NEGATIVE)}
 
     def traits(self, path: str) -> dict[str, Any]:
-        return {"entries": math.prod(self.shapes[path])}
+        return {"entries": math.prod(self.rule.shapes[path])}
 
     def step(
         self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor, entries: int = 0

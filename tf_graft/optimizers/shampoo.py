@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Unpack
+from typing import Annotated, Any, Unpack
 
 import tensorflow as tf
 
@@ -19,7 +19,6 @@ from tf_graft.algorithm import (
     GivenAxes,
     Heads,
     OptionalCount,
-    Parameter,
     RateLike,
     Sharing,
     Slot,
@@ -108,7 +107,6 @@ class Shampoo(Preconditioned):
         implementation of the distributed Shampoo optimizer" (arXiv 2309.06497), algorithm 2.
     """
 
-    offers: ClassVar[tuple[str, ...]] = (FAILED,)
     limit = "block_size"
     _counted: Sequence[Any] = ()
 
@@ -135,11 +133,8 @@ class Shampoo(Preconditioned):
     @property
     def failed_roots(self) -> int:
         """The number of roots so far that were not finite and were not used."""
-        return sum(int(tf.reduce_sum(tf.convert_to_tensor(count))) for count in self._counted)
-
-    def complete(self, parameters: Sequence[Parameter]) -> None:
-        super().complete(parameters)
-        self._counted = [p.slots[FAILED] for p in parameters if FAILED in p.slots]
+        counts = [p.slots[FAILED] for p in self.rule.parameters if FAILED in p.slots]
+        return sum(int(tf.reduce_sum(tf.convert_to_tensor(count))) for count in counts)
 
     def slots_of(self, axes: Axes) -> dict[str, Slot]:
         blocks = self.blocks(axes.size)

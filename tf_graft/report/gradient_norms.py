@@ -28,15 +28,15 @@ class GradientNorms:
     """
 
     def __init__(self, optimizer: Optimizer):
-        self.paths = [p.path for p in optimizer.parameters]
+        self.paths = [p.path for p in optimizer.state.parameters]
 
         def made(name: str, slot: Slot) -> tf.Variable:
             return slots.create(("monitor",), name, slot, "float32", mesh=optimizer.mesh)
 
-        with tf.init_scope(), replicas.creating_under(optimizer.strategy):
+        with tf.init_scope(), replicas.creating_under(optimizer.state.strategy):
             self._updates = made("updates_to_measure", Slot(shape=(), dtype="int64"))
             self._norms = made("gradient_norms", Slot(ABSENT, shape=(len(self.paths),)))
-        optimizer.watch(self._watch, "monitor")
+        optimizer.engine.watch(self._watch, "monitor")
 
     def request(self) -> None:
         """Has the next update compute the norms."""
@@ -71,7 +71,7 @@ def _norm(gradient: Gradient) -> tf.Tensor:
 def of(optimizer: Optimizer) -> tuple[GradientNorms, bool]:
     """Returns the norms of a built optimizer, and whether they were only now added to it."""
     known = _of.get(optimizer)
-    if known is not None and known.paths == [p.path for p in optimizer.parameters]:
+    if known is not None and known.paths == [p.path for p in optimizer.state.parameters]:
         return known, False
     _of[optimizer] = GradientNorms(optimizer)
     return _of[optimizer], True

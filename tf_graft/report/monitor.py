@@ -242,9 +242,9 @@ class _Measurement:
     def __init__(self, optimizer: Optimizer, gradients: GradientNorms):
         self._optimizer, self._gradients = optimizer, gradients
         gradients.request()
-        rates = optimizer.rates()
+        rates = optimizer.rule.rates()
         self._rates = {
-            p.path: float(optimizer.rate_of(p.path, rates)) for p in optimizer.parameters
+            p.path: float(optimizer.rule.rate_of(p.path, rates)) for p in optimizer.state.parameters
         }
         self._before = [tf.identity(weights) for weights in _weights(optimizer)]
 
@@ -269,13 +269,13 @@ class _Measurement:
 
 
 def _clipped(optimizer: Optimizer, norms: np.ndarray) -> bool:
-    _, clipnorm, global_clipnorm = optimizer.common.clips
+    _, clipnorm, global_clipnorm = optimizer.engine.present().clips
     each = clipnorm is not None and bool((norms > clipnorm).any())
     return each or (global_clipnorm is not None and bool(np.linalg.norm(norms) > global_clipnorm))
 
 
 def _weights(optimizer: Optimizer) -> list[tf.Tensor]:
-    return [tf.convert_to_tensor(p.variable) for p in optimizer.parameters]
+    return [tf.convert_to_tensor(p.variable) for p in optimizer.state.parameters]
 
 
 @tf.function(reduce_retracing=True)
@@ -310,7 +310,7 @@ def _measurable(optimizer: OptimizerLike) -> Optimizer:
             f"Monitor: {type(optimizer).__name__} is no optimizer of tf_graft; use one, such as "
             "tf_graft.wrap of a Keras optimizer."
         )
-    if isinstance(ours[0].strategy, tf.distribute.ParameterServerStrategy):
+    if isinstance(ours[0].state.strategy, tf.distribute.ParameterServerStrategy):
         raise ValueError("Monitor: it does not measure steps of workers on parameter servers.")
     return ours[0]
 

@@ -13,9 +13,11 @@ import tensorflow as tf
 
 from tf_graft.core import checks, keras_contract
 from tf_graft.core.nesting import nested
+from tf_graft.core.state.rule import Rule
 from tf_graft.core.state.slots import Slot
 from tf_graft.core.tensors import numerics
 from tf_graft.core.types import Logs, OptimizerLike, Scalar, VariableLike
+from tf_graft.core.variables import Variables
 from tf_graft.report import summaries
 from tf_graft.report.records import COLUMNS, Header, RecordFile
 
@@ -33,8 +35,7 @@ class Norms(Protocol):
 class Child(Protocol):
     """One of the two optimizers of a graft."""
 
-    def signature(self) -> str:
-        """Returns a description of the optimizer."""
+    rule: Rule
 
     def slots_for(self, path: str) -> Mapping[str, Slot]:
         """Returns the slots of the variable of that path, by role."""
@@ -46,15 +47,13 @@ class Graft(OptimizerLike, Protocol):
     diagnostic: bool
     use_global_norm: bool
     iterations: keras.Variable
+    state: Variables
 
     def norms(self) -> Mapping[str, Norms]:
         """Returns the norms of each variable's last step by path."""
 
     def children(self) -> Mapping[str, Child]:
         """Returns the two optimizers by role."""
-
-    def rate_variables(self) -> Mapping[str, keras.Variable]:
-        """Returns the variables of learning rates by role."""
 
 
 class GraftRecorder(keras.callbacks.Callback):
@@ -209,7 +208,7 @@ def _measured(graft: Graft) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _rate(graft: Graft) -> Scalar:
-    if "learning_rate" not in graft.rate_variables():
+    if "learning_rate" not in graft.state.rate_variables():
         given = keras_contract.rate_of(graft)
         if isinstance(given, keras.optimizers.schedules.LearningRateSchedule):
             return given(graft.iterations - 1)
@@ -232,7 +231,7 @@ def _header(graft: Graft) -> Header:
 
 def _described(optimizer: Child) -> str:
     """Returns the optimizer's signature, `Lion` for `Wrapped(Lion)`."""
-    return re.sub(r"^Wrapped\((.*)\)$", r"\1", optimizer.signature())
+    return re.sub(r"^Wrapped\((.*)\)$", r"\1", optimizer.rule.signature)
 
 
 def _bytes(optimizer: Child, variables: Mapping[str, VariableLike]) -> int:

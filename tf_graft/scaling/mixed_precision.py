@@ -1,14 +1,15 @@
 """Mixed precision: scales the loss and skips steps that overflow."""
 
-from typing import Any, ClassVar, Unpack
+from typing import Any, Unpack
 
 import keras
 
-from tf_graft.compose.wrapper import Around
+from tf_graft.compose.wrapper import OF_THE_OPTIMIZER, Around
 from tf_graft.core import keras_contract
 from tf_graft.core.arguments.options import Common
 from tf_graft.core.arguments.registry import register
 from tf_graft.core.checks import shown
+from tf_graft.core.keras_optimizer import written
 from tf_graft.core.types import Config, OptimizerLike, RateLike
 from tf_graft.scaling import registry
 from tf_graft.scaling.loss_scaling import LossScaling, ScaledOnce, variables_of
@@ -66,7 +67,6 @@ class MixedPrecision(Around, keras_contract.ScalesLoss):
         (arXiv 1805.10387).
     """
 
-    offers: ClassVar[tuple[str, ...]] = ("scaler",)
     column = "mixed"
     reshapes = False
     loss_scale_factor: Any = ScaledOnce()
@@ -80,17 +80,16 @@ class MixedPrecision(Around, keras_contract.ScalesLoss):
     ):
         super().__init__(optimizer, learning_rate, **common)
         self.scaler = _scaler(type(self).__name__, loss_scale)
-        self._scaler_state = variables_of(self.scaler, self.add_scalar)
-
-    def scaling(self) -> LossScaling:
-        return LossScaling(self.scaler, self._scaler_state)
+        held = variables_of(self.scaler, self.state.add_scalar)
+        self.engine.scaling = LossScaling(self.scaler, held)
 
     def get_config(self) -> Config:
         scaler = keras.saving.serialize_keras_object(self.scaler)
         return super().get_config() | {"loss_scale": scaler, "loss_scale_factor": None}
 
-    def arguments(self) -> Config:
-        return super().arguments() | {"loss_scale": self.scaler, "loss_scale_factor": None}
+    def __repr__(self) -> str:
+        scaled = {"loss_scale": self.scaler, "loss_scale_factor": None}
+        return written(self, OF_THE_OPTIMIZER | scaled)
 
 
 def _scaler(owner: str, given: Any) -> LossScaler:

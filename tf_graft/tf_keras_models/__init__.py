@@ -57,8 +57,8 @@ def _unbuilt(identifier: OptimizerLike | str | Config) -> Any:
     for each in nested(optimizer):
         if isinstance(each, MatrixOptimizer):
             raise TypeError(
-                f"legacy({optimizer.called}): {each.called} finds the matrices in the layers of a "
-                "model of Keras 3, which a model of tf_keras does not have; give another "
-                "optimizer, such as tf_graft.AdamW."
+                f"legacy({optimizer.rule.called}): {each.rule.called} finds the matrices in the "
+                "layers of a model of Keras 3, which a model of tf_keras does not have; give "
+                "another optimizer, such as tf_graft.AdamW."
             )
     return optimizer

@@ -12,6 +12,7 @@ import tf_keras
 
 from tf_graft.core import keras_contract
 from tf_graft.core.arguments.registry import deserialize, serialize
+from tf_graft.core.optimizer import apply
 from tf_graft.core.pipeline import matching
 from tf_graft.core.types import Config, Gradient, TensorLike, VariableLike
 
@@ -88,8 +89,8 @@ class Legacy(tf_keras.optimizers.Optimizer):
             experimental_aggregate_gradients: the opposite, under its older name.
         """
         summed = skip_gradients_aggregation or not experimental_aggregate_gradients
-        apply = self.optimizer.apply_summed if summed else self.optimizer.apply
-        apply(*matching.gradients_and_variables("Legacy.apply_gradients", grads_and_vars))
+        both = matching.gradients_and_variables("Legacy.apply_gradients", grads_and_vars)
+        apply(self.optimizer, *both, summed=summed)
         return self.iterations
 
     def update_step(self, gradient: Gradient, variable: VariableLike) -> None:

@@ -79,10 +79,10 @@ def _of_all(chosen: keras.optimizers.Optimizer, steps: Iterable[int]) -> dict[st
 
 def _of_variables(chosen: Any, steps: Iterable[int]) -> dict[str, np.ndarray]:
     """Returns a curve for each group of variables whose learning rates are the same."""
-    paths = [parameter.path for parameter in chosen.parameters]
+    paths = [parameter.path for parameter in chosen.state.parameters]
     rates = [
-        [float(chosen.rate_of(path, given)) for path in paths]
-        for given in (chosen.rates() for _ in _stepped(chosen, steps))
+        [float(chosen.rule.rate_of(path, given)) for path in paths]
+        for given in (chosen.rule.rates() for _ in _stepped(chosen, steps))
     ]
     next(_stepped(chosen, [0]))  # where the table is
     groups = defaultdict(list)

@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_graft.agn import AGN
+from tf_graft.core import building
 from tf_graft.core.places import replicas
 from tf_graft.training import data as data_sets
 from tf_graft.training import models, optimizer
@@ -75,7 +76,7 @@ class Remote:
                 config, data.steps_per_epoch, source, lambda: self.model
             )
             self._parts = replicas.shards(self.model.trainable_variables)
-            self.optimizer.build_for(self._parts, [self.model])
+            building.build(self.optimizer, self._parts, [self.model])
         self.model.set_weights(here.get_weights())
         rounds = isinstance(self.optimizer, AGN)
         self._step = tf.function(self._round if rounds else self._on_worker)

@@ -1,7 +1,7 @@
 """AdaGraft: the length of one optimizer's step, the direction of another's."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, NamedTuple, Unpack
 
 import tensorflow as tf
@@ -10,7 +10,6 @@ from tf_graft.compose.wrapper import Wrapper
 from tf_graft.core.arguments.declared import Flag
 from tf_graft.core.arguments.options import Common
 from tf_graft.core.arguments.registry import register
-from tf_graft.core.state.parameters import Parameter, Parameters
 from tf_graft.core.state.point import Point, Step, under
 from tf_graft.core.state.slots import NOT_NEGATIVE, Slot
 from tf_graft.core.tensors import numerics
@@ -85,9 +84,7 @@ class AdaGraft(Wrapper):
         "magnitude": "magnitude_optimizer",
         "direction": "direction_optimizer",
     }
-    offers: ClassVar[tuple[str, ...]] = ("norms",)
     rowwise = False
-    _seen = Parameters({})
 
     def __init__(
         self,
@@ -105,11 +102,6 @@ class AdaGraft(Wrapper):
         norm = Slot(shape="scalar", within=NOT_NEGATIVE)
         return dict.fromkeys(NORMS, norm) if self.diagnostic else {}
 
-    def complete(self, parameters: Sequence[Parameter]) -> None:
-        super().complete(parameters)
-        measured = {p.path: p for p in parameters if NORMS[0] in p.slots}
-        self._seen = Parameters(measured)
-
     def norms(self) -> dict[str, Norms]:
         """Returns the norms of each variable's last step by path; requires `diagnostic=True`.
 
@@ -119,18 +111,20 @@ class AdaGraft(Wrapper):
             ValueError: `diagnostic` is False; neither the graft nor a wrapper around it has been
                 built; it is in an AGN on parameter servers, whose workers keep no norms.
         """
-        if not len(self._seen):
+        measured = [p for p in self.rule.parameters if NORMS[0] in p.slots]
+        if not measured:
             what = "built first" if self.diagnostic else "made with diagnostic=True"
             raise ValueError(f"AdaGraft.norms: the optimizer must be {what}.")
-        return {p.path: Norms(p.variable, *(p.slots[norm] for norm in NORMS)) for p in self._seen}
+        return {p.path: Norms(p.variable, *(p.slots[norm] for norm in NORMS)) for p in measured}
 
     def step_rate(self, p: Point) -> tf.Tensor:
-        return p.lr * self.magnitude_optimizer.step_rate(p.within("magnitude"))
+        return p.lr * self.magnitude_optimizer.rule.step_rate(p.within("magnitude"))
 
     def propose(self, points: Iterable[Point]) -> Iterator[Step]:
         points, of_magnitude, of_direction = itertools.tee(points, 3)
-        magnitudes = self.magnitude_optimizer.proposals(p.within("magnitude") for p in of_magnitude)
-        directions = self.direction_optimizer.proposals(p.within("direction") for p in of_direction)
+        magnitude, direction = self.magnitude_optimizer.rule, self.direction_optimizer.rule
+        magnitudes = magnitude.proposals(p.within("magnitude") for p in of_magnitude)
+        directions = direction.proposals(p.within("direction") for p in of_direction)
         grafts = map(self._measured, points, magnitudes, directions)
         for lr, d, m_norm, d_norm, slots in _together(grafts) if self.use_global_norm else grafts:
             ratio = numerics.quotient(m_norm, tf.maximum(d_norm, SMALLEST_NORM))

@@ -151,7 +151,7 @@ class GradientCentralization(Around):
 
     def _centers(self, path: str) -> bool:
         """Returns whether the gradient of a variable loses its mean."""
-        excluded, inputs = self.exclude_from_centralization, math.prod(self.shapes[path][:-1])
+        excluded, inputs = self.exclude_from_centralization, math.prod(self.rule.shapes[path][:-1])
         excluded = patterns.EMBEDDINGS if excluded is None else excluded
         return inputs > 1 and not patterns.matches(path, excluded)
 

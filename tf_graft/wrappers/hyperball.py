@@ -112,7 +112,7 @@ class Hyperball(Around):
         """Returns whether the norm of a variable's weights is kept."""
         excluded = self.exclude_from_hyperball
         excluded = patterns.EMBEDDINGS if excluded is None else excluded
-        shape = self.shapes[path]
+        shape = self.rule.shapes[path]
         return len(shape) > 1 and math.prod(shape) > 1 and not patterns.matches(path, excluded)
 
 

@@ -91,12 +91,8 @@ class LARC(Around):
         inner = super().inner(p)
         if not self.adapts(p.path):
             return inner
-        rate = self.optimizer.step_rate(inner)
+        rate = self.optimizer.rule.step_rate(inner)
         return inner._replace(g=numerics.product(p.g, self.ratio(p.g, p.w, rate)))
-
-    def arguments(self) -> dict[str, Any]:
-        patterns = self.exclude_from_layer_adaptation or None
-        return super().arguments() | {"exclude_from_layer_adaptation": patterns}
 
     def adapts(self, path: str) -> bool:
         """Returns whether the variable of a path is not excluded."""

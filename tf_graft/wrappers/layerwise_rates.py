@@ -61,40 +61,39 @@ class LayerwiseRates(Wrapper):
         self, optimizer: Any, rates: Any, learning_rate: Any = 1.0, **common: Unpack[Common]
     ):
         super().__init__(learning_rate, **common)
-        self._rates = _read(rates)
+        self.rates = _read(rates)
         self.adopt(optimizer=optimizer)
         self.rowwise = self.optimizer.rowwise
 
     def prepare(self, variables: Mapping[str, Any]) -> None:
-        super().prepare(variables)
         try:
-            self._rates = self._rates.matched(list(variables))
+            self.rates = self.rates.matched(list(variables))
         except report.ReportError as error:
             raise report.ReportError(f"LayerwiseRates(rates=...): {error}") from None
 
     def propose(self, points: Iterable[Point]) -> Iterator[Step]:
         points, of_direction = itertools.tee(points)
-        steps = self.optimizer.proposals(map(self._inner, of_direction))
+        steps = self.optimizer.rule.proposals(map(self._inner, of_direction))
         courses: dict[tf.DType, Any] = {}
         for p, (d, slots) in zip(points, steps, strict=True):
             if p.t.dtype not in courses:
-                courses[p.t.dtype] = self._rates.course(p.t, self._constant)
+                courses[p.t.dtype] = self.rates.course(p.t, self._constant)
             yield self._factor(p, courses[p.t.dtype]) * d, under("direction", slots)
 
     def _inner(self, p: Point) -> Point:
         return p.within("direction")._replace(bare=p.bare)
 
     def with_decay(self, p: Point, d: tf.Tensor) -> tf.Tensor:
-        factor = self._factor(p, self._rates.course(p.t, self._constant))
-        inner = self.optimizer.with_decay(self._inner(p), numerics.quotient(d, factor))
+        factor = self._factor(p, self.rates.course(p.t, self._constant))
+        inner = self.optimizer.rule.with_decay(self._inner(p), numerics.quotient(d, factor))
         return self.decayed(p, factor * inner)
 
     def step_rate(self, p: Point) -> tf.Tensor:
-        factor = self._factor(p, self._rates.course(p.t, self._constant))
-        return factor * self.optimizer.step_rate(self._inner(p))
+        factor = self._factor(p, self.rates.course(p.t, self._constant))
+        return factor * self.optimizer.rule.step_rate(self._inner(p))
 
     def _factor(self, p: Point, course: Any) -> tf.Tensor:
-        return self._rates.factor(p.path) * (p.lr if course is None else p.lr * course)
+        return self.rates.factor(p.path) * (p.lr if course is None else p.lr * course)
 
     def _constant(self, numbers: Any, dtype: tf.DType) -> tf.Tensor:
         tensor = tf.constant(numbers, dtype)
@@ -103,10 +102,7 @@ class LayerwiseRates(Wrapper):
         return dtensor.copy_to_mesh(tensor, dtensor.Layout.replicated(self.mesh, tensor.shape.rank))
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "rates": self._rates.to_dict()}
-
-    def arguments(self) -> dict[str, Any]:
-        return super().arguments() | {"rates": self._rates}
+        return {**super().get_config(), "rates": self.rates.to_dict()}
 
 
 def _read(given: Any) -> report.MeasuredRates:

@@ -1,11 +1,9 @@
 """MultiOptimizer: an optimizer for each group of variables."""
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Unpack
 
 import keras
-import tensorflow as tf
 
 from tf_graft.compose.wrapper import Wrapper, child_of, divide, held_by
 from tf_graft.core import checks, patterns
@@ -13,12 +11,11 @@ from tf_graft.core.arguments.checked import refuse_idle_patterns
 from tf_graft.core.arguments.options import Common
 from tf_graft.core.arguments.registry import register, serialize
 from tf_graft.core.checks import shown
+from tf_graft.core.keras_optimizer import config_of, written
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.pipeline.clipping import clipped_alone
-from tf_graft.core.state.algorithm import Delegate
-from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.state.point import Point, Step, grouped, multiplied, under, within
-from tf_graft.core.types import Config, NumberLike, RateLike, Rates, Scalar, VariableLike
+from tf_graft.core.types import Config, NumberLike, RateLike, Rates, VariableLike
 
 
 @register
@@ -53,6 +50,7 @@ class MultiOptimizer(Wrapper):
     Row-sparse gradients: each group acts as its optimizer does alone.
 
     Example:
+        >>> import tensorflow as tf
         >>> from tf_graft.optimizers import SGD
         >>> kernel, bias = tf.Variable([1.0], name="kernel"), tf.Variable([1.0], name="bias")
         >>> optimizer = MultiOptimizer({"bias": SGD(0.5), ".*": SGD(0.25, weight_decay=1.0)})
@@ -78,10 +76,9 @@ class MultiOptimizer(Wrapper):
         for (role, argument), given in zip(roles.items(), optimizers.values(), strict=True):
             child = child_of(owner, argument, given)
             divide(self.column, owner, argument, child, held_by(self) | decay)
-            setattr(self, role, child)  # a dict of optimizers would be saved otherwise
-            self.keep_values(role, child)
+            self.take(role, role, child)  # a dict of optimizers would be saved otherwise
         self.roles = roles  # type: ignore[misc]  # of this object, as it has as many as it is given
-        self.settle(self.mesh)
+        self.state.settle(self.mesh)
         self.idle = all(child.idle for child in self.children().values())
         self.rowwise = all(child.rowwise for child in self.children().values())
 
@@ -101,10 +98,6 @@ class MultiOptimizer(Wrapper):
         for child in self.children().values():  # none while Keras' constructor sets it
             child.weight_decay = value
 
-    def decays(self, path: str) -> bool:
-        """Returns False, because the optimizers decay the weights."""
-        return False
-
     def children(self) -> dict[str, Optimizer]:
         return {role: getattr(self, role) for role in self.roles}
 
@@ -117,71 +110,45 @@ class MultiOptimizer(Wrapper):
                     f"{owner}(optimizers=...): none of the {len(keys)} patterns matches "
                     f"{shown(path)}; end with '.*' for all other variables."
                 )
-        super().prepare(variables)
 
     def serves(self, role: str, path: str) -> bool:
-        return role == self._role(path)
+        return role == self.leader(path)
 
-    def _role(self, path: str) -> str:
+    def leader(self, path: str) -> str:
         """Returns the role of the optimizer that updates the variable of a path; "" for none."""
         key = patterns.first(self._patterns, path)
         return "" if key is None else list(self.roles)[self._patterns.index(key)]
 
+    def passes_on(self, path: str) -> bool:
+        """Returns whether the optimizer of the variable does not clip the gradient."""
+        child = self.children()[self.leader(path)]
+        return child.clipvalue is None and child.clipnorm is None
+
+    def rates_within(self, role: str, rates: Rates) -> dict[str, Any]:
+        return multiplied(within(role, rates), rates["learning_rate"])
+
+    def point_within(self, role: str, p: Point) -> Point:
+        """Returns the point for an optimizer, whose own clipping it contains."""
+        child = self.children()[role]
+        g = clipped_alone(p.g, child.clipvalue, child.clipnorm)
+        return super().point_within(role, p)._replace(g=g)
+
     def propose(self, points: Iterable[Point]) -> Iterator[Step]:
-        return grouped(points, lambda p: self._role(p.path), self._steps)
+        return grouped(points, lambda p: self.leader(p.path), self._steps)
 
     def _steps(self, role: str, points: Iterable[Point]) -> Iterator[Step]:
         """Yields the steps of one optimizer."""
-        given = (self._inner(role, p) for p in points)
-        for d, slots in self.children()[role].proposals(given):
+        given = (self.point_within(role, p) for p in points)
+        for d, slots in self.rule.inner[role].proposals(given):
             yield d, under(role, slots)
 
-    def _inner(self, role: str, p: Point) -> Point:
-        """Returns the point for an optimizer, whose own clipping it contains."""
-        common = self.children()[role].common
-        g = clipped_alone(p.g, common.clipvalue, common.clipnorm)
-        return p.within(role)._replace(g=g, rates=_inner(role, p.rates), bare=p.bare)
-
-    def with_decay(self, p: Point, d: tf.Tensor) -> tf.Tensor:
-        role = self._role(p.path)
-        return self.children()[role].with_decay(self._inner(role, p), d)
-
-    def delegate(self, parameter: Parameter, rates: Rates) -> Delegate | None:
-        """Returns the optimizer of the variable, if it does not clip the gradient."""
-        role = self._role(parameter.path)
-        child = self.children()[role]
-        if any(clip is not None for clip in child.common.clips):
-            return None
-        own = dataclasses.replace(parameter, slots=within(role, parameter.slots))
-        return Delegate(child, own, _inner(role, rates))
-
-    def step_rate(self, p: Point) -> tf.Tensor:
-        role = self._role(p.path)
-        return self.children()[role].step_rate(self._inner(role, p))
-
-    def rate_of(self, path: str, rates: Rates) -> Scalar:
-        role = self._role(path)
-        return self.children()[role].rate_of(path, _inner(role, self.rates_for(path, rates)))
-
-    @classmethod
-    def own_arguments(cls) -> list[str]:
-        """Leaves `optimizers` out, as it is no attribute.
-
-        Keras' callbacks set and read the learning rate of each entry of such an attribute.
-        """
-        return [name for name in super().own_arguments() if name != "optimizers"]
-
-    def arguments(self) -> Config:
-        return {"optimizers": self.groups} | super().arguments()
-
     def get_config(self) -> Config:
-        config = super(Wrapper, self).get_config()
+        # Keras' callbacks would set and read the rates of each entry of an attribute `optimizers`
+        config = config_of(self, own=["learning_rate"])
         return config | {"optimizers": {p: serialize(child) for p, child in self.groups.items()}}
 
-
-def _inner(role: str, rates: Rates) -> dict[str, Any]:
-    """Returns the rates of an optimizer, with its learning rate times the factor on all."""
-    return multiplied(within(role, rates), rates["learning_rate"])
+    def __repr__(self) -> str:
+        return written(self, {"optimizers": self.groups})
 
 
 def _refuse_wrong(owner: str, optimizers: object) -> None:

@@ -56,12 +56,15 @@ class Checked:
         value = self.checked(owner, value)
         before = kept.setdefault(self.kept_as, value)
         if isinstance(before, Settable) and isinstance(value, float | Settable):
-            optimizer.set_value(before, float(value))
+            if before.variable is None:
+                before.value = float(value)
+            else:
+                optimizer.state.set_value(before, float(value))
             return
         if value is before or (type(value) is type(before) and value == before):
             return
         where = f"{owner}.{self.name} = {shown(value)}"
-        if optimizer.fixed:
+        if optimizer.rule.fixed:
             numbers = self._scheduled and isinstance(value, float)
             hint = f", make it {self.name}=tf_graft.Settable(...)" if numbers else ""
             raise ValueError(
@@ -69,9 +72,10 @@ class Checked:
                 f"not see the change; set it before the first step{hint}, or make a new optimizer."
             )
         if isinstance(value, Settable):
-            value = optimizer.held_value(self.kept_as, value)
+            value = optimizer.state.hold_value(self.kept_as, value)
         remembered, kept[self.kept_as] = optimizer.slots().keys(), value
-        if not optimizer.slots().keys() <= remembered or optimizer.lacks_state():
+        lacks = optimizer.state.lacks(optimizer.engine.present())
+        if lacks or not optimizer.slots().keys() <= remembered:
             kept[self.kept_as] = before
             raise ValueError(
                 f"{where}: {self.name} decides which slots there are, and they were made for "

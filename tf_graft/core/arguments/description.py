@@ -4,26 +4,9 @@ import inspect
 from collections.abc import Container, Mapping
 from typing import Any
 
-import keras
 from tensorflow.experimental import dtensor
 
-PACKAGE = __name__.partition(".")[0]
-
-
-def internal(cls: type) -> set[str]:
-    """Returns the names in a class that only the engine's parts use.
-
-    They are the public names that classes of this package define, without those of Keras and those
-    in the attribute `offers` of a class. `dir`, and with it tab completion, leaves them out.
-    """
-    offered = {*dir(keras.optimizers.Optimizer)}
-    defined: set[str] = set()
-    for each in cls.__mro__:
-        names = vars(each)
-        offered |= {*names.get("offers", ())}
-        if each.__module__.partition(".")[0] == PACKAGE:
-            defined |= {*names, *names.get("__annotations__", ())}
-    return {name for name in defined - offered if not name.startswith("_")}
+from tf_graft.core.arguments.checked import Checked
 
 
 class Written(str):
@@ -66,11 +49,17 @@ def call(cls: type, arguments: Mapping[str, object], defaults: Mapping[str, obje
     """
     constructor: Any = inspect.getattr_static(cls, "__init__")
     own = {name: p.default for name, p in inspect.signature(constructor).parameters.items()}
-    usual = {name: described(value) for name, value in {**defaults, **own}.items()}
+    usual = {name: described(_kept(cls, name, x)) for name, x in {**defaults, **own}.items()}
     usual.pop("learning_rate", None)
     given = {name: described(value) for name, value in arguments.items()}
     shown = [f"{name}={x}" for name, x in given.items() if x != usual.get(name)]
     return f"{cls.__name__}({', '.join(shown)})"
+
+
+def _kept(cls: type, name: str, default: object) -> object:
+    """Returns a default as the attribute of the argument holds it."""
+    check = inspect.getattr_static(cls, name, None)
+    return check.checked(cls.__name__, default) if isinstance(check, Checked) else default
 
 
 def mesh(given: dtensor.Mesh | None) -> Written | None:

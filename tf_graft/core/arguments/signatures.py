@@ -57,6 +57,11 @@ def parameters(cls: type) -> list[inspect.Parameter]:
     return list(inspect.signature(constructor).parameters.values())[1:]
 
 
+def own_arguments(cls: type) -> list[str]:
+    """Returns the names of the arguments that an optimizer's class adds to the common ones."""
+    return [p.name for p in parameters(cls) if p.kind is not p.VAR_KEYWORD]
+
+
 def complete(cls: Class) -> Class:
     """Gives an optimizer class a signature and a docstring that show all arguments."""
     own = [_named(p) for p in parameters(cls) if p.kind is not p.VAR_KEYWORD]

@@ -16,6 +16,7 @@ import tensorflow as tf
 from tf_graft.core.files import checked_state
 from tf_graft.core.files.identity import Named
 from tf_graft.core.files.stateful import Stateful
+from tf_graft.core.state.namesake import Namesake
 
 
 class KerasState(NamedTuple):
@@ -39,12 +40,12 @@ class KerasState(NamedTuple):
             author: the name of the optimizer that saved the state.
             values: the values by position.
         """
-        owner, namesake = self.owner, self.owner.namesake()
-        if namesake is None or not is_of(namesake, author):
+        owner, namesake = self.owner, self.owner.namesake
+        if namesake is None or not is_of(namesake.name(owner), author):
             return self.leave(values, f"of Keras' optimizer '{author}'")
         if owner.built:
             return self._take_matching(values)
-        early = owner.early_variables()
+        early = owner.state.early()
         matched = by_name(values, self._names(), early)
         if matched is None:
             return self.leave(values, "of one with another kind of learning rate")
@@ -64,20 +65,21 @@ class KerasState(NamedTuple):
 
     def _take_matching(self, values: checked_state.Values) -> bool:
         """Takes a Keras optimizer's state if it has exactly the variables of the owner."""
-        owner, names, named = self.owner, self._names(), self.owner.named_variables()
-        slots = {f"{p.path}/{role}" for p in owner.parameters for role in p.slots}
+        owner, names, named = self.owner, self._names(), self.owner.state.named()
+        slots = {f"{p.path}/{role}" for p in owner.state.parameters for role in p.slots}
         matched = by_name(values, names, named)
         if matched is None or len(values) != len(names) or not slots <= set(names):
             return self.leave(values, "of one with other variables or options")
         matched = self._checked(matched, named)
         for name in slots:
-            matched[name] = owner.slot_from_keras(name.rpartition("/")[2], matched[name])
+            role = name.rpartition("/")[2]
+            matched[name] = self._namesake.convert(owner, role, matched[name])
         checked_state.assign(named, completed(matched, named, owner.gradient_accumulation_steps))
         return True
 
     def _checked(self, values: checked_state.Values, named: Named) -> checked_state.Saved:
         """Returns the values of a Keras optimizer in the dtypes of the variables."""
-        owner = self.owner.signature()
+        owner = self.owner.rule.signature
         return {
             n: np.asarray(
                 checked_state.checked(owner, n, named[n], widened(value, named[n]), self.loose)
@@ -88,14 +90,19 @@ class KerasState(NamedTuple):
     def _names(self) -> list[str | None]:
         """Returns the names of the variables, in the order in which the namesake saves them."""
         owner = self.owner
-        names: list[str | None] = [owner.iterations.name, *owner.rate_variables()]
+        names: list[str | None] = [owner.iterations.name, *owner.state.rate_variables()]
         engine = {
             "average": owner.use_ema,
             "gradient_accumulator": owner.gradient_accumulation_steps,
         }
         for role, kept in engine.items():
-            names += [f"{p.path}/{role}" for p in owner.parameters if kept]
-        return [*names, *owner.slots_in_keras()]
+            names += [f"{p.path}/{role}" for p in owner.state.parameters if kept]
+        return [*names, *self._namesake.slots(owner, owner.state.parameters)]
+
+    @property
+    def _namesake(self) -> Namesake:
+        assert self.owner.namesake is not None  # for the type checker
+        return self.owner.namesake
 
 
 def is_of(name: str, author: str | None) -> bool:

@@ -45,7 +45,7 @@ class SavedState:
         self._owner = owner
         self._awaited: Awaited | None = None
         self._ready_to_take: Callable[[], None] | None = None  # loads a checkpoint's state
-        self.identity = Identity(owner.signature, self._to_checkpoint, self._restore)
+        self.identity = Identity(lambda: owner.rule.signature, self._to_checkpoint, self._restore)
 
     def _to_save(self) -> Named:
         """Returns the variables to save.
@@ -58,7 +58,7 @@ class SavedState:
                 f"{self._name}: state that was loaded waits for the optimizer to be built, and "
                 "would be lost in what is saved now; call optimizer.build(model) first."
             )
-        return self._owner.named_variables()
+        return self._owner.state.named()
 
     def _to_checkpoint(self) -> Named:
         """Returns the variables for a checkpoint of TensorFlow.
@@ -70,9 +70,9 @@ class SavedState:
         named = self._to_save()
         if lost := missing(self._owner, named):
             raise CheckpointError(
-                f"{self._owner.signature()}: a checkpoint of TensorFlow would lack {len(lost)} of "
-                f"its {len(named)} variables, such as '{lost[0]}', because no attribute leads to "
-                "them; assign each optimizer or variable that the optimizer contains to an "
+                f"{self._owner.rule.signature}: a checkpoint of TensorFlow would lack {len(lost)} "
+                f"of its {len(named)} variables, such as '{lost[0]}', because no attribute leads "
+                "to them; assign each optimizer or variable that the optimizer contains to an "
                 "attribute of it, or use model.save_weights."
             )
         return named
@@ -126,7 +126,7 @@ class SavedState:
         by_id = {id(v): value for v, value in zip(known, given, strict=False)}
         early = {
             n: checked_state.checked(where, n, v, by_id[id(v)])
-            for n, v in self._owner.early_variables().items()
+            for n, v in self._owner.state.early().items()
         }
 
         def take() -> bool:
@@ -163,7 +163,7 @@ class SavedState:
         position = keras_contract.deferred(self._owner)
         if position is None:
             return
-        with readable(self._owner.signature()):
+        with readable(self._owner.rule.signature):
             self._look_through(CheckpointPart(self._owner, position))
 
     def _look_through(self, part: CheckpointPart) -> None:
@@ -178,7 +178,7 @@ class SavedState:
         elif of_keras is not None:
             part.settle_listed(taken=self._of_keras.take(*of_keras))
         elif part.holds("_state", "_scalars"):
-            raise damaged(self._owner.signature(), "it does not say whose it is")
+            raise damaged(self._owner.rule.signature, "it does not say whose it is")
         else:
             self._of_keras.leave({}, "of something else")
 
@@ -194,7 +194,7 @@ class SavedState:
         """Maps the path of each model variable to the one under which its state was saved."""
         return {
             p.path: names[f"{p.path}/{role}"].removesuffix(f"/{role}")
-            for p in self._owner.parameters
+            for p in self._owner.state.parameters
             for role in (*p.slots, *p.state)
             if f"{p.path}/{role}" in names
         }
@@ -205,34 +205,34 @@ class SavedState:
         Raises:
             CheckpointError: the state does not fit.
         """
-        owner, early = self._owner, self._owner.early_variables()
+        owner, early = self._owner, self._owner.state.early()
         given = found.values(early, {name: name for name in early})
         present = {
-            n: checked_state.checked(owner.signature(), n, v, given[n])
+            n: checked_state.checked(owner.rule.signature, n, v, given[n])
             for n, v in early.items()
             if n in given
         }
         if owner.built:
             # state that was saved before the optimizer was built has no values
             values = self._fitting(found) if found.shapes else {}
-            return lambda: checked_state.assign(owner.named_variables(), values)
+            return lambda: checked_state.assign(owner.state.named(), values)
         if not found.shapes:
             return lambda: checked_state.assign(early, present)
 
         def take() -> bool:
-            checked_state.assign(owner.named_variables(), self._fitting(found))
+            checked_state.assign(owner.state.named(), self._fitting(found))
             return True
 
         return lambda: self.await_build(take, present, found.store)
 
     def _fitting(self, found: checked_state.Found) -> dict[str, Any]:
         owner = self._owner
-        with readable(owner.signature()):
+        with readable(owner.rule.signature):
             return checked_state.fitting(
-                owner.signature(),
+                owner.rule.signature,
                 found,
-                owner.named_variables(),
-                self._own() if owner.extends else {},
+                owner.state.named(),
+                self._own() if owner.rule.extends else {},
                 self._loose,
             )
 
@@ -240,7 +240,7 @@ class SavedState:
         """Returns the names of each model variable's state, by the variable's path."""
         return {
             p.path: [f"{p.path}/{role}" for role in (*p.slots, *p.state)]
-            for p in self._owner.parameters
+            for p in self._owner.state.parameters
         }
 
     def await_build(
@@ -250,7 +250,7 @@ class SavedState:
         store: checked_state.Values | None,
     ) -> None:
         """Keeps state until the optimizer is built; sets counters and rates at once."""
-        present = self._owner.early_variables()
+        present = self._owner.state.early()
         before = checked_state.numpy(present) if self._awaited is None else self._awaited.before
         self._awaited = Awaited(take, before, store)
         checked_state.assign(present, early)
@@ -261,7 +261,7 @@ class SavedState:
             return
         awaited, self._awaited = self._awaited, None
         with tf.init_scope():  # the optimizer may be built while a function is traced
-            early = self._owner.early_variables()
+            early = self._owner.state.early()
             since = checked_state.numpy(early)  # a rate may have been set
             checked_state.assign(early, awaited.before)
             if awaited.take():

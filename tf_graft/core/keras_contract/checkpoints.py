@@ -102,16 +102,16 @@ def _all_or_nothing(load: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(load)
     def load_whole(model: keras.Model, *args: Any, **kwargs: Any) -> None:
         inner = nested(getattr(model, "optimizer", None))
-        ours = [optimizer for optimizer in inner if hasattr(optimizer, "snapshot")]
+        ours = [optimizer for optimizer in inner if hasattr(optimizer, "saved")]
         if not ours:
             load(model, *args, **kwargs)
             return
-        put_back = [optimizer.snapshot() for optimizer in ours]
+        put_back = [optimizer.saved.snapshot() for optimizer in ours]
         before = [(v, tf.convert_to_tensor(v)) for v in map(storage, model.variables)]
 
         def build() -> None:
             model.optimizer.build(model.trainable_variables)
-            put_back.extend(optimizer.snapshot() for optimizer in ours)
+            put_back.extend(optimizer.saved.snapshot() for optimizer in ours)
 
         undo_build = _build.set(build)
         try:

@@ -48,7 +48,7 @@ def _lookup_dependency(self: Any, name: str, *arguments: Any, **kwargs: Any) -> 
     found = keras.optimizers.Optimizer._lookup_dependency(self, name, *arguments, **kwargs)
     if not (arguments or kwargs):  # nothing is being restored
         return found
-    self.examine()
+    self.saved.examine()
     return found if isinstance(found, tf.train.experimental.PythonState) else None
 
 
@@ -144,6 +144,11 @@ def share_schedule(
 def key_of(optimizer: keras.optimizers.Optimizer, variable: VariableLike) -> Key:
     """Returns a model variable's key, the same for its `tf.Variable` and a replica's copy."""
     return optimizer._var_key(variable)
+
+
+def lead_checkpoints(optimizer: Any, name: str, to: Any) -> None:
+    """Makes an attribute lead checkpoints of TensorFlow to variables of the optimizer."""
+    setattr(optimizer, name, to)
 
 
 def keep(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> keras.Variable:

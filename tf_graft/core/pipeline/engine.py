@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,37 +18,52 @@ from tf_graft.core.pipeline.update import Update
 from tf_graft.core.pipeline.writer import Writer
 from tf_graft.core.places import replicas
 from tf_graft.core.state import write
-from tf_graft.core.state.algorithm import Algorithm, Watcher
 from tf_graft.core.state.optimizer_state import OptimizerState, nothing
 from tf_graft.core.state.parameters import Parameter
+from tf_graft.core.state.rule import Rule
 from tf_graft.core.state.write import Part, Whole
 from tf_graft.core.tensors import memo, numerics, rows
-from tf_graft.core.types import Gradient, MaskedGradient, Scalar
+from tf_graft.core.types import Gradient, MaskedGradient
+
+Watcher = Callable[[list[Gradient], list[Parameter]], None]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Engine:
-    """The pipeline, in each replica's own context.
+    """The pipeline, in each replica's own context; an optimizer has one.
 
     Args:
         owner: the class name that messages show.
-        algorithm: proposes the steps.
-        options: the common arguments.
+        rule: proposes the steps.
+        present: returns the common arguments; they are read once an update.
         state: the variables.
         scaling: scales the loss, and knows the scale of its gradients.
         exchange: communicates between replicas.
-        watcher: a callback that receives each update's gradients.
+        watchers: callbacks that receive each update's gradients, by name.
         skips: finds that many updates in a row were skipped.
     """
 
     owner: str
-    algorithm: Algorithm
-    options: Options
+    rule: Rule
+    present: Callable[[], Options]
     state: OptimizerState
     scaling: Scaling = field(default_factory=Scaling)
     exchange: Exchange = field(default_factory=Exchange)
-    watcher: Watcher | None = None
+    watchers: dict[str, Watcher] = field(default_factory=dict)
     skips: Skips = field(default_factory=Skips)
+
+    def __post_init__(self) -> None:
+        self.options = self.present()
+
+    def watch(self, watcher: Watcher, name: str = "watcher") -> None:
+        """Registers a callback that receives each update's gradients, before they are clipped.
+
+        The callback is called in each replica's context with the gradients (summed over replicas,
+        unscaled, each row once, the means of accumulation) and their parameters, even if the update
+        is then skipped. It replaces an earlier callback of the same name. Register it before the
+        first step is traced.
+        """
+        self.watchers = {**self.watchers, name: watcher}
 
     @tf.autograph.experimental.do_not_convert
     @memo.for_one_update()
@@ -66,15 +81,15 @@ class Engine:
             summed: whether the gradients are already summed over the replicas.
             method: the method that was called, for messages.
         """
-        options, where = self.options, f"{self.owner}.{method}"
+        self.options, where = self.present(), f"{self.owner}.{method}"
         self.exchange.begin()
         gradients = in_precision(gradients, parameters)
         gradients = gradients if summed else self.exchange.aggregate(gradients, parameters)
         with self._coalesced(gradients, parameters) as ready:
             scale = self.scaling.divisor()
             ready = self.scaling.penalized(ready, parameters, scale)
-            update = Update(ready, parameters, scale, self.state.rates(self.algorithm))
-            update, checks = judge.judged(update, options, where)
+            update = Update(ready, parameters, scale, self.state.rates(self.rule))
+            update, checks = judge.judged(update, self.options, where)
             with tf.control_dependencies(checks):
                 self.exchange.received(update)
                 self._accumulate(update)
@@ -95,7 +110,7 @@ class Engine:
             yield [
                 p.aligned(
                     rows.densify(g, p.rows)
-                    if numerics.row_sparse(g) and self.algorithm.acts_dense(p.path, sparse)
+                    if numerics.row_sparse(g) and self.rule.acts_dense(p.path, sparse)
                     else g
                 )
                 for g, p in once
@@ -152,8 +167,8 @@ class Engine:
 
     def _decide(self, update: Update) -> None:
         """Applies or skips an update, and informs the watcher, the loss scale and the exchange."""
-        if self.watcher is not None:
-            self.watcher(update.unscaled(), update.parameters)
+        for watcher in self.watchers.values():
+            watcher(update.unscaled(), update.parameters)
         self.scaling.judged(update)
         self.state.either(update.finite, lambda: self._apply(update), lambda: self._skip(update))
         self.exchange.meet(update)
@@ -182,7 +197,7 @@ class Engine:
     def _write(self, update: Update, alike: bool) -> None:
         compiles = self.options.jit_compile is True and self.state.compiles
         takes_kernels = self.state.takes_kernels and self.options.state_dtype is None
-        writer = Writer(self.algorithm, compiles, takes_kernels, alike)
+        writer = Writer(self.rule, compiles, takes_kernels, alike)
         writer.write(update, self.state.updates() + 1, self.state.shared)
 
     def _count(self, role: str) -> None:
@@ -190,9 +205,11 @@ class Engine:
 
     @memo.for_one_update()
     def update_alone(
-        self, gradients: list[Any], parameters: list[Parameter], rates: Mapping[str, Scalar]
+        self, gradients: list[Any], parameters: list[Parameter], rate: tf.Tensor
     ) -> None:
-        """Writes steps at given rates, without any other stage of the pipeline."""
+        """Writes steps at a given learning rate, without any other stage of the pipeline."""
+        self.options = self.present()
+        rates = {**self.state.rates(self.rule), "learning_rate": rate}
         gradients = in_precision(gradients, parameters)
         with self._coalesced(gradients, parameters) as ready:
             self._write(Update(ready, parameters, None, rates), alike=False)
@@ -213,6 +230,7 @@ class Engine:
 
     def synchronize(self, parameters: list[Parameter], step: tf.Tensor | None = None) -> None:
         """Brings the averages of variables up to an update; None for the last one."""
+        self.options = self.present()
         step = self.state.updates() if step is None else step
         whole: list[Part] = [Whole()] * len(parameters)
         # before the first update there are no idle steps, but no average either

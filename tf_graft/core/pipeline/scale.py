@@ -1,6 +1,6 @@
 """Multiplies a loss by its scale, and divides the gradients by it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -13,19 +13,20 @@ class Scaling:
     """A fixed loss scale.
 
     Args:
-        factor: the factor on the loss; None for none.
+        factor: returns the factor on the loss; None for none.
     """
 
-    def __init__(self, factor: float | None = None):
+    def __init__(self, factor: Callable[[], float | None] = lambda: None):
         self.factor = factor
 
     def scale(self) -> Scalar | None:
         """Returns the factor of `scale_loss`; None for none."""
-        return self.factor
+        return self.factor()
 
     def scaled(self, loss: tf.Tensor) -> tf.Tensor:
         """Returns the loss times the scale."""
-        return loss if self.factor is None else loss * self.factor
+        factor = self.factor()
+        return loss if factor is None else loss * factor
 
     def divisor(self) -> Scalar | None:
         """Returns the divisor of gradients; None for none."""

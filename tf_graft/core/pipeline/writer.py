@@ -13,9 +13,9 @@ from tf_graft.core.pipeline.turns import Turns
 from tf_graft.core.pipeline.update import Update
 from tf_graft.core.places import replicas
 from tf_graft.core.state import parameters, write
-from tf_graft.core.state.algorithm import Algorithm, Delegate
 from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.state.point import Point, Step, multiplied
+from tf_graft.core.state.rule import Delegate, Rule
 from tf_graft.core.state.write import Part, Rows, Whole
 from tf_graft.core.tensors import numerics
 from tf_graft.core.types import Gradient, Rates, Slots
@@ -38,13 +38,13 @@ class Writer:
     """Writes each variable once: by kernel if there is one, by `step` otherwise.
 
     Args:
-        algorithm: proposes the steps.
+        rule: proposes the steps.
         compiles: whether XLA compiles the steps of dense variables.
         takes_kernels: whether in-place kernels update the variables.
         alike: whether all replicas write the same steps.
     """
 
-    algorithm: Algorithm
+    rule: Rule
     compiles: bool
     takes_kernels: bool
     alike: bool
@@ -71,9 +71,7 @@ class Writer:
         Variables of the same dtype and the same multiplier share their tensors.
         """
         made: dict[tuple[tf.DType, str | None], Scalars] = {}
-        keys = {
-            p.path: (p.dtype, self.algorithm.multiplier_role(p.path)) for p in update.parameters
-        }
+        keys = {p.path: (p.dtype, self.rule.multiplier_role(p.path)) for p in update.parameters}
         for dtype, role in dict.fromkeys(keys.values()):
             rates = {r: tf.cast(x, dtype) for r, x in update.rates.items()}
             rates = rates if role is None else multiplied(rates, rates[role])
@@ -84,8 +82,7 @@ class Writer:
         self, shared: Mapping[str, keras.Variable], rates: Rates, t: tf.Tensor
     ) -> dict[str, tf.Tensor]:
         present = {role: tf.convert_to_tensor(replicas.local(v)) for role, v in shared.items()}
-        with self.algorithm.at(rates):
-            new = self.algorithm.advance(present, rates, t)
+        new = self.rule.advance(present, rates, t)
         for role, value in new.items():
             write.put(shared[role], value)
         return {**present, **new}
@@ -116,16 +113,14 @@ class Writer:
             return None
         own = {role: replicas.local(slot) for role, slot in parameter.slots.items()}
         given = dataclasses.replace(parameter, slots={**own, **shared})
-        found = Delegate(self.algorithm, given, rates)
-        while (delegate := found.algorithm.delegate(found.parameter, found.rates)) is not None:
+        found = Delegate(self.rule, given, rates)
+        while (delegate := found.rule.delegate(found.parameter, found.rates)) is not None:
             found = delegate
-        algorithm = found.algorithm
-        if algorithm.kernel is None:
+        kernel = found.rule.kernel_for(parameter.path)
+        if kernel is None:
             return None
-        decays = algorithm.decays(parameter.path)
-        exact = algorithm.exact_kernel and not decays
-        serves = self._kernels_serve(parameter.has_master and not exact)
-        return found if serves and not (decays and algorithm.kernel_reads) else None
+        exact = kernel.exact and not found.rule.decays(parameter.path)
+        return found if self._kernels_serve(parameter.has_master and not exact) else None
 
     def _kernels_serve(self, inexact: bool) -> bool:
         """Returns False if kernels were inexact on a master, or if `step` is to be compiled."""
@@ -181,19 +176,18 @@ class Writer:
         """
         points, given = itertools.tee(points)
         if compiled:
-            return zip(points, self.algorithm.compiled_proposals(list(given)), strict=True)
-        return zip(points, self.algorithm.proposals(given), strict=True)
+            return zip(points, self.rule.compiled_proposals(list(given)), strict=True)
+        return zip(points, self.rule.proposals(given), strict=True)
 
 
 def _write_by_kernel(gradient: tf.Tensor, parameter: Parameter, by: Delegate, t: tf.Tensor) -> None:
     """Updates a variable, or its master, in place."""
-    algorithm, own, rates = by
+    rule, own, rates = by
     lr = rates["learning_rate"]
-    assert algorithm.kernel is not None  # for the type checker
-    with algorithm.at(rates):
-        if algorithm.weight_decay and algorithm.decays(parameter.path):
+    with rule.at(rates):
+        if rule.decays(parameter.path):
             weights = parameter.read(Whole())
-            parameter.move(Whole(), weights, -algorithm.decay(weights, lr, t))
-        traits = algorithm.traits(parameter.path)
-        algorithm.kernel(gradient, parameter.precise, own.slots, lr, t, **traits)
+            parameter.move(Whole(), weights, -rule.decay(weights, lr, t))
+        traits = rule.optimizer.traits(parameter.path)
+        rule.optimizer.kernel.run(gradient, parameter.precise, own.slots, lr, t, **traits)
     parameter.round()

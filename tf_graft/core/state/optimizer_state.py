@@ -10,13 +10,13 @@ from tensorflow.experimental import dtensor
 from tf_graft.core import keras_contract
 from tf_graft.core.places import replicas
 from tf_graft.core.state import write
-from tf_graft.core.state.algorithm import Algorithm
 from tf_graft.core.state.parameters import Parameter, Parameters
+from tf_graft.core.state.rule import Rule
 from tf_graft.core.tensors import rows
 from tf_graft.core.types import Scalar
 
 
-@dataclass(frozen=True)
+@dataclass
 class OptimizerState:
     """Every variable of an optimizer.
 
@@ -49,9 +49,9 @@ class OptimizerState:
         """Returns the number of updates so far."""
         return self.count(self.done)
 
-    def rates(self, algorithm: Algorithm) -> Mapping[str, Scalar]:
+    def rates(self, rule: Rule) -> Mapping[str, Scalar]:
         """Returns the rates of the next update by role, and the values of other schedules."""
-        return {**algorithm.rates(), **algorithm.values()}
+        return {**rule.rates(), **rule.values()}
 
     def either(
         self, condition: tf.Tensor | None, then: Callable[[], None], other: Callable[[], None]
