@@ -287,7 +287,9 @@ def written(
         **common,
         "learning_rate": keras_contract.rate_of(optimizer),
         "mesh": description.mesh(optimizer.mesh),
+        "exclude_from_weight_decay": optimizer.decay_exclusions or None,
         **instead,
     }
     given = {n: arguments[n] for n in names if n in arguments and instead.get(n, ...) is not None}
-    return description.call(cls, given, options.checked(cls.__name__, (), {}))
+    usual = options.checked(cls.__name__, (), {}) | {"exclude_from_weight_decay": None}
+    return description.call(cls, given, usual)
