@@ -16,7 +16,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from tf_graft.report import GraftReport, figures
+from tf_graft.grafting import figures
+from tf_graft.report import GraftReport
 
 DOCS = Path(__file__).parent
 CONFIGS = DOCS.parent / "configs"

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tf_graft import cli
-from tf_graft.finder import LearningRateCurve
+from tf_graft.fit.finder import LearningRateCurve
 from tf_graft.training import loop, models, progress, run
 
 # Keras 3.15's convert_to_numpy on NumPy 2, met wherever a model is saved.

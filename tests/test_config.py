@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from tf_graft.core.media import for_message
 from tf_graft.training import config as configs
-from tf_graft.training import optimizer, plain_yaml
+from tf_graft.training import configured_optimizer as optimizer
+from tf_graft.training import plain_yaml
 from tf_graft.training.config import ConfigError, load, parse
 from tf_graft.training.errors import Source
 

@@ -9,7 +9,7 @@ import keras
 import pytest
 
 from tf_graft.core.arguments.registry import KERAS, OURS
-from tf_graft.training import names
+from tf_graft.training import class_names as names
 from tf_graft.training.config import ConfigError, load
 
 CONFIGS = Path(__file__).parents[1] / "configs"

@@ -9,7 +9,7 @@ import tensorflow as tf
 from matplotlib.figure import Figure
 
 import tf_graft as tg
-from tf_graft.finder import LearningRateCurve
+from tf_graft.fit.finder import LearningRateCurve
 
 X = np.random.default_rng(0).normal(size=(48, 6)).astype("float32")
 Y = (X.sum(axis=1) > 0).astype("int32")

@@ -10,7 +10,8 @@ import pytest
 import tensorflow as tf
 
 from support import forked
-from tf_graft.training import config, data, fine_tuning, models, optimizer, run
+from tf_graft.training import config, data, fine_tuning, models, run
+from tf_graft.training import configured_optimizer as optimizer
 from tf_graft.training.config import ConfigError
 
 pytestmark = pytest.mark.filterwarnings(

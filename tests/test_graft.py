@@ -17,7 +17,7 @@ from support import oracles, samples, saving
 from support.samples import assert_same_state, gradients, slices, state_of, variables, weights
 from tf_graft.compose.of_keras import wrap
 from tf_graft.core.state.point import Point, under
-from tf_graft.wrappers.adagraft import NORMS
+from tf_graft.grafting.adagraft import NORMS
 
 RATE = 0.125
 SHAPES = {"kernel": (4, 3), "bias": (3,), "scale": (), "filters": (2, 2, 3, 2)}

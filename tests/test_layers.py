@@ -24,31 +24,27 @@ ALLOWED = {
     "compose": {"core", "compose"},
     "matrices": {"core", "compose", "matrices"},
     "algorithm.py": {"core", "compose", "matrices"},
-    "finder.py": {"core"},
-    "evaluation_weights.py": {"averages", "core"},
+    "fit": {"averages", "core", "fit"},
     "listing.py": {"compose", "core", "matrices"},
     # What an optimizer here uses, an optimizer elsewhere can.
     "optimizers": {"algorithm", "optimizers"},
     "schedules": {"core", "schedules"},
     "scaling": {"core", "compose", "scaling"},
-    # An optimizer of wrappers uses the rates that report makes of a run.
-    "wrappers": {
-        *("algorithm", "compose", "core", "optimizers", "report", "scaling", "schedules"),
-        "wrappers",
-    },
+    "wrappers": {"compose", "core", "wrappers"},
+    "monitor": {"core", "monitor"},
+    "grafting": {"compose", "core", "monitor", "grafting"},
+    "report.py": {"core", "grafting"},
     "agn": {"algorithm", "compose", "core", "optimizers", "scaling", "agn"},
     "dtensor": {"core", "optimizers", "schedules", "scaling", "dtensor"},
-    "report": {"core", "optimizers", "schedules", "scaling", "report"},
     "openseq2seq": {
         *("compose", "core", "optimizers", "schedules", "scaling", "wrappers", "openseq2seq"),
     },
-    "processes": {"core", "processes"},
+    "processes": {"core", "fit", "processes"},
     "tf_keras_models": {"compose", "core", "matrices", "tf_keras_models"},
-    "fine_tuning": {"core", "fine_tuning"},
-    "testing": {"agn", "core", "scaling", "wrappers", "dtensor", "testing"},
+    "testing": {"agn", "core", "grafting", "scaling", "wrappers", "dtensor", "testing"},
     "training": {
-        *("core", "optimizers", "schedules", "scaling", "wrappers", "dtensor", "report"),
-        *("averages", "compose", "evaluation_weights", "finder", "fine_tuning", "openseq2seq"),
+        *("core", "optimizers", "schedules", "scaling", "wrappers", "dtensor", "grafting"),
+        *("averages", "compose", "fit", "monitor", "openseq2seq", "report"),
         *("agn", "matrices", "processes", "training"),
     },
 }
@@ -346,7 +342,7 @@ RULES = {
             "    def f(self):\n        return super()._store",
         ),
         (
-            "report/a.py",
+            "monitor/a.py",
             f"from tf_graft.core.files.identity import Identity\n{A}(Identity):\n    pass\n"
             "class B(A):\n    def _restore(self):\n        pass",
         ),
@@ -362,7 +358,7 @@ RULES = {
         ("core/a.py", "def kernel(w, d):\n    tf.raw_ops.ResourceScatterAdd(resource=w)"),
         ("optimizers/a.py", "def f(w, g):\n    tf.raw_ops.ResourceApplyGradientDescent(var=w)"),
         ("training/a.py", "def f(v):\n    change = v.assign\n    change(0)"),
-        ("report/a.py", "from keras import ops\nops.assign"),
+        ("monitor/a.py", "from keras import ops\nops.assign"),
     ],
     long_functions: [
         ("core/a.py", "def f():\n" + "    x = 1\n" * 31),

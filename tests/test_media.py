@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 from benchmarks import chart, results, sheets
 from tf_graft import cli
 from tf_graft.core import media
-from tf_graft.report import GraftReport, figures, page, records, table
+from tf_graft.grafting import figures, page, records, table
+from tf_graft.report import GraftReport
 from tf_graft.terminal import Terminal
 from tf_graft.training import plots
 from tf_graft.training.log import Log

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 import tf_graft as tg
 from support.replicas import mirrored
 from tf_graft import cli
+from tf_graft.monitor import norms_file
 from tf_graft.report import ReportError
-from tf_graft.report import norms as norms_file
 from tf_graft.training import config, place, run
 
 X = np.random.default_rng(0).normal(size=(32, 3)).astype("float32")

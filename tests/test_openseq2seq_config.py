@@ -9,7 +9,8 @@ import pytest
 import tf_graft as tg
 from tf_graft.schedules import lr_policies
 from tf_graft.training import config as configs
-from tf_graft.training import optimizer, run
+from tf_graft.training import configured_optimizer as optimizer
+from tf_graft.training import run
 from tf_graft.training.config import ConfigError, parse
 
 pytestmark = pytest.mark.usefixtures("prepared_data")

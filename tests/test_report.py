@@ -20,7 +20,8 @@ from support import forked
 from support.replicas import mirrored
 from support.stopping import stopping_at
 from tf_graft import cli, report
-from tf_graft.report import figures, findings, fits, rates, recorder, records, variance
+from tf_graft.grafting import figures, findings, fits, recorder, records, variance
+from tf_graft.grafting import measured_rates as rates
 from tf_graft.training import plots
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -291,7 +292,7 @@ def test_other_files_are_no_records_and_left_alone(content, tmp_path):
 def test_a_killed_process_loses_nothing_that_was_recorded(tmp_path):
     script = f"""
 import sys
-from tf_graft.report import records
+from tf_graft.grafting import records
 file = records.RecordFile({str(tmp_path / "r")!r}, records.Header(*{tuple(HEADER)!r}), 0)
 for step in range(1, 10**9):
     file.append(step, 0.5, 1.0)

@@ -10,10 +10,10 @@ import tensorflow as tf
 
 import tf_graft as tg
 from tf_graft.training import config, run
-from tf_graft.training.checkpoints import Checkpoints
 from tf_graft.training.folder import RunFolder
 from tf_graft.training.log import read
 from tf_graft.training.origin import Origin
+from tf_graft.training.run_checkpoints import Checkpoints
 from tf_graft.training.saved_state import groups_of
 
 GOLDEN = Path(__file__).parent / "goldens" / "run_mixed_0_2_0"  # stopped after 7 of 9 steps

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from support import forked
 from tf_graft import cli
-from tf_graft.report import records
+from tf_graft.grafting import records
 from tf_graft.training.log import read
 
 pytestmark = [

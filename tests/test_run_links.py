@@ -10,7 +10,8 @@ import pytest
 import tf_graft
 from support.at_once import at_once
 from tf_graft.core.files import whole_files
-from tf_graft.report import MeasuredRates, ReportError, records
+from tf_graft.grafting import records
+from tf_graft.report import MeasuredRates, ReportError
 from tf_graft.training import config as configs
 from tf_graft.training import log, plots, results
 from tf_graft.training.errors import ConfigError

@@ -80,7 +80,7 @@ from tf_graft.core.tensors.scratch_variables import variable as scratch_variable
 from tf_graft.core.two_weights import TwoWeights
 from tf_graft.core.types import NumberLike, RateLike, Rates, Slots, SlotVariables
 from tf_graft.matrices.axes import Axes
-from tf_graft.matrices.optimizer import GivenAxes, Heads, MatrixOptimizer
+from tf_graft.matrices.matrix_optimizer import GivenAxes, Heads, MatrixOptimizer
 
 __all__ = [
     "NOT_NEGATIVE",

@@ -17,7 +17,7 @@ except ModuleNotFoundError:
     raise SystemExit(NEEDS_EXTRAS) from None
 
 if TYPE_CHECKING:
-    from tf_graft.finder import LearningRateCurve
+    from tf_graft.fit.finder import LearningRateCurve
     from tf_graft.training.errors import Source
     from tf_graft.training.schema import RunConfig
 
@@ -67,8 +67,8 @@ def _options(
 
 def _loaded(config: Path, overrides: list[str] | None) -> "tuple[RunConfig, Source]":
     """Reads a config, and refuses misspelt optimizers before TensorFlow is imported."""
+    from tf_graft.training import class_names as names
     from tf_graft.training import config as configs
-    from tf_graft.training import names
 
     parsed, source = configs.load(config, overrides or [])
     names.check_optimizers(parsed, source)
@@ -238,8 +238,10 @@ def report(
         from tf_graft.training import start
 
         start.tensorflow()
-        from tf_graft.report import GraftReport, findings, norms, page, records, table
-        from tf_graft.training import checkpoints
+        from tf_graft.grafting import findings, page, records, table
+        from tf_graft.monitor import norms_file as norms
+        from tf_graft.report import GraftReport
+        from tf_graft.training import run_checkpoints as checkpoints
 
         monitored = norms.NormsReport.read(run) if run.is_dir() or run.suffix == ".csv" else None
         of_graft = None

@@ -10,11 +10,19 @@ from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.pipeline.clipping import clip_by_global_norm
 from tf_graft.core.places.replicas import shards
 from tf_graft.core.state.slots import Slot
-from tf_graft.evaluation_weights import EvaluationWeights
-from tf_graft.finder import LearningRateCurve, find_learning_rate
-from tf_graft.fine_tuning import Unfreeze, layerwise_decay, no_decay
+from tf_graft.fit import (
+    EvaluationWeights,
+    LearningRateCurve,
+    Unfreeze,
+    find_learning_rate,
+    layerwise_decay,
+    multi_step,
+    no_decay,
+)
+from tf_graft.grafting import AdaGraft, LayerwiseRates
 from tf_graft.listing import list_optimizers
 from tf_graft.matrices.found import axes_of
+from tf_graft.monitor import Monitor
 from tf_graft.openseq2seq.optimize_loss import get_regularization_loss, optimize_loss
 from tf_graft.optimizers import (
     ADOPT,
@@ -51,19 +59,15 @@ from tf_graft.optimizers import (
     Shampoo,
     Yogi,
 )
-from tf_graft.processes.multi_step import multi_step
 from tf_graft.processes.multi_worker import multi_worker
-from tf_graft.report.monitor import Monitor
 from tf_graft.scaling import MixedPrecision
 from tf_graft.tf_keras_models import legacy
 from tf_graft.wrappers import (
     LARC,
-    AdaGraft,
     AdaptiveGradientClipping,
     Cautious,
     GradientCentralization,
     Hyperball,
-    LayerwiseRates,
     MultiOptimizer,
 )
 

@@ -15,7 +15,7 @@ from tf_graft.core.arguments import registry
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.spelling import plain, suggest
 from tf_graft.matrices.axes import Axes
-from tf_graft.matrices.optimizer import MatrixOptimizer
+from tf_graft.matrices.matrix_optimizer import MatrixOptimizer
 
 MATRIX: Any = tf.TensorSpec([4096, 4096])  # whose numbers are counted
 

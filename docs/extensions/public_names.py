@@ -10,9 +10,8 @@ import keras
 from sphinx.util import logging
 
 import tf_graft
-from tf_graft.core.arguments.description import internal
 from tf_graft.core.state.algorithm import Algorithm
-from tf_graft.report.monitor import Norms, Record
+from tf_graft.monitor.monitor import Norms, Record
 
 LOG = logging.getLogger(__name__)
 
@@ -53,8 +52,9 @@ def public_members(cls):
         return []  # a schedule is called
     if issubclass(cls, tf_graft.Optimizer) and cls in vars(tf_graft).values():
         parts = [each for each in cls.__mro__ if each.__module__.startswith("tf_graft.")]
-        base = Algorithm if cls is tf_graft.Optimizer else tf_graft.algorithm.MatrixOptimizer
-        elsewhere = internal(cls) | set(dir(base))
+        bases = (tf_graft.algorithm.MatrixOptimizer, tf_graft.algorithm.Around)
+        bases = (Algorithm,) if cls is tf_graft.Optimizer else bases
+        elsewhere = {name for base in bases for name in dir(base)}
     members = {each: member for part in reversed(parts) for each, member in vars(part).items()}
     return [
         ("method" if inspect.isroutine(member) else "property", each)
@@ -67,7 +67,7 @@ def public_members(cls):
 
 def members_by_class():
     """The members of all public classes, and of those whose objects `Monitor` keeps."""
-    classes = {"tf_graft.report.monitor.Norms": Norms, "tf_graft.report.monitor.Record": Record}
+    classes = {"tf_graft.monitor.monitor.Norms": Norms, "tf_graft.monitor.monitor.Record": Record}
     for module in public_modules():
         things = {f"{module.__name__}.{name}": getattr(module, name) for name in module.__all__}
         classes |= {path: thing for path, thing in things.items() if inspect.isclass(thing)}

@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 
 from tf_graft import cli
 from tf_graft.training import config as configs
-from tf_graft.training import optimizer, plain_yaml
+from tf_graft.training import configured_optimizer as optimizer
+from tf_graft.training import plain_yaml
 from trust import Result
 from trust.config_places import RUN, bases, kinds, places, written
 

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from tf_graft.report.records import Header
+from tf_graft.grafting.records import Header
 
 GONE, FOLDER = object(), object()
 

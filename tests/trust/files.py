@@ -11,8 +11,8 @@ import keras
 import numpy as np
 
 from tf_graft import report
-from tf_graft.report import records
-from tf_graft.training import checkpoints
+from tf_graft.grafting import records
+from tf_graft.training import run_checkpoints as checkpoints
 from trust import Result, damage, states
 from trust.operations import content, put
 from trust.stopped import LOGS, SENTENCES, STOP, Stopped, rewritten, unlike_a_sentence

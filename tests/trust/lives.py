@@ -10,7 +10,7 @@ from typing import NamedTuple
 import h5py
 import numpy as np
 
-from tf_graft.report import records
+from tf_graft.grafting import records
 from tf_graft.training import config, run
 from trust import made_once, operations
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import tf_graft
 from tf_graft import cli
 from tf_graft.core.media import for_html, for_terminal
-from tf_graft.report import page, records
+from tf_graft.grafting import page, records
 from tf_graft.training import plots
 from trust import Result
 

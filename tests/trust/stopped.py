@@ -6,7 +6,8 @@ import tensorflow as tf
 
 import tf_graft
 from support.stopping import stopping_at
-from tf_graft.report import ReportError, records
+from tf_graft.grafting import records
+from tf_graft.report import ReportError
 from tf_graft.training import config, loop, run
 from tf_graft.training.errors import ConfigError
 from tf_graft.training.folder_errors import FolderError

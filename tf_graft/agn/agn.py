@@ -9,8 +9,8 @@ import keras
 import tensorflow as tf
 
 from tf_graft.agn.center import refuse_scaling, taken
+from tf_graft.agn.on_servers import OnServers
 from tf_graft.agn.push import PeriodicPush
-from tf_graft.agn.servers import OnServers
 from tf_graft.agn.worker_round import SUMS
 from tf_graft.compose.copies import copied
 from tf_graft.compose.option_table import Pair, divided, taken_over

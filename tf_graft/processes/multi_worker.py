@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tf_graft.core import checks, keras_contract
 from tf_graft.core.types import Structure
-from tf_graft.processes.multi_step import multi_step
+from tf_graft.fit.multi_step import multi_step
 
 Step: TypeAlias = Callable[[Structure], Structure]
 

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tf_graft.core import contract
 from tf_graft.core.optimizer import Optimizer
+from tf_graft.grafting import AdaGraft
 from tf_graft.testing.trials import (
     SHAPES,
     TABLE,
@@ -21,7 +22,6 @@ from tf_graft.testing.trials import (
     weights,
     with_rows,
 )
-from tf_graft.wrappers import AdaGraft
 
 Make = Callable[..., Optimizer]
 ROWS = [4, 1, 4, 2]  # with one that repeats

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tf_graft.agn import AGN
 from tf_graft.core.optimizer import Optimizer
+from tf_graft.grafting import AdaGraft
 from tf_graft.scaling import FixedScaler, MixedPrecision
 from tf_graft.testing.trials import (
     SHAPES,
@@ -17,7 +18,7 @@ from tf_graft.testing.trials import (
     same,
     skip_unless_steps_alone,
 )
-from tf_graft.wrappers import LARC, AdaGraft
+from tf_graft.wrappers import LARC
 
 Make = Callable[..., Optimizer]
 SKIPPED = "optimizer/skipped_steps"

@@ -8,7 +8,7 @@ import tensorflow as tf
 from tf_graft.compose.of_keras import wrap
 from tf_graft.core.nesting import nested
 from tf_graft.core.types import Config, OptimizerLike
-from tf_graft.matrices.optimizer import MatrixOptimizer
+from tf_graft.matrices.matrix_optimizer import MatrixOptimizer
 
 
 def legacy(optimizer: OptimizerLike | str | Config) -> Any:

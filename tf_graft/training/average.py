@@ -14,10 +14,10 @@ from tf_graft.core.state import write
 from tf_graft.training import config as configs
 from tf_graft.training import data as data_sets
 from tf_graft.training import models, run
-from tf_graft.training.checkpoints import number, states
 from tf_graft.training.errors import ConfigError
 from tf_graft.training.folder import RunFolder
 from tf_graft.training.origin import parsed
+from tf_graft.training.run_checkpoints import number, states
 from tf_graft.training.saved_state import UNREADABLE, SavedState
 
 Values = list[np.ndarray]  # of a model's variables, in order

@@ -14,7 +14,8 @@ from pydantic import ValidationError
 
 from tf_graft.core.media import for_message
 from tf_graft.core.spelling import meant
-from tf_graft.training import names, plain_yaml, start
+from tf_graft.training import class_names as names
+from tf_graft.training import plain_yaml, start
 from tf_graft.training.errors import (
     ConfigError,
     Key,

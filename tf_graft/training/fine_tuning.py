@@ -11,7 +11,7 @@ from tf_graft.core.files import model_weights
 from tf_graft.core.media import for_message
 from tf_graft.core.spelling import suggest
 from tf_graft.core.state import write
-from tf_graft.fine_tuning import Unfreeze
+from tf_graft.fit import Unfreeze
 from tf_graft.training.errors import Source
 from tf_graft.training.folder import RunFolder
 from tf_graft.training.schema import FineTuning

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tf_graft.core.files.whole_files import Moved, is_at, kind, part_of, remove, write
-from tf_graft.report import norms, records
+from tf_graft.grafting import records
+from tf_graft.monitor import norms_file as norms
 from tf_graft.training import config as configs
 from tf_graft.training import results
 from tf_graft.training.errors import ConfigError, Source

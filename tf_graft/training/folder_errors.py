@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from tf_graft.report.errors import Unwritable
+from tf_graft.core.files.report_files import Unwritable
 from tf_graft.training.errors import Source, reason
 from tf_graft.training.lock import InUse
 

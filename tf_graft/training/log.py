@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from tf_graft.core.errors import CheckpointError
+from tf_graft.core.files.row_checksums import Rows, checksum, unreadable
 from tf_graft.core.files.whole_files import Moved, file_only, is_at, write
-from tf_graft.report.rows import Rows, checksum, unreadable
 
 CHECKSUM = "crc32"  # the last column
 STEP = re.compile(r"\d{1,18}", re.ASCII)

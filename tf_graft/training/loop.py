@@ -13,11 +13,11 @@ from tf_graft.core import keras_contract
 from tf_graft.core.nesting import nested
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.types import Logs, Structure
+from tf_graft.monitor.monitor import Monitor
 from tf_graft.report import GraftRecorder
-from tf_graft.report.monitor import Monitor
 from tf_graft.training import replica_values
-from tf_graft.training.checkpoints import Checkpoints
 from tf_graft.training.log import Log
+from tf_graft.training.run_checkpoints import Checkpoints
 from tf_graft.training.stop import Stopped, StopRequest
 
 Writers: TypeAlias = dict[str, tf.summary.SummaryWriter]  # by split: train and test

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_graft.training import names
+from tf_graft.training import class_names as names
 from tf_graft.training.data import Batches, Kind
 from tf_graft.training.errors import Source
 from tf_graft.training.schema import MODELS, Cnn, Embedding, Mlp, Model, Transformer

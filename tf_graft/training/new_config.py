@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tf_graft.training import names, start
+from tf_graft.training import class_names as names
+from tf_graft.training import start
 from tf_graft.training.config import parse
 from tf_graft.training.errors import ConfigError, Source
 from tf_graft.training.meanings import MEANINGS
@@ -121,7 +122,7 @@ def _written(value: object) -> str:
 def _of_optimizer(name: str, source: Source) -> Iterator[str]:
     """Yields the lines of an optimizer: its own arguments, then, off, those of all optimizers."""
     from tf_graft.core.arguments import registry, signatures
-    from tf_graft.training import optimizer  # noqa: F401  (registers those of this package)
+    from tf_graft.training import configured_optimizer  # noqa: F401  (registers those of this package)
 
     cls = registry.find(name)
     documented = textwrap.dedent((inspect.getdoc(cls) or "").partition("Args:\n")[2])

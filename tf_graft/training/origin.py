@@ -8,8 +8,8 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tf_graft.core.errors import CheckpointError
-from tf_graft.report import records
-from tf_graft.report.rows import Rows
+from tf_graft.core.files.row_checksums import Rows
+from tf_graft.grafting import records
 from tf_graft.training import config as configs
 from tf_graft.training import log
 from tf_graft.training.folder import FREE, RunFolder

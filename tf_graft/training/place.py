@@ -11,9 +11,9 @@ import tensorflow as tf
 from tf_graft import dtensor
 from tf_graft.core.places import mesh_processes
 from tf_graft.dtensor import clients
+from tf_graft.fit.multi_step import multi_step
 from tf_graft.processes.cluster import end_with_launcher
 from tf_graft.processes.gathering import gathered
-from tf_graft.processes.multi_step import multi_step
 from tf_graft.processes.multi_worker import multi_worker
 from tf_graft.training import task
 from tf_graft.training.data import Batches

@@ -19,8 +19,8 @@ from google.protobuf.json_format import ParseError
 from tf_graft.core.media import for_message
 from tf_graft.core.spelling import suggest
 from tf_graft.training.builders import SklearnDigits, StdlibText
+from tf_graft.training.class_names import LISTING
 from tf_graft.training.errors import ConfigError, Source
-from tf_graft.training.names import LISTING
 from tf_graft.training.schema import Data
 
 SOURCES: dict[str, type[tfds.core.DatasetBuilder]] = {"digits": SklearnDigits, "text": StdlibText}

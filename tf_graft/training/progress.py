@@ -7,10 +7,10 @@ import keras
 
 from tf_graft.core.errors import CheckpointError
 from tf_graft.training import data as data_sets
-from tf_graft.training.checkpoints import Checkpoints
 from tf_graft.training.folder import RunFolder
 from tf_graft.training.place import Place
 from tf_graft.training.results import Numbers
+from tf_graft.training.run_checkpoints import Checkpoints
 from tf_graft.training.schema import RunConfig
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from tf_graft.core.media import for_figure
-from tf_graft.finder import LearningRateCurve, checked, find_learning_rate
+from tf_graft.fit.finder import LearningRateCurve, checked, find_learning_rate
 from tf_graft.training import data as data_sets
 from tf_graft.training import plots, run
 from tf_graft.training.errors import ConfigError, Source

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import TypeAlias
 
+from tf_graft.core.files.row_checksums import checksum
 from tf_graft.core.files.whole_files import file_only
 from tf_graft.core.files.whole_files import write as write_text
-from tf_graft.report.rows import checksum
 
 Numbers: TypeAlias = dict[str, float | int | str]
 

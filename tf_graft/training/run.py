@@ -16,21 +16,13 @@ from tf_graft.core.files.whole_files import whole
 from tf_graft.core.nesting import nested
 from tf_graft.core.pipeline import judge
 from tf_graft.core.two_weights import TwoWeights
-from tf_graft.evaluation_weights import EvaluationWeights
+from tf_graft.fit.evaluation_weights import EvaluationWeights
+from tf_graft.monitor.monitor import Monitor
 from tf_graft.report import GraftRecorder
-from tf_graft.report.monitor import Monitor
 from tf_graft.scaling import LossScaleLogger
+from tf_graft.training import configured_optimizer as optimizer
 from tf_graft.training import data as data_sets
-from tf_graft.training import (
-    fine_tuning,
-    models,
-    optimizer,
-    plots,
-    progress,
-    results,
-    servers,
-)
-from tf_graft.training.checkpoints import Checkpoints, number, states
+from tf_graft.training import fine_tuning, models, plots, progress, results, servers
 from tf_graft.training.errors import Source
 from tf_graft.training.folder import SPLITS, RunFolder, State
 from tf_graft.training.log import Log, read
@@ -45,6 +37,7 @@ from tf_graft.training.loop import (
 from tf_graft.training.origin import Origin
 from tf_graft.training.place import Place, enter
 from tf_graft.training.results import Numbers
+from tf_graft.training.run_checkpoints import Checkpoints, number, states
 from tf_graft.training.saved_state import groups_of
 from tf_graft.training.schema import RunConfig
 from tf_graft.training.stop import StopRequest

@@ -10,11 +10,12 @@ import keras
 import numpy as np
 
 from tf_graft.core.nesting import nested
-from tf_graft.matrices.optimizer import MatrixOptimizer
-from tf_graft.training import data, models, optimizer, plots
+from tf_graft.grafting.layerwise_rates import LayerwiseRates
+from tf_graft.matrices.matrix_optimizer import MatrixOptimizer
+from tf_graft.training import configured_optimizer as optimizer
+from tf_graft.training import data, models, plots
 from tf_graft.training.errors import Source
 from tf_graft.training.schema import RunConfig
-from tf_graft.wrappers.layerwise_rates import LayerwiseRates
 from tf_graft.wrappers.multi_optimizer import MultiOptimizer
 
 POINTS = 1_000

@@ -18,14 +18,15 @@ import tensorflow as tf
 from tf_graft.agn import AGN
 from tf_graft.core import building
 from tf_graft.core.places import replicas
+from tf_graft.training import configured_optimizer as optimizer
 from tf_graft.training import data as data_sets
-from tf_graft.training import models, optimizer
-from tf_graft.training.checkpoints import Checkpoints
+from tf_graft.training import models
 from tf_graft.training.errors import Source
 from tf_graft.training.folder import RunFolder
 from tf_graft.training.log import Log
 from tf_graft.training.loop import STEP_COLUMNS, metric_columns, warn_of_skips
 from tf_graft.training.place import Place
+from tf_graft.training.run_checkpoints import Checkpoints
 from tf_graft.training.saved_state import Groups
 from tf_graft.training.schema import RunConfig
 from tf_graft.training.stop import Stopped, StopRequest

@@ -1,6 +1,6 @@
 """The conclusions of a report, in sentences."""
 
-from tf_graft.report.graft_report import WORTHWHILE, GraftReport
+from tf_graft.grafting.graft_report import WORTHWHILE, GraftReport
 
 KINDS = {
     "free": "one factor for all layers, chosen best at every step",

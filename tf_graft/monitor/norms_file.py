@@ -6,8 +6,8 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
+from tf_graft.core.files.report_files import ReportError
 from tf_graft.core.files.whole_files import file_only
-from tf_graft.report.errors import ReportError
 
 FILE = "norms.csv"  # in the folder of a run
 COLUMNS = ("step", "variable", "learning_rate", "weight_norm", "gradient_norm", "step_norm")

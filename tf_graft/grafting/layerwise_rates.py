@@ -8,13 +8,13 @@ from typing import Any, ClassVar, Unpack
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-from tf_graft import report
 from tf_graft.compose.wrapper import Wrapper
 from tf_graft.core.arguments.options import Common
 from tf_graft.core.arguments.registry import register
 from tf_graft.core.state.point import Point, Step, under
 from tf_graft.core.tensors import numerics
-from tf_graft.report.rate_checks import FORMAT
+from tf_graft.grafting.measured_rates import MeasuredRates
+from tf_graft.grafting.rate_checks import FORMAT
 
 
 @register
@@ -49,7 +49,7 @@ class LayerwiseRates(Wrapper):
     Example:
         >>> from tf_graft.optimizers import SGD
         >>> w = tf.Variable([1.0], name="w")
-        >>> rates = report.MeasuredRates("constant", {"w": 0.5})
+        >>> rates = MeasuredRates("constant", {"w": 0.5})
         >>> LayerwiseRates(SGD(0.25), rates).apply([tf.constant([2.0])], [w])
         >>> w.numpy().tolist()
         [0.75]
@@ -66,10 +66,7 @@ class LayerwiseRates(Wrapper):
         self.rowwise = self.optimizer.rowwise
 
     def prepare(self, variables: Mapping[str, Any]) -> None:
-        try:
-            self.rates = self.rates.matched(list(variables))
-        except report.ReportError as error:
-            raise report.ReportError(f"LayerwiseRates(rates=...): {error}") from None
+        self.rates = self.rates.matched(list(variables), "LayerwiseRates(rates=...)")
 
     def propose(self, points: Iterable[Point]) -> Iterator[Step]:
         points, of_direction = itertools.tee(points)
@@ -105,15 +102,15 @@ class LayerwiseRates(Wrapper):
         return {**super().get_config(), "rates": self.rates.to_dict()}
 
 
-def _read(given: Any) -> report.MeasuredRates:
-    if isinstance(given, report.MeasuredRates):
+def _read(given: Any) -> MeasuredRates:
+    if isinstance(given, MeasuredRates):
         given = given.to_dict()  # checked below like the other forms
     if isinstance(given, str | os.PathLike):
-        return report.MeasuredRates.load(os.fspath(given))
+        return MeasuredRates.load(os.fspath(given))
     if isinstance(given, dict) and given and "format" not in given:
         given = {"format": FORMAT, "kind": "constant", "rates": given}  # plain factors
     if isinstance(given, dict):
-        return report.MeasuredRates.from_dict(given, "LayerwiseRates(rates=...)")
+        return MeasuredRates.from_dict(given, "LayerwiseRates(rates=...)")
     raise TypeError(
         f"LayerwiseRates(rates={given!r:.200}): rates must be a tf_graft.report.MeasuredRates, the "
         "path of a rates file, or what one holds."

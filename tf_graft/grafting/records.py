@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from tf_graft.core.files.checked_state import renamed
+from tf_graft.core.files.report_files import ReportError, difference, write_whole
+from tf_graft.core.files.row_checksums import Rows, checksum
 from tf_graft.core.files.whole_files import file_only, same_only
-from tf_graft.report.errors import ReportError, difference, write_whole
-from tf_graft.report.rows import Rows, checksum
 
 FILE = "graft.records"
 FORMAT = "tf_graft graft records 2"

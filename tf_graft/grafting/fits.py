@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tf_graft.report.rate_checks import STEEPEST
-from tf_graft.report.rates import MeasuredRates
-from tf_graft.report.variance import parts
+from tf_graft.grafting.measured_rates import MeasuredRates
+from tf_graft.grafting.rate_checks import STEEPEST
+from tf_graft.grafting.variance import parts
 
 KNOTS = 32
 

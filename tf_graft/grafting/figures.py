@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tf_graft.core.media import for_figure
-from tf_graft.report.graft_report import GraftReport, Layer
-from tf_graft.report.norms import NormsReport
+from tf_graft.grafting.graft_report import GraftReport, Layer
+from tf_graft.monitor.norms_file import NormsReport
 
 MAGNITUDE, DIRECTION, RATIO, OTHER = "#4269d0", "#e8743b", "#3ca951", "#999999"
 NAMED = ("#4269d0", "#e8743b", "#3ca951", "#a463f2", "#6cc5b0")

@@ -11,12 +11,12 @@ import tensorflow as tf
 
 from tf_graft.core.checks import shown
 from tf_graft.core.files.checked_state import renamed
+from tf_graft.core.files.report_files import ReportError, difference, write_whole
+from tf_graft.core.files.row_checksums import checksum
 from tf_graft.core.files.whole_files import file_only
 from tf_graft.core.tensors import numerics
 from tf_graft.core.types import Config
-from tf_graft.report.errors import ReportError, difference, write_whole
-from tf_graft.report.rate_checks import FORMAT, KEYS, checked, each_checked, of_kind
-from tf_graft.report.rows import checksum
+from tf_graft.grafting.rate_checks import FORMAT, KEYS, checked, each_checked, of_kind
 
 MAX_BYTES = 16 * 1024 * 1024
 CHECKSUM = "crc32"  # a key in the files of `save`; other files may lack it
@@ -96,21 +96,21 @@ class MeasuredRates:
         """Returns the rate of a variable without the course."""
         return self.rate if self.kind == "global" else self.rates[path]
 
-    def matched(self, paths: Sequence[str]) -> Self:
+    def matched(self, paths: Sequence[str], where: str = "rates") -> Self:
         """Returns the same rates for a model with variables of these paths.
 
         Paths that differ only in Keras' numbers of layers are matched in their order. There may be
         rates of further variables, such as those of frozen layers.
 
         Raises:
-            ReportError: the rates are for other variables.
+            ReportError: the rates are for other variables; the message begins with `where`.
         """
         if self.kind == "global" or set(self.rates) >= set(paths):
             return self
         if renamed(list(self.rates), paths):
             return replace(self, rates=dict(zip(paths, self.rates.values(), strict=True)))
         what = difference(list(self.rates), paths)
-        raise ReportError(f"the rates are for the variables of another model: {what}.")
+        raise ReportError(f"{where}: the rates are for the variables of another model: {what}.")
 
     def to_dict(self) -> Config:
         """Returns the rates as plain values, the content of a rates file."""

@@ -9,7 +9,8 @@ import tensorflow as tf
 from tf_graft.core.errors import CheckpointError
 from tf_graft.core.files.model_weights import clause
 from tf_graft.core.files.whole_files import kind, remove, whole, write
-from tf_graft.report import ReportError, records
+from tf_graft.grafting import records
+from tf_graft.report import ReportError
 from tf_graft.training import replica_values, shared_state
 from tf_graft.training.origin import Now, OfLog, Origin, parsed
 from tf_graft.training.saved_state import UNREADABLE, Groups, SavedState, keyed, paths_of

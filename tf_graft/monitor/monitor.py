@@ -13,15 +13,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_graft.core import checks
+from tf_graft.core import checks, tensorboard
 from tf_graft.core.files import whole_files
 from tf_graft.core.nesting import nested
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.tensors import numerics
 from tf_graft.core.types import OptimizerLike
 from tf_graft.core.variable_table import aligned
-from tf_graft.report import gradient_norms, norms, summaries
-from tf_graft.report.gradient_norms import ABSENT, GradientNorms
+from tf_graft.monitor import gradient_norms
+from tf_graft.monitor import norms_file as norms
+from tf_graft.monitor.gradient_norms import ABSENT, GradientNorms
 
 
 class Norms(NamedTuple):
@@ -228,7 +229,7 @@ class Monitor(keras.callbacks.Callback):
         self._measuring = None
         self.records.append(record)
         if self._writer is not None:
-            summaries.write(self._writer, record.step, _tagged(record))
+            tensorboard.write(self._writer, record.step, _tagged(record))
 
 
 class _Measurement:

@@ -11,15 +11,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_graft.core import checks, keras_contract
+from tf_graft.core import checks, keras_contract, tensorboard
 from tf_graft.core.nesting import nested
 from tf_graft.core.state.rule import Rule
 from tf_graft.core.state.slots import Slot
 from tf_graft.core.tensors import numerics
 from tf_graft.core.types import Logs, OptimizerLike, Scalar, VariableLike
 from tf_graft.core.variables import Variables
-from tf_graft.report import summaries
-from tf_graft.report.records import COLUMNS, Header, RecordFile
+from tf_graft.grafting.records import COLUMNS, Header, RecordFile
 
 SUMMARIES_EVERY = 20
 
@@ -66,7 +65,7 @@ class GraftRecorder(keras.callbacks.Callback):
     continues the file and drops the rows of later steps.
 
     Args:
-        path: the file; see `tf_graft.report.records`.
+        path: the file; see `tf_graft.grafting.records`.
         every: how often to record: every update whose number is a multiple of this. Default 1.
         optimizer: an `AdaGraft(diagnostic=True)`, or an optimizer that contains one at any depth:
             `MixedPrecision`, `AGN`, `LARC`, Keras' `LossScaleOptimizer` ... If it contains several
@@ -149,7 +148,7 @@ class GraftRecorder(keras.callbacks.Callback):
         file.append(step, row[0], norms)
         if self._writer is not None and step % (self.every * SUMMARIES_EVERY) == 0:
             tagged = _tagged(list(self._graft.norms()), row[0], norms)
-            summaries.write(self._writer, step, tagged)
+            tensorboard.write(self._writer, step, tagged)
 
     def sync(self) -> int:
         """Waits until all records are on disk and returns their checksum."""

@@ -6,9 +6,9 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.table import Column, Table
 
-from tf_graft.report.findings import KINDS, times
-from tf_graft.report.graft_report import GraftReport
-from tf_graft.report.norms import NormsReport, number
+from tf_graft.grafting.findings import KINDS, times
+from tf_graft.grafting.graft_report import GraftReport
+from tf_graft.monitor.norms_file import NormsReport, number
 
 
 class NamedRows:

@@ -9,11 +9,11 @@ import numpy as np
 import tensorflow as tf
 
 from tf_graft.core.checks import shown
-from tf_graft.report import fits, records
-from tf_graft.report.errors import ReportError
-from tf_graft.report.rate_checks import KINDS
-from tf_graft.report.rates import MeasuredRates
-from tf_graft.report.variance import Shares, decomposed
+from tf_graft.core.files.report_files import ReportError
+from tf_graft.grafting import fits, records
+from tf_graft.grafting.measured_rates import MeasuredRates
+from tf_graft.grafting.rate_checks import KINDS
+from tf_graft.grafting.variance import Shares, decomposed
 
 # A norm this far below the median layer's is rounding error: the true gradient is zero.
 NEGLIGIBLE = 1e-4

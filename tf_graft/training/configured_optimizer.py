@@ -10,10 +10,17 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_graft import agn, optimizers, scaling, schedules, wrappers  # noqa: F401  (each registers)
+from tf_graft import (  # noqa: F401  (each registers its classes)
+    agn,
+    grafting,
+    optimizers,
+    scaling,
+    schedules,
+    wrappers,
+)
 from tf_graft.compose.of_keras import get
 from tf_graft.core.types import Config, ScheduleLike
-from tf_graft.fine_tuning import layerwise_decay, no_decay
+from tf_graft.fit import layerwise_decay, no_decay
 from tf_graft.report import MeasuredRates, ReportError
 from tf_graft.training.errors import ConfigError, Key, Source
 from tf_graft.training.schema import ParameterServer, RunConfig

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from tf_graft.core.files.report_files import write_whole
 from tf_graft.core.media import for_html
-from tf_graft.report import figures, findings
-from tf_graft.report.errors import write_whole
-from tf_graft.report.findings import times
-from tf_graft.report.graft_report import GraftReport, Layer
-from tf_graft.report.norms import NormsReport, number
+from tf_graft.grafting import figures, findings
+from tf_graft.grafting.findings import times
+from tf_graft.grafting.graft_report import GraftReport, Layer
+from tf_graft.monitor.norms_file import NormsReport, number
 
 FILE = "report.html"
 MOST_PANELS = 240
