@@ -4,7 +4,10 @@ import copy
 import faulthandler
 import gc
 import os
+import pathlib
+import re
 import signal
+import tomllib
 
 import pytest
 
@@ -14,7 +17,9 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 # What holds no test; a case file there is collected where it is named.
 collect_ignore = ["matrix.py", "mutants.py", "programs", "support", "tpu", "trust", "tutorials"]
 
-STDERR = pytest.StashKey()
+STDERR, SEEN = pytest.StashKey(), pytest.StashKey()
+TABLES = tomllib.loads((pathlib.Path(__file__).parent / "representatives.toml").read_text())
+CHOSEN = {name: pattern for table in TABLES.values() for name, pattern in table.items()}
 # Seconds that a test may take; a quick one may take what `pyproject.toml` says.
 LIMITS = {"rare": 900, "slow": 300}
 YOUNG = 300_000  # objects of tests that ended, some 200 MB: collected in half a second
@@ -54,13 +59,35 @@ def pytest_timeout_cancel_timer():
 
 def pytest_itemcollected(item):
     """Of a slow test, the cells that are slow themselves are rare; a rare test is not slow."""
-    if len(list(item.iter_markers("slow"))) > 1:
+    if len(list(item.iter_markers("slow"))) > 1 or not represents(item):
         item.add_marker("rare")
     if item.get_closest_marker("rare"):
         item.own_markers = [mark for mark in item.own_markers if mark.name != "slow"]
     for mark, seconds in LIMITS.items():
         if item.get_closest_marker(mark):
             item.add_marker(pytest.mark.timeout(seconds))
+
+
+def represents(item):
+    """Whether a case is one of those that `representatives.toml` chooses; others are rare."""
+    seen = item.config.stash.setdefault(SEEN, {})
+    seen |= {name: set() for name in CHOSEN if name.startswith(f"{item.path.stem}::")} | seen
+    name = f"{item.path.stem}::{getattr(item, 'originalname', None)}"
+    if name not in CHOSEN:
+        return True
+    chosen = bool(re.search(CHOSEN[name], item.callspec.id))
+    seen[name].add(chosen)
+    return chosen
+
+
+def pytest_collection_finish(session):
+    """Refuses a choice that is none because names have changed, if whole files are collected."""
+    whole = not any("::" in str(given) for given in session.config.args)
+    for name, chosen in session.config.stash.get(SEEN, {}).items():
+        if whole and chosen != {True, False}:
+            raise pytest.UsageError(
+                f"representatives.toml: {name} chooses all of its cases or none"
+            )
 
 
 def pytest_runtest_logfinish():

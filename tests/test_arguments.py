@@ -105,6 +105,7 @@ def test_a_bound_that_float32_rounds_is_within_its_bounds():
 # Rates.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [NAN, -1.0, tf.constant(NAN), tf.constant(-1.0), [0.1], "0.1"])
 def test_a_callback_that_sets_no_rate_ends_fit_and_nothing_moves(rate):
     class Sets(keras.callbacks.Callback):

@@ -132,6 +132,7 @@ def model_and_data():
     return model, x, x.sum(1, keepdims=True)
 
 
+@pytest.mark.slow
 def test_fit_ends_with_the_mean_of_the_epochs():
     model, x, y = model_and_data()
     model.compile(tg.SGD(0.05, use_ema=SWA(start=7, period=4)), "mse")
@@ -145,6 +146,7 @@ def test_fit_ends_with_the_mean_of_the_epochs():
         np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [SWA(3, 2), EMA(0.9, 5, True)], ids=str)
 def test_config_repr_and_files(rule, tmp_path):
     optimizer = tg.AdaGraft(tg.Adam(), tg.SGD(), use_ema=rule)
@@ -326,6 +328,7 @@ def test_batch_normalization_is_as_before_where_it_fails():
 # Files.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["{}.weights.h5", "{}.keras", "checkpoint_{}"])
 def test_files_of_several_epochs_are_averaged(kind, tmp_path):
     model, x, y = model_and_data()

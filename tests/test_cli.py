@@ -62,6 +62,7 @@ def test_schedule_draws_and_prints_the_rate(command, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"data", "digits_sgd_poly_schedule.png"}
 
 
+@pytest.mark.slow
 def test_schedule_tells_what_each_variable_of_a_matrix_optimizer_gets(command):
     muon = "{name: muon, learning_rate: {name: fixed_lr, learning_rate: 0.02}, others: sgd}"
     result = command("schedule", CONFIG, f"optimizer={muon}", "model={name: mlp}")
@@ -135,6 +136,7 @@ def test_total_and_epoch_in_schedules_end_with_the_run(rate, last, command):
     assert result.stdout.splitlines()[-2].split() == ["87", last]
 
 
+@pytest.mark.slow
 def test_momentum_and_averages_in_time(command):
     cycle = "{name: one_cycle, max_lr: 1.0, total_steps: total}"
     momentum = f"{{name: cyclical_momentum, schedule: {cycle}}}"
@@ -212,6 +214,7 @@ def test_a_picture_of_another_program_is_kept(name, command, tmp_path):
     assert picture.read_bytes() == b"\x89PNG mine"
 
 
+@pytest.mark.slow
 def test_a_picture_is_drawn_again(command, tmp_path):
     for epochs in (1, 2):
         result = command("schedule", CONFIG, f"run.epochs={epochs}", "--output", "curve.png")

@@ -93,6 +93,7 @@ def test_classes_that_there_are_not(override, message, prepared_data):
 # Weights to start from.
 
 
+@pytest.mark.slow
 def test_weights_are_taken_over_but_for_new_layers(trained):
     path, saved = trained
     model, said = built(f"fine_tuning={{start_from: {path}, new_layers: [classes, dense]}}")
@@ -104,6 +105,7 @@ def test_weights_are_taken_over_but_for_new_layers(trained):
     np.testing.assert_array_equal(model.get_layer("dense").bias, np.zeros(8))
 
 
+@pytest.mark.slow
 def test_weights_of_other_shapes_stay_new(trained):
     path, saved = trained
     model, said = built(f"fine_tuning.start_from={path}", "data.classes=[1, 2, 3]")
@@ -112,6 +114,7 @@ def test_weights_of_other_shapes_stay_new(trained):
     assert np.isfinite(model.get_layer("classes").kernel).all()
 
 
+@pytest.mark.slow
 def test_the_comparison_is_of_places_and_not_of_names_in_the_process(trained):
     keras.layers.Conv2D(4, 3)  # so that Keras would number the next one
     model, said = built(f"fine_tuning.start_from={trained[0]}")
@@ -119,6 +122,7 @@ def test_the_comparison_is_of_places_and_not_of_names_in_the_process(trained):
     assert tuple(layer.name for layer in model.layers if layer.weights) == LAYERS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("section", "message"),
     [
@@ -146,6 +150,7 @@ def test_what_cannot_be_started_from(section, message, trained, tmp_path):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
 @pytest.mark.parametrize("entries", [slice(1), slice(None)], ids=["one entry", "all entries"])
 def test_weights_that_are_not_finite_are_refused(entries, wrong, trained, tmp_path):
@@ -163,6 +168,7 @@ def test_weights_that_are_not_finite_are_refused(entries, wrong, trained, tmp_pa
     assert "7 of 9 weights" in said
 
 
+@pytest.mark.slow
 def test_a_model_of_which_nothing_fits(trained):
     with pytest.raises(ConfigError, match=r"start_from: no weight in .* fits one of this model\."):
         built(f"fine_tuning.start_from={trained[0]}", "model={name: mlp, units: [3]}")

@@ -165,6 +165,7 @@ def test_a_kernel_of_attention_is_clipped_over_its_first_axis():
     np.testing.assert_allclose(w, before - largest / np.sqrt(2), rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make", [tg.AdaptiveGradientClipping, tg.GradientCentralization, tg.Cautious]
 )

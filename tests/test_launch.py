@@ -98,6 +98,7 @@ def test_the_chiefs_code_is_handed_on(name, tasks, tasks_do):
     assert tasks_do(name, tasks, **{first: "sys.exit(7)", "others": "time.sleep(60)"}) == 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "ending"),
     [

@@ -218,6 +218,7 @@ def test_a_part_that_a_model_trains_apart_is_the_model():
     assert sizes(pair.of_first.axes_by_path).keys() == sizes(tg.axes_of(pair.first)).keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "around", [lambda x: x, tg.LARC, lambda x: tg.AGN(x, 1, center_optimizer=tg.Muon())]
 )

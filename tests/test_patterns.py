@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tf_graft as tg
-from tf_graft.core import keras_contract, patterns
+from tf_graft.core import patterns
 
 LEAVES = [*"ab/A", ".", "[ab]", "[^a]", r"\w", r"\d", r"\b", r"\B", "^", "$"]
 REPEATS = ["*", "+", "?", "*?", "+?", "??", "{2}", "{0}", "{0,2}", "{1,3}?", "{2,}"]
@@ -32,26 +32,23 @@ LETTERS = "a" * 80 + "!"
 
 
 def matches_as_re(expression, text, at_start):
-    """Also those expressions that `re` would be asked about."""
     try:
         search = re.match if at_start else re.search
         expected = search(expression, text) is not None
     except re.error:  # it looks behind, and not by a fixed length
         return
-    starts = 1 if at_start else (2 << len(text)) - 1
-    ends = patterns._Search(text).ends(keras_contract.parsed(expression), starts)
-    assert bool(ends) == expected
+    assert patterns.found(expression, text, at_start) == expected
 
 
 @settings(max_examples=300, deadline=None)
-@given(EXPRESSIONS, st.text("ab/A1", max_size=9), st.booleans())
+@given(EXPRESSIONS, st.text("ab/A1", min_size=1, max_size=9), st.booleans())
 def test_matches_what_re_matches(expression, text, at_start):
     matches_as_re(expression, text, at_start)
 
 
 @pytest.mark.rare
 @settings(max_examples=2_000, deadline=None)
-@given(EXPRESSIONS, st.text("ab/A1\n", max_size=9), st.booleans())
+@given(EXPRESSIONS, st.text("ab/A1\n", min_size=1, max_size=9), st.booleans())
 def test_matches_what_re_matches_in_many_cases(expression, text, at_start):
     matches_as_re(expression, text, at_start)
 
@@ -59,10 +56,15 @@ def test_matches_what_re_matches_in_many_cases(expression, text, at_start):
 @pytest.mark.parametrize("expression", SLOW)
 def test_no_expression_takes_forever(expression):
     """Python's `re` takes hours for most of them."""
-    assert patterns.fault(expression) is None
     began = time.process_time()
-    assert not patterns.found(expression.replace("12", "90"), LETTERS)
-    assert time.process_time() - began < 5  # measured: 0.05
+    try:
+        found = patterns.found(expression.replace("12", "90"), LETTERS)
+    except ValueError as error:
+        found, said = None, str(error)
+    assert time.process_time() - began < 5
+    assert not found
+    if found is None:
+        assert said.startswith(f"the pattern {expression!r} takes longer than 1 s to search 'aaa")
 
 
 USES = {
@@ -88,20 +90,10 @@ def test_a_long_name_does_not_stop_build(use):
     ("expression", "problem"),
     [
         ("(", "is not a regular expression: missing"),
-        (f"{'(' * 60}a{')' * 60}", "has more than 50 groups within one another"),
         (f"{'(' * 5000}a{')' * 5000}", "is not a regular expression: maximum recursion"),
-        (r"(a+)+\1", "has a back reference"),
-        ("(?>a+)+", "has a back reference or an atomic group"),
-        ("(a)?(?(1)b|c)*", "has a back reference"),
     ],
 )
 def test_expressions_that_are_refused(expression, problem):
     assert patterns.fault(expression).startswith(problem)
     with pytest.raises(ValueError, match=problem):
         tg.SGD(0.1, exclude_from_weight_decay=[expression])
-
-
-def test_what_only_re_can_match_is_left_to_it():
-    assert patterns.fault(r"(\w+)/\1$") is None
-    assert patterns.matches("dense/dense", [r"(\w+)/\1$"])
-    assert not patterns.matches("dense/bias", [r"(\w+)/\1$"])

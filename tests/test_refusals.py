@@ -774,6 +774,7 @@ def test_deserialize_refuses_what_is_no_optimizer():
         tf_graft.deserialize(schedule)
 
 
+@pytest.mark.slow
 def test_list_optimizers_by_name_and_by_facts():
     names = tf_graft.list_optimizers
     assert {*names("ada*", rows=True)} == {"adagrad"}

@@ -167,6 +167,7 @@ def test_the_same_tensor_on_all_replicas_is_summed(row_sparse, graph):
 # Where the optimizer and the gradients come from.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graph", [False, IN_A_FUNCTION])
 @pytest.mark.parametrize("option", ["plain", "together"])
 def test_optimizer_made_outside_the_scope(option, graph):

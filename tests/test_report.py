@@ -890,6 +890,7 @@ def test_changed_rates_are_another_run(workshop, exported):
     assert "another config: optimizer.rates" in done.stderr
 
 
+@pytest.mark.slow
 def test_bad_rates_in_a_config_are_one_sentence(workshop, exported):
     text = LAYERWISE.replace("[16]", "[16, 8]")
     (workshop.folder / "other.yaml").write_text(text)
@@ -902,6 +903,7 @@ def test_bad_rates_in_a_config_are_one_sentence(workshop, exported):
     assert not (workshop.folder / "c").exists()
 
 
+@pytest.mark.slow
 def test_report_refuses_in_one_sentence(workshop):
     done = workshop("report", "layerwise.yaml")
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)

@@ -334,6 +334,7 @@ def test_rows_that_do_not_exist_are_refused_under(nonfinite, sparse, function):
     assert_refuses_rows(optimizer, [ROWS], function)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sgd", "adam"])
 def test_compiled_by_xla_rows_that_do_not_exist_are_dropped(name):
     """There are no assertions in XLA; what is promised is that no other row is touched."""

@@ -241,6 +241,7 @@ def test_saved_before_it_was_built(tmp_path):
     samples.assert_same_state(everything(fresh), everything(model))
 
 
+@pytest.mark.slow
 def test_fit_after_load_model_goes_on(tmp_path):
     model = compiled(make("adamw", "together"))
     train(model, 0, 2)

@@ -219,6 +219,7 @@ def test_fit_ends_with_the_evaluation_weights_beside_rounded_slots(cls, state_dt
     assert same(y, one.get_weights())
 
 
+@pytest.mark.slow
 def test_with_the_callback_a_second_fit_continues_to_the_bit():
     one, two = model(), model()
     fit(one, 3, tg.EvaluationWeights())
@@ -245,6 +246,7 @@ def test_validation_and_later_callbacks_use_the_evaluation_weights(tmp_path):
     assert same(keras.models.load_model(tmp_path / "model.keras").get_weights(), found[-1])
 
 
+@pytest.mark.slow
 def test_the_statistics_of_batch_normalization_are_those_of_the_evaluation_weights():
     keras.utils.set_random_seed(1)
     layers = [keras.layers.Dense(4), keras.layers.BatchNormalization(), keras.layers.Dense(1)]
@@ -256,6 +258,7 @@ def test_the_statistics_of_batch_normalization_are_those_of_the_evaluation_weigh
     np.testing.assert_allclose(layers[1].moving_mean, mean, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("evaluating", [True, False])
 def test_a_file_of_either_state_has_both(tmp_path, evaluating):
     one, whole = model(), model()

@@ -23,6 +23,7 @@ STAGES = """
 """
 
 
+@pytest.mark.slow
 def test_a_stage_that_fails_or_hangs_stops_no_other(tmp_path):
     said = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", textwrap.dedent(STAGES)],

@@ -74,6 +74,7 @@ def test_what_is_halved():
             assert all(slot.dtype != "bfloat16" for slot in p.state.values())
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize("name", ["adam", "lion", "adagrad"])
 def test_every_execution_gives_the_same_state(name, dtype):
@@ -160,6 +161,7 @@ def test_the_error_term_makes_slots_256_times_as_fine():
         assert 0.1 * unit < off < 8 * unit  # 0.5 to 2 units of 20 seeds
 
 
+@pytest.mark.slow
 @both
 def test_a_small_share_is_not_lost(dtype):
     """0.999 of the mean square and 0.001 of the new one: rounded to the nearest it would stay."""

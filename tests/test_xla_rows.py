@@ -254,6 +254,7 @@ def test_clip_by_global_norm_of_rows_of_dynamic_number(jit_compile):
     np.testing.assert_allclose(dense[:, 0], np.array([0, 3, 3, 0]) * 2.5 / np.sqrt(18), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_clip_by_global_norm_has_to_know_the_rows_in_xla():
     @tf.function(jit_compile=True)
     def clipped(values):

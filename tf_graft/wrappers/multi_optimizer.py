@@ -39,9 +39,6 @@ class MultiOptimizer(Wrapper):
         **common: see `tf_graft.algorithm.Common`. A `weight_decay` replaces that of all optimizers.
             They can also have a `clipnorm` or `clipvalue` of their own.
 
-    Attributes:
-        groups: the optimizers by regular expression.
-
     Raises:
         TypeError: an argument of the wrong type; an optimizer that cannot be wrapped.
         ValueError: an argument out of range; the same optimizer twice; or, when it is built, a

@@ -16,7 +16,6 @@ from tf_graft.core.keras_contract.checkpoints import (
     restored,
     take_for_restored,
 )
-from tf_graft.core.keras_contract.expressions import Item, parsed
 from tf_graft.core.keras_contract.graphs import (
     check_captured,
     check_order_on_mesh,
@@ -72,7 +71,6 @@ from tf_graft.core.keras_contract.variables import (
 __all__ = [
     "NORMALIZATIONS",
     "FunctionDef",
-    "Item",
     "NodeDef",
     "OnStandIns",
     "OwnVariable",
@@ -108,7 +106,6 @@ __all__ = [
     "on_stand_ins",
     "opaque",
     "own_way",
-    "parsed",
     "parts_of",
     "program_on_mesh",
     "rate_of",

@@ -183,27 +183,6 @@ MODULE_NAMES = {
         "whether Keras only computes shapes, in a graph that never runs",
         "`keras.StatelessScope`, entered by us",
     ),
-    "re._compiler._combine_flags": Private(
-        "the flags in a group of a regular expression", "no flags inside of groups"
-    ),
-    "re._compiler.compile": Private(
-        "a regular expression of a part that is not slow",
-        "Python's `re` with a limit on the length of names",
-    ),
-    "re._parser.parse": Private(
-        "the parts of a regular expression, of which one can be slow",
-        "Python's `re` with a limit on the length of names",
-    ),
-    **dict.fromkeys(
-        ("re._parser.State", "re._parser.SubPattern"),
-        Private(
-            "what `re._compiler.compile` takes", "Python's `re` with a limit on the length of names"
-        ),
-    ),
-    **dict.fromkeys(
-        ("re._parser.BRANCH", "re._parser.GROUPREF", "re._parser.SUBPATTERN"),
-        Private("kinds of parts", "Python's `re` with a limit on the length of names"),
-    ),
     "tensorflow.__internal__.FuncGraph": Private(
         "tells the graph of a function from that of TensorFlow 1",
         "`hasattr` of what such a graph has",
