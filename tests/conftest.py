@@ -19,10 +19,17 @@ collect_ignore = ["matrix.py", "mutants.py", "programs", "support", "tpu", "trus
 
 STDERR, SEEN = pytest.StashKey(), pytest.StashKey()
 TABLES = tomllib.loads((pathlib.Path(__file__).parent / "representatives.toml").read_text())
-CHOSEN = {name: pattern for table in TABLES.values() for name, pattern in table.items()}
+CHOSEN = {
+    name: f"{pattern}|{table['always']}" if "always" in table else pattern
+    for table in TABLES.values()
+    for name, pattern in table.items()
+    if name != "always"
+}
 # Seconds that a test may take; a quick one may take what `pyproject.toml` says.
 LIMITS = {"rare": 900, "slow": 300}
-YOUNG = 300_000  # objects of tests that ended, some 200 MB: collected in half a second
+YOUNG = (
+    5_000_000  # objects that tests left, to be collected; without it the quick tests end at 2 GB
+)
 # Tests that start many processes, which run first: one after the other, while the second process of
 # pytest runs others, and not two of them side by side at the end. What is left then is short.
 CLUSTERS = (
@@ -95,6 +102,10 @@ def pytest_runtest_logfinish():
     if gc.get_count()[0] > YOUNG:
         gc.collect()
         gc.freeze()  # what stays, as modules and caches do, is not looked at again
+
+
+def pytest_sessionfinish():
+    gc.freeze()  # pytest would collect all of it five times
 
 
 def pytest_collection_modifyitems(items):

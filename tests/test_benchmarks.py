@@ -158,7 +158,7 @@ def test_libraries_that_are_not_installed_are_said_and_not_measured(monkeypatch)
     assert peers.missing() == []
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_a_library_is_asked_in_a_process_of_its_own_and_answers_its_errors(monkeypatch):
     monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: True)
     case = Case("Adam", peers.candidates("Adam", [(3,), (2, 2)], 1))

@@ -264,7 +264,7 @@ def test_ours_keep_it(sample):
     """They are not traced when users build them, so here each is."""
     optimizer = sample.make()
     model = {name: tf.Variable(tf.ones(shape), name=name) for name, shape in SHAPES.items()}
-    optimizer.prepare(model)
+    optimizer.rule.introduce(model, (), ())
     contract.check_fully(optimizer, model)
     for child in getattr(optimizer, "children", dict)().values():
         contract.check_fully(child, model)

@@ -261,7 +261,7 @@ def test_a_missing_tf_keras_is_named(monkeypatch):
         tg.legacy(tg.Adam())
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_tf_keras_is_not_imported_before_it_is_needed():
     program = "import sys, tf_graft; print('tf_keras' in sys.modules)"
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)

@@ -116,8 +116,8 @@ COMMON_REFUSALS = [
     Refusal(
         {"exclude_from_weight_decay": ["bias", "("]},
         ValueError,
-        "(exclude_from_weight_decay=['bias', '(']): '(' is not a regular expression: missing ), "
-        "unterminated subpattern at position 0.",
+        "(exclude_from_weight_decay=['bias', '(']): '(' is not a regular expression: missing ) at "
+        "position 1.",
     ),
     *_types("learning_rate_multipliers", "be a dict of multipliers by pattern", 0.5, [("a", 1)]),
     *[

@@ -999,7 +999,7 @@ def test_an_attentions_key_bias_is_silent(tmp_path):
     assert min(others) <= found["attention/key/bias"] <= max(others)
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_recording_takes_less_than_three_percent_of_a_step(tmp_path):
     x = keras.Input((128, 96))
     y = x

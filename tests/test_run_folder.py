@@ -166,7 +166,7 @@ def test_an_interrupt_while_a_command_starts_is_a_sentence(loaded, start, tmp_pa
     assert not (tmp_path / "a").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_a_folder_that_is_renamed_while_a_run_writes_to_it_is_a_sentence(start, tmp_path):
     folder, moved = tmp_path / "a", tmp_path / "b"
     arguments = ["train", CONFIG, f"run.dir={folder}", "run.tensorboard=false"]

@@ -80,7 +80,7 @@ assert os.environ["DTENSOR_ENABLE_COMBINE_ALL_REDUCES_OPTIMIZATION"] == "0"
 """
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_in_the_command_line_all_names_are_there_when_they_are_used(terminal):
     done = terminal(sys.executable, "-c", LAZY)
     assert done.returncode == 0, done.stderr

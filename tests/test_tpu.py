@@ -343,5 +343,5 @@ def test_methods_run_traced_give_the_same_numbers(as_on_a_tpu):
     as_on_a_tpu()
     found, optimizer = run()
     np.testing.assert_array_equal(found, usual)
-    kept = optimizer._everywhere._traced
+    kept = optimizer.state._everywhere._traced
     assert {function.experimental_get_tracing_count() for function in kept.values()} == {1}

@@ -122,4 +122,3 @@ def of_optimizer(place: Any, optimizer: Any) -> Iterator[Any]:
     yield at("compute_gradients", losses, lambda x: optimizer.compute_gradients(x, [w]))
     returned = {"text": "a", "None": None, "an int": 1, "an object": object()}
     yield at("compute_gradients", returned, lambda x: optimizer.compute_gradients(lambda: x, [w]))
-    yield at("watch", {"None": None, "3": 3, "text": "f", "a list": []}, optimizer.watch)
