@@ -309,3 +309,14 @@ def test_the_page_shows_the_table():
         )
     for acts in Acts:
         assert f"**{acts.name.lower()}**" in text
+
+
+@pytest.mark.parametrize(
+    ("make", "attribute"),
+    [(lambda: tg.LARC("adam"), "optimizer"), (lambda: tg.Muon(0.1), "others")],
+)
+def test_an_optimizer_inside_cannot_be_replaced(make, attribute):
+    wrapper = make()
+    setattr(wrapper, attribute, getattr(wrapper, attribute))
+    with pytest.raises(AttributeError, match=f"{attribute}: it cannot be replaced; make a new"):
+        setattr(wrapper, attribute, tg.SGD())

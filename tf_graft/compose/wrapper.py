@@ -162,6 +162,14 @@ class Wrapper(Optimizer, rule=ComposedRule):
     column: ClassVar[str] = "composed"
     rule: ComposedRule
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Sets an attribute, unless it is that of a child that the wrapper has taken."""
+        held = vars(self).get(name)
+        if held is not None and held is not value and name in self.roles.values():
+            owner = type(self).__name__
+            raise AttributeError(f"{owner}.{name}: it cannot be replaced; make a new {owner}.")
+        super().__setattr__(name, value)
+
     def children(self) -> dict[str, Optimizer]:
         """Returns the optimizers inside this one, by role."""
         return {role: getattr(self, argument) for role, argument in self.roles.items()}
