@@ -6,11 +6,12 @@ import keras
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from tf_graft.core.media import for_message
 from tf_graft.training import config as configs
 from tf_graft.training import configured_optimizer as optimizer
-from tf_graft.training import plain_yaml
+from tf_graft.training import plain_yaml, schema
 from tf_graft.training.config import ConfigError, load, parse
 from tf_graft.training.errors import Source
 
@@ -485,3 +486,15 @@ def test_any_override_is_read_or_refused(text):
             parse(GOOD, overrides=[override])
         except ConfigError as error:
             assert str(error).startswith(("override", "<config>:"))  # noqa: PT017
+
+
+SECTIONS = [x for x in vars(schema).values() if isinstance(x, type) and issubclass(x, BaseModel)]
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_key_has_a_meaning(section):
+    """But for a name that can be nothing else, and the sections of a config."""
+    of_sections = section in (schema.RunConfig, schema.Section)
+    keys = {} if of_sections else section.model_fields
+    missing = [key for key, field in keys.items() if not field.description]
+    assert missing in ([], ["name"])

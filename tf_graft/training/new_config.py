@@ -12,13 +12,13 @@ from tf_graft.training import class_names as names
 from tf_graft.training import start
 from tf_graft.training.config import parse
 from tf_graft.training.errors import ConfigError, Source
-from tf_graft.training.meanings import MEANINGS
 from tf_graft.training.schema import (
     MODELS,
     Data,
     FineTuning,
     Mesh,
     Mirrored,
+    Optimizer,
     Precision,
     Run,
     Section,
@@ -97,7 +97,7 @@ def _keys(
     for key, field in section.model_fields.items():
         if key not in without:
             value = given[key] if key in given else field.get_default(call_default_factory=True)
-            yield from _line(key, _written(value), MEANINGS[section.__name__][key])
+            yield from _line(key, _written(value), field.description or "")
 
 
 def _line(key: str, value: str, meaning: str, off: bool = False) -> Iterator[str]:
@@ -127,7 +127,7 @@ def _of_optimizer(name: str, source: Source) -> Iterator[str]:
     cls = registry.find(name)
     documented = textwrap.dedent((inspect.getdoc(cls) or "").partition("Args:\n")[2])
     texts = {key: " ".join(text.split()) for _, key, text in signatures.ENTRY.findall(documented)}
-    yield from _line("name", name, MEANINGS["Optimizer"]["name"])
+    yield from _line("name", name, Optimizer.model_fields["name"].description or "")
     for key, parameter in inspect.signature(cls).parameters.items():
         default = parameter.default
         if default is parameter.empty and key in names.CHILDREN:

@@ -28,9 +28,11 @@ Epochs = Annotated[int, Field(ge=0, le=1_000_000)]
 
 
 class Section(BaseModel):
-    """A part of a config: exact types, no unknown keys."""
+    """A part of a config: exact types, no unknown keys. What stands below a key is its meaning."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 class Data(Section):
@@ -39,15 +41,25 @@ class Data(Section):
     name: Annotated[
         str, Field(pattern=r"^[A-Za-z0-9_]+(/[A-Za-z0-9_][\w.\-]*)?(:\d+\.\d+\.\d+)?$")
     ] = "digits"
+    """`digits`, `text`, or a name of tensorflow-datasets"""
     dir: Annotated[str, Field(min_length=1)] | None = None
+    """the folder of prepared data sets; `TFDS_DATA_DIR` or `~/.cache/tf_graft/datasets`"""
     batch_size: Annotated[int, Field(ge=1, le=65_536)] = 32
+    """the number of examples in a batch, for all replicas or workers together"""
     shuffle_buffer: Annotated[int, Field(ge=1, le=10_000_000)] = 10_000
+    """the number of examples from which the next one is drawn"""
     train: str = "train"
+    """the split to train on, or a part of it: `train[:35%]`"""
     test: str = "test"
+    """the split to test on after each epoch"""
     classes: Annotated[list[ClassNumber], Field(min_length=1, max_length=65_536)] | None = None
+    """the classes to learn, numbered from 0 in this order; examples of others are left out"""
     sequence_length: Annotated[int, Field(ge=2, le=8_192)] = 128
+    """the length of texts, in characters or words"""
     vocabulary: Annotated[int, Field(ge=2, le=10_000_000)] = 20_000
+    """the number of ids; words are hashed to them"""
     image_size: Annotated[int, Field(ge=1, le=2_048)] | None = None
+    """the size to which images are resized"""
 
     @field_validator("classes")
     @classmethod
@@ -62,7 +74,9 @@ class Mlp(Section):
 
     name: Literal["mlp"]
     units: Annotated[list[Width], Field(max_length=128)] = [128]
+    """the units of each hidden layer"""
     dropout: Rate = 0.0
+    """the rate after each hidden layer"""
 
 
 class Cnn(Section):
@@ -70,8 +84,11 @@ class Cnn(Section):
 
     name: Literal["cnn"]
     filters: Annotated[list[Width], Field(min_length=1, max_length=16)] = [32, 64]
+    """the filters of each block"""
     units: Width = 128
+    """the units of the dense layer"""
     dropout: Rate = 0.0
+    """the rate before the last layer"""
 
 
 class Transformer(Section):
@@ -79,10 +96,15 @@ class Transformer(Section):
 
     name: Literal["transformer"]
     d_model: Width = 128
+    """the width, a multiple of `heads`"""
     layers: Depth = 2
+    """the number of blocks of attention and feed-forward"""
     heads: Annotated[int, Field(ge=1, le=256)] = 4
+    """the number of attention heads"""
     feed_forward: Width = 512
+    """the width within a block"""
     dropout: Rate = 0.0
+    """the rate in each block"""
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> "Transformer":
@@ -96,14 +118,18 @@ class Embedding(Section):
 
     name: Literal["embedding"]
     dimension: Width = 64
+    """the length of a word's vector"""
     units: Annotated[list[Width], Field(max_length=128)] = [64]
+    """the units of each hidden layer"""
     dropout: Rate = 0.0
+    """the rate after each hidden layer"""
 
 
 class Application(Section):
     """A network of `keras.applications`, from random weights."""
 
     name: Annotated[str, Field(pattern=r"^\w+$")]
+    """`ResNet50`, `MobileNetV2` ..."""
 
 
 MODELS: dict[str, type[Section]] = {
@@ -134,8 +160,11 @@ class FineTuning(Section):
     """The weights that training starts from, and layers that are frozen at first."""
 
     start_from: Name | None = None
+    """trained weights: the folder of a run, or a file that ends in `.keras` or `.weights.h5`"""
     new_layers: Annotated[list[Name], Field(max_length=65_536)] = []
+    """layers that start from random weights in any case, such as the head"""
     unfreeze: dict[str, Epochs] = {}
+    """layers that are frozen at first, each with the number of epochs: `dense: 2`"""
 
     @model_validator(mode="after")
     def _something_is_old(self) -> "FineTuning":
@@ -147,10 +176,12 @@ class FineTuning(Section):
 class Optimizer(Section):
     """The optimizer's name and its arguments, which the optimizer itself checks."""
 
-    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="allow")
 
     name: str
+    """a name in `tf-graft list`, or of an optimizer of Keras"""
     learning_rate: float | Config | None = None
+    """a number, or a schedule: its name and arguments"""
 
     def given(self) -> Config:
         """Returns the values that were given, with null, which some arguments accept."""
@@ -165,21 +196,32 @@ class OpenSeq2Seq(Section):
     """An optimizer in the words of OpenSeq2Seq's configs, translated into `optimizer`."""
 
     optimizer: str
+    """OpenSeq2Seq's name"""
     optimizer_params: Config = {}
+    """the optimizer's arguments"""
     lr_policy: str
+    """a policy of OpenSeq2Seq"""
     lr_policy_params: Config = {}
+    """the policy's arguments; without `decay_steps` the decay lasts to the end"""
     larc_params: Config | None = None
+    """LARC's arguments: `larc_eta`, `larc_mode` ..."""
     loss_scaling: float | str = 1.0
+    """a number, `Backoff` or `LogMax`"""
     loss_scaling_params: Config | None = None
+    """the arguments of `Backoff` or `LogMax`"""
     iter_size: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    """the number of micro-steps in an update"""
     max_grad_norm: Annotated[float, Field(gt=0)] | None = None
+    """the largest norm of all gradients together"""
     dtype: Literal["mixed", "float32"] = "float32"
+    """`mixed` is float16 with a loss scale"""
 
 
 class Precision(Section):
     """The dtype policy of the layers."""
 
     policy: Literal["float32", "mixed_bfloat16", "mixed_float16", "float16", "bfloat16"] = "float32"
+    """Keras' dtype policy of the layers"""
 
 
 class Mirrored(Section):
@@ -187,6 +229,7 @@ class Mirrored(Section):
 
     name: Literal["mirrored"]
     devices: Annotated[int, Field(ge=1, le=256)] | None = None
+    """the number of GPUs, else of parts of the CPU; or all GPUs"""
 
 
 class MultiWorker(Section):
@@ -200,6 +243,7 @@ class ParameterServer(Section):
 
     name: Literal["parameter_server"]
     shards: Annotated[int, Field(ge=1, le=1_024)] = 1
+    """the number of parts of each variable"""
 
 
 STRATEGIES: dict[str, type[Section]] = {
@@ -216,9 +260,13 @@ class Mesh(Section):
     """
 
     batch: Annotated[int, Field(ge=1, le=65_536)] = 1
+    """the number of devices that divide the batches"""
     model: Annotated[int, Field(ge=1, le=65_536)] = 1
+    """the number of devices that divide the weights"""
     shard_slots: bool = False
+    """whether the devices of `batch` divide the optimizer's slots (ZeRO, stage 1)"""
     layouts: Layouts = {}
+    """regular expressions on variables' paths, with a dimension or `null` for each axis"""
 
     @field_validator("layouts")
     @classmethod
@@ -239,17 +287,29 @@ class Run(Section):
     """The length of the run, what it keeps, and where."""
 
     epochs: Annotated[int, Field(ge=1, le=1_000_000)]
+    """the number of passes over the training data"""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """the seed of weights, shuffling and dropout"""
     dir: Annotated[str, Field(min_length=1)] | None = None
+    """the folder of the run; else `runs/` and the config's name"""
     fresh: bool = False
+    """whether to remove an existing run first; acts once"""
     checkpoint_every: Annotated[int, Field(ge=1)] = 500
+    """the number of steps between saved states"""
     keep_checkpoints: Annotated[int, Field(ge=1, le=1_000)] = 3
+    """the number of saved states to keep, the newest ones"""
     steps_per_execution: Annotated[int, Field(ge=1, le=100_000)] = 1
+    """the number of steps that one call of TensorFlow takes"""
     jit_compile: bool = False
+    """whether XLA compiles the step"""
     deterministic: bool = True
+    """whether GPUs must repeat every bit"""
     monitor: Annotated[int, Field(ge=1)] | None = None
+    """the number of batches between measurements of norms by layer, for `tf-graft report`"""
     tensorboard: bool | None = None
+    """whether to write TensorBoard files; `null`: if TensorBoard is installed"""
     progress: Literal["auto", "bar", "line", "none"] = "auto"
+    """how progress is shown"""
 
 
 class RunConfig(Section):
