@@ -80,7 +80,8 @@ def points_of(shapes, number, states, rates):
 def grafted(magnitude, direction, number, **options):
     """The graft's proposals for what two runs saw at that step."""
     graft = tf_graft.AdaGraft("sgd", "sgd", **options)
-    graft.magnitude_optimizer, graft.direction_optimizer = magnitude.optimizer, direction.optimizer
+    built = {"magnitude": magnitude.optimizer, "direction": direction.optimizer}
+    vars(graft).update({f"{role}_optimizer": x for role, x in built.items()})  # set, it is refused
     children = {"magnitude": magnitude, "direction": direction}
     states, rates = {}, {"learning_rate": tf.constant(0.5)}
     for path in magnitude.shapes:
