@@ -27,9 +27,7 @@ CHOSEN = {
 }
 # Seconds that a test may take; a quick one may take what `pyproject.toml` says.
 LIMITS = {"rare": 900, "slow": 300}
-YOUNG = (
-    5_000_000  # objects that tests left, to be collected; without it the quick tests end at 2 GB
-)
+YOUNG = 300_000  # objects of tests that ended, some 200 MB: collected in half a second
 # Tests that start many processes, which run first: one after the other, while the second process of
 # pytest runs others, and not two of them side by side at the end. What is left then is short.
 CLUSTERS = (
@@ -97,9 +95,11 @@ def pytest_collection_finish(session):
             )
 
 
-def pytest_runtest_logfinish():
-    """Collects what tests have left, between two of them."""
-    if gc.get_count()[0] > YOUNG:
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item):
+    """Collects what slow tests have left; the quick ones leave no more than 2 GB a process."""
+    quick = not (item.get_closest_marker("slow") or item.get_closest_marker("rare"))
+    if not quick and gc.get_count()[0] > YOUNG:
         gc.collect()
         gc.freeze()  # what stays, as modules and caches do, is not looked at again
 
