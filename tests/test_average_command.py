@@ -37,7 +37,7 @@ def folder(prepared_data, tmp_path_factory):
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore")
         patch.setattr("tf_graft.training.plots.draw_run", lambda *_: None)
-        run.train(*config.load(path.parent / "some.yaml", [f"run.dir={path}"]), say=print)
+        run.train(config.load(path.parent / "some.yaml", [f"run.dir={path}"]), say=print)
     return path
 
 
@@ -64,8 +64,8 @@ def test_it_writes_the_mean_with_new_statistics(folder):
             np.testing.assert_allclose(variable, expected, rtol=1e-6, atol=1e-7)
             compared += 1
     assert compared == 7
-    made, source = config.load(folder / "config.yaml", own=True)
-    batches = data.load(made.data, 1, source)
+    made = config.load(folder / "config.yaml", own=True)
+    batches = data.load(made.data, 1)
     x = np.concatenate([x for x, _ in batches.stream(0, 0).take(batches.steps_per_epoch)])
     layer = found.get_layer("batch_normalization")
     before = keras.Model(found.input, layer.input)(x).numpy()
@@ -78,8 +78,8 @@ def test_it_writes_the_mean_with_new_statistics(folder):
 def test_the_metrics_are_those_of_the_two_models(folder):
     result = average(RunFolder(str(folder)), 2)
     assert result.steps == [44, 33]
-    made, source = config.load(folder / "config.yaml", own=True)
-    test = data.load(made.data, 1, source).test
+    made = config.load(folder / "config.yaml", own=True)
+    test = data.load(made.data, 1).test
     model = keras.saving.load_model(result.file)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(loss=loss, metrics=["accuracy"])
@@ -90,10 +90,10 @@ def test_the_metrics_are_those_of_the_two_models(folder):
 
 def test_another_run_starts_from_it(folder, tmp_path):
     command(folder, "--last", 3)
-    made, source = config.parse(f"{TEXT}fine_tuning: {{start_from: {folder}/averaged.keras}}\n")
-    batches = data.load(made.data, 1, source)
-    model = models.build(made.model, batches, source)
-    assert "9 of 9 weights." in fine_tuning.load(model, made.fine_tuning, source)
+    made = config.parse(f"{TEXT}fine_tuning: {{start_from: {folder}/averaged.keras}}\n")
+    batches = data.load(made.data, 1)
+    model = models.build(made.model, batches)
+    assert "9 of 9 weights." in fine_tuning.load(model, made.fine_tuning)
     expected = keras.saving.load_model(folder / "averaged.keras").weights
     for variable, other in zip(model.weights, expected, strict=True):
         np.testing.assert_array_equal(variable, other)

@@ -347,7 +347,10 @@ def test_ctrl_c_says_what_is_kept(command, monkeypatch, tmp_path):
     ("arguments", "says"),
     [
         (["mpl", "digits"], "no model 'mpl'; did you mean 'mlp'?"),
-        (["mlp", "digits", "--optimizer", "adagrd"], "no optimizer 'adagrd'; did you mean"),
+        (
+            ["mlp", "digits", "--optimizer", "adagrd"],
+            "such optimizer; did you mean 'adagrad'?",
+        ),
         (["mlp", "digit"], "no data set 'digit'"),
         (["mlp", "../../etc"], "name is the text '../../etc'; it is not a name."),
         (["transformer", "digits"], "'transformer' is for characters, the data are images."),

@@ -13,7 +13,7 @@ from tf_graft.training import config as configs
 from tf_graft.training import configured_optimizer as optimizer
 from tf_graft.training import plain_yaml, schema
 from tf_graft.training.config import ConfigError, load, parse
-from tf_graft.training.errors import Source
+from tf_graft.training.source import Source
 
 GOOD = """\
 data:
@@ -278,7 +278,7 @@ def test_a_bad_override_gives_one_sentence_that_quotes_it(override):
 
 def test_good_text_and_overrides():
     overrides = ["run.epochs=3", "optimizer.learning_rate=1e-3", "optimizer.clipnorm=1"]
-    config, _ = parse(GOOD, overrides=overrides)
+    config = parse(GOOD, overrides=overrides)
     assert config.run.epochs == 3
     assert config.model.units == [16]
     assert config.optimizer.model_dump() == {
@@ -302,7 +302,7 @@ def test_good_text_and_overrides():
     ],
 )
 def test_an_override_replaces_what_it_names(override, section, expected):
-    config, _ = parse(GOOD, overrides=[override])
+    config = parse(GOOD, overrides=[override])
     assert getattr(config, section).model_dump() == expected
 
 
@@ -311,8 +311,8 @@ def test_an_override_replaces_what_it_names(override, section, expected):
     [("1e-3", 1e-3), ("1E5", 1e5), ("1_000", 1000), (".5", 0.5), ("1", 1.0), ("-0.0", 0.0)],
 )
 def test_a_number_is_the_same_in_a_file_and_in_an_override(text, value):
-    in_file, _ = parse(edited("0.1", text))
-    in_override, _ = parse(GOOD, overrides=[f"optimizer.learning_rate={text}"])
+    in_file = parse(edited("0.1", text))
+    in_override = parse(GOOD, overrides=[f"optimizer.learning_rate={text}"])
     assert in_file.optimizer.learning_rate == in_override.optimizer.learning_rate == value
 
 
@@ -337,12 +337,12 @@ def test_files(tmp_path):
     with pytest.raises(ConfigError, match=re.escape(f"{path}:2: the file is not UTF-8 text.")):
         load(path)
     path.write_text(GOOD)
-    config, _ = load(path)
+    config = load(path)
     assert config.run.dir == "runs/mine"
     path.write_text(GOOD + "#" * 70_000)
     with pytest.raises(ConfigError, match="at most 64 KiB"):
         load(path)
-    assert load(path, own=True)[0].run.epochs == 2
+    assert load(path, own=True).run.epochs == 2
 
 
 def test_an_endless_file_is_not_read_to_its_end():
@@ -351,11 +351,11 @@ def test_an_endless_file_is_not_read_to_its_end():
 
 
 def test_dump_reads_back():
-    config, _ = parse(GOOD, overrides=["run.fresh=true", "optimizer.epsilon=1.0e-9"])
-    again, _ = parse(configs.dump(config))
+    config = parse(GOOD, overrides=["run.fresh=true", "optimizer.epsilon=1.0e-9"])
+    again = parse(configs.dump(config))
     assert not again.run.fresh
     assert configs.differences(config, again, ignore=["run.fresh"]) == []
-    changed, _ = parse(GOOD, overrides=["optimizer.epsilon=1.0e-8", "run.fresh=true"])
+    changed = parse(GOOD, overrides=["optimizer.epsilon=1.0e-8", "run.fresh=true"])
     assert configs.differences(config, changed, ignore=[]) == [
         "optimizer.epsilon was 1e-09 and is 1e-08"
     ]
@@ -400,18 +400,18 @@ DECAY = GRAFT[GRAFT.index("name: exponential_decay") : GRAFT.index("run:")]
 )
 def test_what_a_child_objects_to_is_found_where_it_stands(old, new, expected):
     assert old in GRAFT
-    config, source = parse(GRAFT.replace(old, new), "c.yaml")
+    config = parse(GRAFT.replace(old, new), "c.yaml")
     with pytest.raises(ConfigError) as caught:
-        optimizer.build(config, 5, source, keras.Model)
+        optimizer.build(config, 5, keras.Model)
     assert str(caught.value).startswith(f"c.yaml{expected}")
 
 
 def test_what_an_override_says_of_a_child_is_quoted():
-    config, source = parse(GRAFT, overrides=["optimizer.magnitude_optimizer.beta_2=7"])
+    config = parse(GRAFT, overrides=["optimizer.magnitude_optimizer.beta_2=7"])
     with pytest.raises(
         ConfigError, match=r"^override '.*beta_2=7': Adamax\(beta_2=7\): beta_2 must"
     ):
-        optimizer.build(config, 5, source, keras.Model)
+        optimizer.build(config, 5, keras.Model)
 
 
 @pytest.mark.parametrize(
@@ -433,25 +433,25 @@ def test_what_an_override_says_of_a_child_is_quoted():
 )
 def test_a_run_makes_an_update(given, steps, name):
     """An accumulation, or a round of AGN, that is longer than the run would train nothing."""
-    config, source = parse(GOOD, overrides=[f"optimizer={given}", "run.epochs=1"])
-    optimizer.build(config, steps, source, keras.Model)
+    config = parse(GOOD, overrides=[f"optimizer={given}", "run.epochs=1"])
+    optimizer.build(config, steps, keras.Model)
     with pytest.raises(
         ConfigError, match=f"{name}: the model changes every 6 steps, and the run has 5; give less"
     ):
-        optimizer.build(config, steps - 1, source, keras.Model)
+        optimizer.build(config, steps - 1, keras.Model)
 
 
 TEXTS = st.text(max_size=40) | st.text("a\x85\u2028 \n'\":#", max_size=200)
 
 
 def test_nothing_is_a_value_where_an_optimizer_takes_it():
-    config, source = parse(GOOD, overrides=["optimizer={name: nadam, momentum_decay: null}"])
-    again, _ = parse(configs.dump(config))
-    assert optimizer.build(config, 5, source, keras.Model).momentum_decay is None
-    assert optimizer.build(again, 5, source, keras.Model).momentum_decay is None
-    config, source = parse(GOOD, overrides=["optimizer.epsilon=null"])
+    config = parse(GOOD, overrides=["optimizer={name: nadam, momentum_decay: null}"])
+    again = parse(configs.dump(config))
+    assert optimizer.build(config, 5, keras.Model).momentum_decay is None
+    assert optimizer.build(again, 5, keras.Model).momentum_decay is None
+    config = parse(GOOD, overrides=["optimizer.epsilon=null"])
     with pytest.raises(ConfigError, match="epsilon must be a number"):
-        optimizer.build(config, 5, source, keras.Model)
+        optimizer.build(config, 5, keras.Model)
 
 
 SCALARS = st.one_of(TEXTS, st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False))

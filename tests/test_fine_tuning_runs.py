@@ -33,10 +33,10 @@ def parsed(*overrides):
 
 def built(*overrides):
     """The model of a config, and what is said about its first weights."""
-    made, source = parsed(*overrides)
-    batches = data.load(made.data, 1, source)
-    model = models.build(made.model, batches, source)
-    return model, fine_tuning.load(model, made.fine_tuning, source)
+    made = parsed(*overrides)
+    batches = data.load(made.data, 1)
+    model = models.build(made.model, batches)
+    return model, fine_tuning.load(model, made.fine_tuning)
 
 
 @pytest.fixture
@@ -70,8 +70,8 @@ def test_chosen_classes_are_numbered_in_their_order(prepared_data):
 
 
 def _section(*overrides):
-    made, source = parsed(*overrides)
-    return made.data, 1, source
+    made = parsed(*overrides)
+    return made.data, 1
 
 
 @pytest.mark.parametrize(
@@ -179,10 +179,10 @@ def test_a_model_of_which_nothing_fits(trained):
 
 def made(section):
     """The optimizer of a config for a small model."""
-    parsed_config, source = parsed(f"optimizer={section}")
+    parsed_config = parsed(f"optimizer={section}")
     inputs = keras.Input([8, 8, 1])
     outputs = keras.layers.Dense(2, name="b")(keras.layers.Dense(2, name="a")(inputs))
-    return optimizer.build(parsed_config, 10, source, lambda: keras.Model(inputs, outputs))
+    return optimizer.build(parsed_config, 10, lambda: keras.Model(inputs, outputs))
 
 
 def test_words_for_groups_of_layers():
@@ -214,7 +214,7 @@ def killed(self, batch, logs=None):
     if self.step == int(step):
         os.kill(os.getpid(), signal.SIGKILL)
 loop.Bookkeeping.on_train_batch_end = killed
-run.train(*config.load(name, words), say=print)
+run.train(config.load(name, words), say=print)
 """
 
 
@@ -232,14 +232,14 @@ def test_layers_are_unfrozen_and_a_run_killed_in_each_phase_ends_with_the_same_b
     """The configs in the repository, in fewer epochs."""
     monkeypatch.chdir(tmp_path)
     quick = ["run.progress=none", "run.tensorboard=false", "run.monitor=4"]
-    run.train(*config.load(CONFIGS / "digits_pretrain.yaml", [*quick, "run.epochs=1"]), say=print)
+    run.train(config.load(CONFIGS / "digits_pretrain.yaml", [*quick, "run.epochs=1"]), say=print)
     name = CONFIGS / "digits_fine_tune.yaml"
     epochs = {"dense": 1, "conv2d_1": 2, "batch_normalization_1": 2}
     epochs |= {"conv2d": 3, "batch_normalization": 3}
     words = [*quick, "run.epochs=4", "run.checkpoint_every=5"]
     words += [f"fine_tuning.unfreeze.{layer}={epoch}" for layer, epoch in epochs.items()]
     said = []
-    summary = run.train(*config.load(name, words), say=said.append)
+    summary = run.train(config.load(name, words), say=said.append)
     assert said[0].endswith("12 of 14 weights; new: classes/kernel, classes/bias.")
     assert summary["epochs"] == 4
 
@@ -250,7 +250,7 @@ def test_layers_are_unfrozen_and_a_run_killed_in_each_phase_ends_with_the_same_b
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == -signal.SIGKILL, done.stderr
     Path("runs/digits_pretrain/model.keras").unlink()  # a run that continues does not need it
-    run.train(*config.load(name, words), say=said.append)
+    run.train(config.load(name, words), say=said.append)
     assert "after step 71 of 88" in said[-1]
     expected, found = states(tmp_path / "runs" / "digits_fine_tune"), states(tmp_path / "killed")
     assert found.keys() == expected.keys()

@@ -51,9 +51,9 @@ def tasks_do(tmp_path, monkeypatch):
     program.write_text(textwrap.dedent(script))
 
     def run(name, tasks, say=print, **what):
-        config, source = configs.parse(f"strategy: {{name: {name}}}\n{TEXT}")
+        config = configs.parse(f"strategy: {{name: {name}}}\n{TEXT}")
         command = [sys.executable, str(program), str(tmp_path), json.dumps(what)]
-        return launch(config, source, command, tasks, say)
+        return launch(config, command, tasks, say)
 
     yield run
     pids = map(int, (tmp_path / "pids").read_text().split())
@@ -264,9 +264,9 @@ def test_ports_are_distinct():
     ],
 )
 def test_what_does_not_go_together_is_refused(strategy, tasks, message):
-    config, source = configs.parse(f"{strategy}\n{TEXT}")
+    config = configs.parse(f"{strategy}\n{TEXT}")
     with pytest.raises(ConfigError, match=message):
-        launch(config, source, ["false"], tasks)
+        launch(config, ["false"], tasks)
 
 
 def of_worker(number, cluster):
@@ -331,9 +331,9 @@ def test_places_that_are_refused(sections, overrides, task, message, monkeypatch
     monkeypatch.delenv("TF_CONFIG", raising=False)
     if task is not None:
         monkeypatch.setenv("TF_CONFIG", task)
-    config, source = configs.parse(f"{sections}\n{TEXT}", overrides=overrides)
+    config = configs.parse(f"{sections}\n{TEXT}", overrides=overrides)
     with pytest.raises(ConfigError, match=message):
-        place.enter(config, source)
+        place.enter(config)
 
 
 @pytest.mark.parametrize(

@@ -270,7 +270,7 @@ GRAFT = "{name: adagraft, diagnostic: true, magnitude_optimizer: adam, direction
 
 def trained(folder, optimizer):
     text = CONFIG.replace("OPTIMIZER", optimizer)
-    run.train(*config.parse(text, overrides=[f"run.dir={folder}"]), say=print)
+    run.train(config.parse(text, overrides=[f"run.dir={folder}"]), say=print)
     return folder
 
 
@@ -351,4 +351,4 @@ def test_what_parameter_servers_refuse(change, monkeypatch):
     text = CONFIG.replace("OPTIMIZER", "{name: adam}").replace(", monitor: 2", "")
     parsed = config.parse(text, overrides=["strategy.name=parameter_server", change])
     with pytest.raises(config.ConfigError, match="it does not work with workers on servers"):
-        place.enter(*parsed)
+        place.enter(parsed)

@@ -36,8 +36,8 @@ def read(*overrides, **section):
 
 
 def built(*overrides, per_epoch=7, **section):
-    config, source = read(*overrides, **section)
-    return optimizer.build(config, per_epoch, source, keras.Model), config
+    config = read(*overrides, **section)
+    return optimizer.build(config, per_epoch, keras.Model), config
 
 
 def test_names_and_params():
@@ -65,7 +65,7 @@ def test_everything_together():
     assert (made.global_clipnorm, made.gradient_accumulation_steps) == (2.0, 2)
     assert config.precision.policy == "mixed_float16"
     assert built(dtype="mixed", loss_scaling=64)[0].scaler.loss_scale == 64
-    kept, _ = read("precision.policy=float16", dtype="mixed")
+    kept = read("precision.policy=float16", dtype="mixed")
     assert kept.precision.policy == "float16"
 
 
@@ -115,11 +115,11 @@ def test_wiring_of_the_rate(policy, params, iter_size, expected):
 
 
 def test_the_translation_is_what_a_run_keeps():
-    config, source = read(dtype="mixed", iter_size=2)
-    optimizer.build(config, 7, source, keras.Model)
+    config = read(dtype="mixed", iter_size=2)
+    optimizer.build(config, 7, keras.Model)
     text = configs.dump(config)
     assert "openseq2seq" not in text
-    again, _ = parse(text)
+    again = parse(text)
     assert configs.differences(config, again, ignore=[]) == []
 
 
@@ -172,22 +172,22 @@ def test_overrides_are_of_the_section():
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 def test_a_run_logs_the_scale(tmp_path):
-    config, source = read(
+    config = read(
         dtype="mixed", loss_scaling="Backoff", loss_scaling_params="{scale_max: 16777216.0}"
     )
     config.run.dir = str(tmp_path / "run")
-    summary = run.train(config, source, say=lambda _: None)
+    summary = run.train(config, say=lambda _: None)
     assert summary["train_skipped_steps"] >= 1
     assert summary["train_loss_scale"] < 2**24
     header = (tmp_path / "run" / "metrics.csv").read_text().splitlines()[0]
     assert "train_loss_scale" in header
     assert "test_loss_scale" not in header
-    again, source = configs.load(tmp_path / "run" / "config.yaml", ["run.epochs=5"])
-    resumed = run.train(again, source, say=lambda _: None)
+    again = configs.load(tmp_path / "run" / "config.yaml", ["run.epochs=5"])
+    resumed = run.train(again, say=lambda _: None)
     assert resumed["epochs"] == 5
     assert resumed["train_skipped_steps"] >= summary["train_skipped_steps"]
 
 
 def test_configs_in_the_repository():
-    config, source = configs.load(CONFIGS / "digits_openseq2seq.yaml")
-    assert type(optimizer.build(config, 44, source, keras.Model)) is tg.MixedPrecision
+    config = configs.load(CONFIGS / "digits_openseq2seq.yaml")
+    assert type(optimizer.build(config, 44, keras.Model)) is tg.MixedPrecision

@@ -6,7 +6,6 @@ import tensorflow as tf
 from support import column_runs
 from tf_graft.processes.cluster import Cluster
 from tf_graft.training import place
-from tf_graft.training.errors import Source
 from tf_graft.training.stop import ProcessLost
 
 CONFIG = """
@@ -57,17 +56,17 @@ def test_replicas_go_on_in_mid_epoch_as_undisturbed(optimizer, devices, batch, s
 @pytest.mark.parametrize("error", place.LOSSES)
 @pytest.mark.parametrize("others", [{"workers": 2}, {"servers": True}])
 def test_whoever_loses_another_process_says_so(error, others):
-    of_several = place.Place(None, None, True, Source("here.yaml"), **others)
+    of_several = place.Place(None, None, True, **others)
     said = r"Another process of this run has ended, .* TensorFlow says: .* is aborted by: gone$"
     with pytest.raises(ProcessLost, match=said), of_several.together():
         raise error(None, None, "Graph execution error:\n\nCollective ops is aborted by: gone\n!")
-    alone = place.Place(None, None, True, Source("here.yaml"))
+    alone = place.Place(None, None, True)
     with pytest.raises(error), alone.together():
         raise error(None, None, "gone")
 
 
 def test_a_barrier_that_a_lost_process_does_not_reach_says_so():
-    of_two = place.Place(None, None, True, Source("here.yaml"), workers=2)
+    of_two = place.Place(None, None, True, workers=2)
     said = r"Another process of this run has ended, .* TensorFlow says: Barrier failed because"
     with pytest.raises(ProcessLost, match=said), of_two.together():
         raise tf.errors.InternalError(
@@ -94,7 +93,7 @@ meetings: list[bool] = []
 
 
 def test_a_process_that_has_left_after_all_had_ended_is_not_lost():
-    of_two = Leaving(None, None, True, Source("here.yaml"), workers=2)
+    of_two = Leaving(None, None, True, workers=2)
     meetings[:] = [True, False]
     with of_two.together():
         pass

@@ -38,7 +38,7 @@ def variables(model):
 
 def states(folder, model, **options):
     """What saves and restores the model as the state of a run."""
-    origin = Origin(config.parse(CONFIG)[0], RunFolder("none"), 9)
+    origin = Origin(config.parse(CONFIG), RunFolder("none"), 9)
     return Checkpoints(folder, groups_of(model), 1, origin, **options)
 
 
@@ -95,7 +95,7 @@ def test_other_layers_are_refused(names, problem, saved, tmp_path):
 def test_a_run_of_0_2_0_with_a_loss_scale_and_dropout_goes_on(tmp_path):
     folder = shutil.copytree(GOLDEN, tmp_path / "run")
     said = []
-    run.train(*config.load(folder / "config.yaml", [f"run.dir={folder}"]), say=said.append)
+    run.train(config.load(folder / "config.yaml", [f"run.dir={folder}"]), say=said.append)
     assert said == [f"Resuming {folder} after step 7 of 9."]
     for name in ("steps.csv", "metrics.csv"):
         found, whole = read(folder / name), read(GOLDEN / f"whole_{name}")

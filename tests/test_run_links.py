@@ -14,10 +14,10 @@ from tf_graft.grafting import records
 from tf_graft.report import MeasuredRates, ReportError
 from tf_graft.training import config as configs
 from tf_graft.training import log, plots, results
-from tf_graft.training.errors import ConfigError
 from tf_graft.training.folder import RunFolder
 from tf_graft.training.lock import locked
 from tf_graft.training.saved_state import SavedState
+from tf_graft.training.source import ConfigError
 
 CONFIG = "data: {name: digits}\nmodel: {name: mlp}\noptimizer: {name: adam}\nrun: {epochs: 2}\n"
 FRESH = "run.fresh=true"
@@ -40,8 +40,8 @@ class Run:
         """What a session does with the folder before its first step, and after its last."""
         parsed = configs.parse(CONFIG, "a.yaml", [f"run.dir={self.path}", *overrides])
         folder = RunFolder(str(self.path))
-        folder.check(*parsed)
-        with folder.opened(*parsed, say=print):
+        folder.check(parsed)
+        with folder.opened(parsed, say=print):
             pass
 
     def refused(self, *overrides):
@@ -173,7 +173,7 @@ def test_a_folder_that_is_moved_is_not_written_to(run):
 
     def move(another):
         folder = RunFolder(str(run.path))
-        with folder.opened(*parsed, say=print):
+        with folder.opened(parsed, say=print):
             steps = log.Log(folder.steps, ["step"], 0)
             run.path.rename(moved)
             if another:

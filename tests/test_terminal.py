@@ -119,7 +119,7 @@ with start._without_noise():
     monkeypatch.setattr(sys, "argv", ["tf-graft"])
     done = terminal(sys.executable, "-c", f"import sys; sys.argv = ['tf-graft']\n{script}")
     assert done.returncode < 0
-    assert done.stderr.endswith("] an error\nof Python\nlast words")
+    assert done.stderr.endswith("] an error\nof Python\nlast words\n")
     assert "information" not in done.stderr
 
 

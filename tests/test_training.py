@@ -21,7 +21,6 @@ from tf_graft.core import tensorboard
 from tf_graft.training import data as data_sets
 from tf_graft.training import fine_tuning, loop, models, plots, prepared, run
 from tf_graft.training.config import ConfigError, load
-from tf_graft.training.errors import Source
 from tf_graft.training.folder import RunFolder
 from tf_graft.training.log import Log, read
 from tf_graft.training.schema import Application, Data, Transformer
@@ -52,8 +51,8 @@ def trainer(folder):
     path.write_text(TINY)
 
     def train(name, *overrides, say=print):
-        config, source = load(path, [f"run.dir={folder / name}", *overrides])
-        return run.train(config, source, say=say)
+        config = load(path, [f"run.dir={folder / name}", *overrides])
+        return run.train(config, say=say)
 
     train.path = path
     return train
@@ -145,7 +144,7 @@ def test_the_saved_model_is_the_trained_one(tiny, tmp_path):
     model = keras.models.load_model(tmp_path / "a" / "model.keras")
     assert isinstance(model.optimizer, tf_graft.Adam)
     assert int(model.optimizer.iterations) == STEPS
-    batches = data_sets.load(Data(batch_size=64, test="test[:100]"), 1, Source("x"))
+    batches = data_sets.load(Data(batch_size=64, test="test[:100]"), 1)
     scores = model.evaluate(batches.test, verbose=0, return_dict=True)
     assert scores["loss"] == pytest.approx(summary["test_loss"], rel=1e-6)
     assert scores["accuracy"] == pytest.approx(summary["test_accuracy"], rel=1e-6)
@@ -354,16 +353,16 @@ def test_an_epoch_in_which_every_step_is_skipped_warns(tiny):
 )
 def test_a_damaged_data_set_is_noticed(name, tmp_path):
     data = Data(dir=str(tmp_path))
-    data_sets.load(data, 1, Source("c.yaml"))
+    data_sets.load(data, 1)
     file = next(tmp_path.rglob(name))
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(ConfigError, match=r"^c\.yaml: 'digits' in .* is damaged \(.*\); remove it"):
-        data_sets.load(data, 1, Source("c.yaml"))
+    with pytest.raises(ConfigError, match=r"^the config: 'digits' in .* is damaged \(.*\); remo"):
+        data_sets.load(data, 1)
 
 
 @pytest.mark.slow
 def test_batches_depend_on_seed_and_position_alone():
-    batches = data_sets.load(Data(batch_size=64), 1, Source("x"))
+    batches = data_sets.load(Data(batch_size=64), 1)
     per_epoch = batches.steps_per_epoch
     keras.utils.set_random_seed(1)
 
@@ -383,14 +382,14 @@ def test_batches_depend_on_seed_and_position_alone():
 def test_an_iterator_that_keras_drops_leaves_a_strategy_all_data(prepared_data):
     strategy = tf.distribute.MirroredStrategy(["CPU:0"])
     for _ in range(40):  # without the mending, one in three or so is wrong
-        batches = data_sets.load(Data(batch_size=48, test="test[:96]"), 1, Source("x"), True)
+        batches = data_sets.load(Data(batch_size=48, test="test[:96]"), 1, True)
         test = strategy.experimental_distribute_dataset(batches.test)
         next(iter(test))
         assert sum(len(y) for _, y in test) == 96
 
 
 def test_an_iterator_ends_without_waiting_for_its_autotuning():
-    batches = data_sets.load(Data(), 1, Source("x"))
+    batches = data_sets.load(Data(), 1)
     keras.utils.set_random_seed(1)
     for dataset in (batches.test, batches.stream(0, 0)):
         assert dataset.options().autotune.enabled is False
@@ -398,7 +397,7 @@ def test_an_iterator_ends_without_waiting_for_its_autotuning():
 
 def test_the_text_is_cut_into_inputs_and_their_next_characters():
     config = Data(name="text", batch_size=4, sequence_length=50)
-    batches = data_sets.load(config, 1, Source("x"))
+    batches = data_sets.load(config, 1)
     x, y = next(batches.test.as_numpy_iterator())
     assert x.shape == y.shape == (4, 50)
     np.testing.assert_array_equal(x[:, 1:], y[:, :-1])
@@ -409,9 +408,9 @@ def test_the_text_is_cut_into_inputs_and_their_next_characters():
 
 @pytest.mark.slow
 def test_a_transformer_does_not_see_the_future():
-    batches = data_sets.load(Data(name="text", sequence_length=12), 1, Source("x"))
+    batches = data_sets.load(Data(name="text", sequence_length=12), 1)
     spec = Transformer(name="transformer", d_model=8, heads=2, feed_forward=16, layers=1)
-    model = models.build(spec, batches, Source("x"))
+    model = models.build(spec, batches)
     x = np.arange(12)[np.newaxis] + 65
     changed = x.copy()
     changed[0, 7] = 32
@@ -439,7 +438,7 @@ def test_data_sets_of_tensorflow_datasets(name, model, tmp_path, monkeypatch):
         f"run: {{epochs: 1, dir: {tmp_path}/run, progress: none}}\n"
     )
     with tfds.testing.mock_data(num_examples=20):
-        summary = run.train(*load(path))
+        summary = run.train(load(path))
     assert summary["steps"] == 2
     assert np.isfinite(summary["test_loss"])
 
@@ -449,13 +448,13 @@ def test_networks_of_keras_applications(tmp_path, monkeypatch):
     monkeypatch.setattr(prepared, "_reach", lambda url: None)
     with tfds.testing.mock_data(num_examples=20):
         data = Data(name="cifar10", batch_size=8, dir=str(tmp_path))
-        batches = data_sets.load(data, 1, Source("x"))
-        model = models.build(Application(name="mobilenetv2"), batches, Source("x"))
-        small = data_sets.load(data.model_copy(update={"image_size": 8}), 1, Source("x"))
+        batches = data_sets.load(data, 1)
+        model = models.build(Application(name="mobilenetv2"), batches)
+        small = data_sets.load(data.model_copy(update={"image_size": 8}), 1)
     assert model.input_shape == (None, 32, 32, 3)
     assert model.output_shape == (None, 10)
     with pytest.raises(ConfigError, match=r"'mobilenetv2' refuses the data: .*at least 32x32"):
-        models.build(Application(name="mobilenetv2"), small, Source("x"))
+        models.build(Application(name="mobilenetv2"), small)
 
 
 @pytest.mark.slow
@@ -473,14 +472,14 @@ def test_precisions(policy, tiny, tmp_path):
 def test_the_configs_in_the_repository_are_read():
     built = []
     for path in CONFIGS.glob("*.yaml"):
-        config, source = load(path)
+        config = load(path)
         if config.data.name in prepared.SOURCES:
-            batches = data_sets.load(config.data, config.run.steps_per_execution, source)
+            batches = data_sets.load(config.data, config.run.steps_per_execution)
             known = [model for what, model in built if what == (config.model, config.data)]
-            model = known[0] if known else models.build(config.model, batches, source)
+            model = known[0] if known else models.build(config.model, batches)
             built.append(((config.model, config.data), model))
-            fine_tuning.check_layers(model, config.fine_tuning, source)
-            run.optimizer.build(config, batches.steps_per_epoch, source, lambda m=model: m)
+            fine_tuning.check_layers(model, config.fine_tuning)
+            run.optimizer.build(config, batches.steps_per_epoch, lambda m=model: m)
 
 
 def test_log_keeps_floats_exactly(tmp_path):
@@ -563,6 +562,6 @@ def test_what_another_process_prepares_meanwhile_is_used(tmp_path, monkeypatch):
         return both
 
     monkeypatch.setattr(make, "download_and_prepare", in_the_middle)
-    found = prepared.builder(Data(name="digits", dir=str(tmp_path)), Source("here.yaml"))
+    found = prepared.builder(Data(name="digits", dir=str(tmp_path)))
     assert found.info.splits.total_num_examples == 1797
     assert found is not made[0]

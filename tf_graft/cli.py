@@ -18,8 +18,6 @@ except ModuleNotFoundError:
 
 if TYPE_CHECKING:
     from tf_graft.fit.finder import LearningRateCurve
-    from tf_graft.training.errors import Source
-    from tf_graft.training.schema import RunConfig
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -65,16 +63,6 @@ def _options(
     """Trains Keras models with the optimizers of tf_graft."""
 
 
-def _loaded(config: Path, overrides: list[str] | None) -> "tuple[RunConfig, Source]":
-    """Reads a config, and refuses misspelt optimizers before TensorFlow is imported."""
-    from tf_graft.training import class_names as names
-    from tf_graft.training import config as configs
-
-    parsed, source = configs.load(config, overrides or [])
-    names.check_optimizers(parsed, source)
-    return parsed, source
-
-
 @app.command()
 def train(
     config: Config,
@@ -86,17 +74,18 @@ def train(
 ) -> None:
     """Trains a model, or continues an interrupted run."""
     with errors():
+        from tf_graft.training import config as configs
         from tf_graft.training import start
 
-        parsed, source = _loaded(config, overrides)
+        parsed = configs.load(config, overrides or [])
         start.tensorflow()
         from tf_graft.training import description, run
 
         if dry_run:
-            for part in description.parts(parsed, source):
+            for part in description.parts(parsed):
                 _say(part)
             return
-        summary = run.train(parsed, source, say=_say)
+        summary = run.train(parsed, say=_say)
     numbers = {name: value for name, value in summary.items() if name.startswith("test_")}
     shown = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in numbers.items())
     _say(f"Done: {shown}. See {parsed.run.dir}/plot.png and {parsed.run.dir}/summary.json.")
@@ -130,12 +119,13 @@ def launch(
 ) -> None:
     """Trains with several processes on this machine, if the config's strategy or mesh does."""
     with errors():
+        from tf_graft.training import config as configs
         from tf_graft.training import launch as launcher
 
-        parsed, source = _loaded(config, overrides)
+        parsed = configs.load(config, overrides or [])
         command = launcher.command_of(config, overrides or [])
         tasks = {"worker": workers, "ps": ps}
-        code = launcher.launch(parsed, source, command, tasks, _say, restarts)
+        code = launcher.launch(parsed, command, tasks, _say, restarts)
     raise typer.Exit(code)
 
 
@@ -174,14 +164,15 @@ def schedule(
 ) -> None:
     """Draws the learning rate over the run a config describes; tells what each variable gets."""
     with errors():
+        from tf_graft.training import config as configs
         from tf_graft.training import start
 
-        parsed, source = _loaded(config, overrides)
+        parsed = configs.load(config, overrides or [])
         start.tensorflow()
         from tf_graft.training import schedule_plot
 
         path = output or Path(f"{config.stem}_schedule.png")
-        drawn = schedule_plot.draw(parsed, source, path)
+        drawn = schedule_plot.draw(parsed, path)
     table = Table("step", *drawn.names, box=None)
     for step, rates in drawn.rates:
         table.add_row(f"{step:,}", *(f"{rate:.3g}" for rate in rates))
@@ -206,14 +197,15 @@ def find(
     if not 0 < low < high:
         raise typer.BadParameter(f"--low {low:g} must be above 0 and below --high {high:g}.")
     with errors():
+        from tf_graft.training import config as configs
         from tf_graft.training import start
 
-        parsed, source = _loaded(config, overrides)
+        parsed = configs.load(config, overrides or [])
         start.tensorflow()
         from tf_graft.training import rate_test
 
         path = output or Path(f"{config.stem}_find.png")
-        curve = rate_test.draw(parsed, source, path, low, high, steps, _say)
+        curve = rate_test.draw(parsed, path, low, high, steps, _say)
     _say(_suggested(curve, high))
     _say(f"Drawn in {path}.")
 

@@ -48,7 +48,7 @@ def errors() -> Iterator[None]:
 def _sentence(error: Exception) -> str:
     """Describes an error; for one of the operating system, the file comes first."""
     from tf_graft.core.media import for_message
-    from tf_graft.training.errors import reason
+    from tf_graft.training.source import reason
 
     if isinstance(error, OSError) and error.strerror:
         return f"{for_message(str(error.filename or 'tf-graft'))}: {reason(error)}."
@@ -58,8 +58,8 @@ def _sentence(error: Exception) -> str:
 def _code(error: Exception) -> int | None:
     """Returns the exit code for an error; None for one that a user cannot fix."""
     from tf_graft.processes.cluster import code_of_loss
-    from tf_graft.training.errors import ConfigError
     from tf_graft.training.launch import LaunchError
+    from tf_graft.training.source import ConfigError
     from tf_graft.training.stop import ProcessLost, Stopped
 
     if isinstance(error, Stopped):

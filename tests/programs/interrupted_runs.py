@@ -20,7 +20,7 @@ def main(path, *words):
     for name, _, step in (word.partition(":") for word in words if "=" not in word):
         stopping = stopping_at(int(step)) if step else contextlib.nullcontext()
         with stopping, contextlib.suppress(Stopped):
-            run.train(*load(path, [f"run.dir={Path(path).parent / name}", *overrides]))
+            run.train(load(path, [f"run.dir={Path(path).parent / name}", *overrides]))
 
 
 if __name__ == "__main__":

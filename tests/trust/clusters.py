@@ -103,7 +103,7 @@ def _difference(found, end, hit):
 def _launch(folder, kind, disturb=lambda ended: None):
     """Launches a run, while a thread disturbs it; returns the code and what was said."""
     section, tasks = KINDS[kind]
-    config, source = configs.parse(f"{CONFIG}{section}\n")
+    config = configs.parse(f"{CONFIG}{section}\n")
     path = folder.with_suffix(".yaml")
     path.write_text(f"{CONFIG}{section}\n")
     command = [sys.executable, "-m", "tf_graft", "train", str(path), f"run.dir={folder}"]
@@ -112,7 +112,7 @@ def _launch(folder, kind, disturb=lambda ended: None):
     before, launcher.Cluster = launcher.Cluster, Launched
     thread.start()
     try:
-        return launcher.launch(config, source, command, tasks, said.append), said
+        return launcher.launch(config, command, tasks, said.append), said
     finally:
         launcher.Cluster = before
         ended.set()

@@ -175,8 +175,8 @@ def _controls(every):
 
 def _refused(text):
     try:
-        config, source = configs.parse(text)
-        optimizer.build(config, 2, source, keras.Model)
+        config = configs.parse(text)
+        optimizer.build(config, 2, keras.Model)
     except ValueError as error:
         return f"refused: {error}"
     return None

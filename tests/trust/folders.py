@@ -5,8 +5,8 @@ import json
 import os
 from pathlib import Path
 
-from tf_graft.training.errors import ConfigError
 from tf_graft.training.lock import locked
+from tf_graft.training.source import ConfigError
 from trust import Result, operations
 
 FILES = (

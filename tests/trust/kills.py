@@ -16,8 +16,8 @@ import tempfile
 from pathlib import Path
 
 from support import forked
-from tf_graft.training.errors import ConfigError
 from tf_graft.training.folder_errors import FolderError
+from tf_graft.training.source import ConfigError
 from trust import Result, folders, links, lives, operations
 
 SIZES = [2**n for n in range(5, 17)]

@@ -66,7 +66,7 @@ class Runs:
         """Runs; returns what was said."""
         said = []
         path, *given = self.arguments(overrides)
-        run.train(*config.load(path, given), say=said.append)
+        run.train(config.load(path, given), say=said.append)
         return said
 
     def lives(self):

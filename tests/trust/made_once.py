@@ -18,10 +18,10 @@ def models():
     """
     made, compiled = {}, run.compiled
 
-    def again(config, data, source, place, *options, **named):
+    def again(config, data, place, *options, **named):
         key = config.model_dump_json(include={"model", "optimizer"})
         if key not in made:
-            model = compiled(config, data, source, place, *options, **named)
+            model = compiled(config, data, place, *options, **named)
             variables = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
             made[key] = model, [(v, v.numpy()) for v in variables]
         keras.utils.set_random_seed(config.run.seed + 1)  # as is done where a model is made

@@ -9,8 +9,8 @@ from support.stopping import stopping_at
 from tf_graft.grafting import records
 from tf_graft.report import ReportError
 from tf_graft.training import config, loop, run
-from tf_graft.training.errors import ConfigError
 from tf_graft.training.folder_errors import FolderError
+from tf_graft.training.source import ConfigError
 from trust import damage, made_once
 from trust.operations import content, put
 
@@ -92,8 +92,8 @@ class Stopped:
         return None if [seal(row) for row in ours] == tail else f"{name} holds other rows"
 
     def _train(self, *overrides, said=None):
-        arguments = config.load(self._config, [f"run.dir={self.folder}", *overrides])
-        run.train(*arguments, say=lambda line: said is not None and said.append(line))
+        parsed = config.load(self._config, [f"run.dir={self.folder}", *overrides])
+        run.train(parsed, say=lambda line: said is not None and said.append(line))
 
     def _until_stop(self, *overrides):
         put(self.folder, {})

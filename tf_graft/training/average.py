@@ -14,11 +14,11 @@ from tf_graft.core.state import write
 from tf_graft.training import config as configs
 from tf_graft.training import data as data_sets
 from tf_graft.training import models, run
-from tf_graft.training.errors import ConfigError
 from tf_graft.training.folder import RunFolder
 from tf_graft.training.origin import parsed
 from tf_graft.training.run_checkpoints import number, states
 from tf_graft.training.saved_state import UNREADABLE, SavedState
+from tf_graft.training.source import ConfigError
 
 Values = list[np.ndarray]  # of a model's variables, in order
 
@@ -54,12 +54,12 @@ def average(folder: RunFolder, last: int) -> Averaged:
         ConfigError: it is no folder of a run, or its data cannot be used.
         CheckpointError: there are fewer states, or one cannot be read.
     """
-    config, source = configs.load(folder.config, own=True)
+    config = configs.load(folder.config, own=True)
     _last(folder, last)  # before the work of making the model
-    with run.environment(config, source):
-        data = data_sets.load(config.data, config.run.steps_per_execution, source)
+    with run.environment(config):
+        data = data_sets.load(config.data, config.run.steps_per_execution)
         keras.utils.set_random_seed(config.run.seed + 1)
-        model = models.build(config.model, data, source)
+        model = models.build(config.model, data)
         judged = keras.Model(model.input, model.output)
         judged.compile(
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),

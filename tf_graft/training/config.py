@@ -13,19 +13,18 @@ from typing import Any
 from pydantic import ValidationError
 
 from tf_graft.core.media import for_message
-from tf_graft.core.spelling import meant
-from tf_graft.training import class_names as names
+from tf_graft.core.spelling import meant, suggest
 from tf_graft.training import plain_yaml, start
-from tf_graft.training.errors import (
+from tf_graft.training.errors import explain
+from tf_graft.training.schema import MODELS, OPENSEQ2SEQ, Config, OpenSeq2Seq, RunConfig
+from tf_graft.training.source import (
     ConfigError,
     Key,
     Source,
-    explain,
     last_name,
     override_error,
     shown,
 )
-from tf_graft.training.schema import OPENSEQ2SEQ, Config, OpenSeq2Seq, RunConfig
 
 MAX_BYTES = 64 * 1024
 SERIALIZED = {"class_name", "module", "registered_name"}
@@ -33,9 +32,7 @@ NUMBER = re.compile(r"[+-]?\d[\d_]*\.?\d*(e[+-]?\d+)?", re.IGNORECASE)
 FLOAT32 = (1.1754944e-38, 3.4028235e38)  # the smallest and the largest of its normal numbers
 
 
-def load(
-    path: str | Path, overrides: Sequence[str] = (), *, own: bool = False
-) -> tuple[RunConfig, Source]:
+def load(path: str | Path, overrides: Sequence[str] = (), *, own: bool = False) -> RunConfig:
     """Reads a config file and applies `section.key=value` overrides.
 
     Args:
@@ -44,7 +41,7 @@ def load(
         own: whether a run wrote the file; then it may be longer, as it includes a file of rates.
 
     Returns:
-        The config, with `run.dir` filled in, and the place each value came from.
+        The config, with `run.dir` filled in; it knows the place that each value came from.
 
     Raises:
         ConfigError: the config is invalid; the message says in one sentence what and where.
@@ -64,10 +61,10 @@ def load(
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
         raise ConfigError(f"{path}:{line}: the file is not UTF-8 text.") from None
-    config, source = parse(text, str(path), overrides)
+    config = parse(text, str(path), overrides)
     if config.run.dir is None:
         config.run.dir = str(Path("runs") / Path(path).stem)
-    return config, source
+    return config
 
 
 def _similar(path: str | Path) -> str:
@@ -78,9 +75,7 @@ def _similar(path: str | Path) -> str:
     return f"; did you mean {for_message(str(found[0]))}?" if found else "."
 
 
-def parse(
-    text: str, name: str = "<config>", overrides: Sequence[str] = ()
-) -> tuple[RunConfig, Source]:
+def parse(text: str, name: str = "<config>", overrides: Sequence[str] = ()) -> RunConfig:
     """Checks the text of a config; messages call the file `name`."""
     source = Source(name)
     values = plain_yaml.read(text, source)
@@ -89,11 +84,11 @@ def parse(
     for override in overrides:
         _override(values, override, source)
     _check_values(values, source)
-    names.check_model(values, source)
+    _check_model(values, source)
     if OPENSEQ2SEQ in values:
         values = _translated(values, source)
     try:
-        return RunConfig.model_validate(values), source
+        return RunConfig.model_validate(values).of(source)
     except ValidationError as error:
         raise explain(error.errors()[0], values, source) from None
 
@@ -179,6 +174,21 @@ def _check_values(values: Config, source: Source) -> None:
             raise source.error(key, f"{last_name(key)} is the text '{text}'; write {text}.")
         if SERIALIZED.intersection(key):  # Keras would import the module that it names
             raise source.error(key, f"'{last_name(key)}': write a name and its arguments.")
+
+
+def _check_model(values: Config, source: Source) -> None:
+    """Refuses a model that does not exist, before its other keys are looked at."""
+    section = values.get("model")
+    name = section.get("name") if isinstance(section, dict) else None
+    if not isinstance(name, str) or name in MODELS or not re.fullmatch(r"\w+", name):
+        return
+    start.tensorflow()  # for the names of Keras' models
+    from tf_graft.training import models
+
+    known = {*MODELS, *map(str.lower, models.of_keras())}
+    if name.lower() not in known:
+        hint = suggest(name.lower(), known, "`tf-graft list`")
+        raise source.error(("model", "name"), f"no model '{for_message(name)}'; {hint}")
 
 
 def _check_text(key: Key, text: str, source: Source) -> None:

@@ -22,8 +22,8 @@ from tf_graft.compose.of_keras import get
 from tf_graft.core.types import Config, ScheduleLike
 from tf_graft.fit import layerwise_decay, no_decay
 from tf_graft.report import MeasuredRates, ReportError
-from tf_graft.training.errors import ConfigError, Key, Source
 from tf_graft.training.schema import ParameterServer, RunConfig
+from tf_graft.training.source import ConfigError, Key
 
 CHECKED_STEPS = 32  # at which a schedule's rates are checked, from the first step to the last
 REFUSALS = (ValueError, TypeError, ArithmeticError, LookupError, tf.errors.OpError)
@@ -33,7 +33,7 @@ Change: TypeAlias = Callable[[Key, Any], Any]  # of a value, given its key
 
 
 def build(
-    config: RunConfig, steps_per_epoch: int, source: Source, model: Callable[[], keras.Model]
+    config: RunConfig, steps_per_epoch: int, model: Callable[[], keras.Model]
 ) -> keras.optimizers.Optimizer:
     """Builds the optimizer that `config.optimizer` describes, for what `model` returns.
 
@@ -51,15 +51,15 @@ def build(
     updates = steps_per_epoch // _accumulated(section.given())
     total = config.run.epochs * updates
     try:
-        values = _changed(section.given(), ("optimizer",), _loaded(source))
+        values = _changed(section.given(), ("optimizer",), _loaded(config))
         values = _changed(values, ("optimizer",), _in_numbers(total, updates))
-        config.optimizer = type(section)(**values)
-        values = _changed(values, ("optimizer",), _of_layers(model, source))
-        made = get(_changed(values, ("optimizer",), _made(total, source)))
+        config.optimizer = type(section)(**values).of(config.source)
+        values = _changed(values, ("optimizer",), _of_layers(config, model))
+        made = get(_changed(values, ("optimizer",), _made(config, total)))
         _check_steps(made, steps, isinstance(config.strategy, ParameterServer))
         return made
     except REFUSALS as error:
-        raise located(error, config, source) from None
+        raise located(error, config) from None
 
 
 def _check_steps(made: keras.optimizers.Optimizer, steps: int, on_servers: bool) -> None:
@@ -98,7 +98,7 @@ def _changed(section: Config, key: Key, change: Change) -> Config:
     return result
 
 
-def _loaded(source: Source) -> Change:
+def _loaded(config: RunConfig) -> Change:
     """Replaces the name of a rates file by its content.
 
     The name is relative to the config's folder; in an override, to the working directory.
@@ -107,11 +107,11 @@ def _loaded(source: Source) -> Change:
     def change(place: Key, value: object) -> object:
         if place[-1] != "rates" or not isinstance(value, str):
             return value
-        folder = Path() if source.overridden(place) else Path(source.file).parent
+        folder = Path() if config.source.overridden(place) else Path(config.source.file).parent
         try:
             return MeasuredRates.load(folder / value).to_dict()
         except ReportError as error:
-            raise source.error(place, f"rates: {error}") from None
+            raise config.error(place, f"rates: {error}") from None
 
     return change
 
@@ -127,7 +127,7 @@ def _in_numbers(total: int, epoch: int) -> Change:
     return change
 
 
-def _of_layers(model: Callable[[], keras.Model], source: Source) -> Change:
+def _of_layers(config: RunConfig, model: Callable[[], keras.Model]) -> Change:
     """Replaces the words for groups of the model's variables by patterns."""
 
     def change(place: Key, value: object) -> object:
@@ -138,13 +138,13 @@ def _of_layers(model: Callable[[], keras.Model], source: Source) -> Change:
         try:
             layers = {DECAY: layerwise_decay(model(), value[DECAY])} if DECAY in value else {}
         except (TypeError, ValueError) as error:
-            raise source.error((*place, DECAY), str(error)) from None
+            raise config.error((*place, DECAY), str(error)) from None
         return {p: m for key, x in value.items() for p, m in layers.get(key, {key: x}).items()}
 
     return change
 
 
-def _made(total: int, source: Source) -> Change:
+def _made(config: RunConfig, total: int) -> Change:
     """Creates the schedules, and checks their rates over the run."""
 
     def change(place: Key, value: object) -> object:
@@ -155,7 +155,7 @@ def _made(total: int, source: Source) -> Change:
             what = "rate" if place[-1] == "learning_rate" else str(place[-1])
             _check_rates(what, schedule, value, total)
         except REFUSALS as error:
-            raise _located(error, value, place, source) from None
+            raise _located(error, config, value, place) from None
         return schedule
 
     return change
@@ -198,12 +198,12 @@ def _in_words(value: Any, words: dict[str, int]) -> Any:
     return words.get(value, value) if isinstance(value, str) else value
 
 
-def located(error: Exception, config: RunConfig, source: Source) -> Exception:
+def located(error: Exception, config: RunConfig) -> Exception:
     """Adds to an error the place of the argument that it names."""
-    return _located(error, config.optimizer.model_dump(), ("optimizer",), source)
+    return _located(error, config, config.optimizer.model_dump(), ("optimizer",))
 
 
-def _located(error: Exception, section: Config, key: Key, source: Source) -> Exception:
+def _located(error: Exception, config: RunConfig, section: Config, key: Key) -> Exception:
     if isinstance(error, ConfigError):
         return error
     # without the prefix of TensorFlow's errors
@@ -218,7 +218,7 @@ def _located(error: Exception, section: Config, key: Key, source: Source) -> Exc
         # of several arguments of one name, first the one whose value the message quotes
         found += [at for at, value in known if f"{word}={value!r}" in message]
         found += [at for at, _ in known]
-    return source.error(found[0] if found else (*key, "name"), message)
+    return config.error(found[0] if found else (*key, "name"), message)
 
 
 def _places(section: Config, key: Key) -> Iterator[tuple[Key, object]]:

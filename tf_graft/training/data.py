@@ -14,7 +14,6 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from tf_graft.training import prepared
-from tf_graft.training.errors import Source
 from tf_graft.training.schema import Data
 
 CHARACTERS = 128
@@ -85,7 +84,7 @@ def list_data_sets() -> dict[str, str]:
     return ours | {"mnist, imdb_reviews ...": "Any image or text classes of tensorflow-datasets."}
 
 
-def kind_of(config: Data, source: Source) -> tuple[Kind, bool]:
+def kind_of(config: Data) -> tuple[Kind, bool]:
     """Returns the kind of a data set's examples, and whether they are of one size; loads none.
 
     Raises:
@@ -93,14 +92,12 @@ def kind_of(config: Data, source: Source) -> tuple[Kind, bool]:
     """
     if config.name == "text":
         return "characters", True
-    info = prepared.found(config, source).info
-    form, _ = _classes(info, config, source)
+    info = prepared.found(config).info
+    form, _ = _classes(info, config)
     return form.kind, None not in info.features[info.supervised_keys[0]].shape
 
 
-def load(
-    config: Data, steps_per_execution: int, source: Source, distributed: bool = False
-) -> Batches:
+def load(config: Data, steps_per_execution: int, distributed: bool = False) -> Batches:
     """Opens a data set, after preparing it (downloading it, if it is not one of ours).
 
     An epoch is cut to whole batches, and to a whole number of executions.
@@ -108,7 +105,6 @@ def load(
     Args:
         config: the config's section `data`.
         steps_per_execution: the steps of an execution.
-        source: the places of the config's values.
         distributed: whether a strategy reads the data. Such data is not kept in memory: Keras drops
             an iterator after its first batch, and TensorFlow (2.21) may then take what a
             distributed iterator has read by then for the whole data set.
@@ -117,22 +113,22 @@ def load(
         ConfigError: the data set is unknown, cannot be downloaded, is of an unsupported kind, or
             is smaller than a batch.
     """
-    builder, cached = prepared.builder(config, source), not distributed
-    train, test = (_split(builder, key, config, source, cached) for key in ("train", "test"))
+    builder, cached = prepared.builder(config), not distributed
+    train, test = (_split(builder, key, config, cached) for key in ("train", "test"))
     if config.name == "text":
         if config.classes is not None:
-            raise source.error(("data", "classes"), "classes: 'text' has characters, not classes.")
+            raise config.error(("data", "classes"), "classes: 'text' has characters, not classes.")
         form = _characters(config.sequence_length)
         train, test = (_windows(split, config.sequence_length) for split in (train, test))
     else:
-        form, label = _classes(builder.info, config, source)
+        form, label = _classes(builder.info, config)
         if config.classes is not None:
-            form, (train, test) = _chosen(form, label, (train, test), config, source)
+            form, (train, test) = _chosen(form, label, (train, test), config)
     size, count = config.batch_size, int(train.cardinality())
     steps = count // size // steps_per_execution * steps_per_execution
     if steps == 0:
         message = f"batch_size={size} times steps_per_execution={steps_per_execution} is more "
-        raise source.error(("data", "batch_size"), f"{message}than the {count} examples.")
+        raise config.error(("data", "batch_size"), f"{message}than the {count} examples.")
     test = test.map(form.prepare, num_parallel_calls=tf.data.AUTOTUNE).batch(size)
     test = _for_all_workers(test)
     return Batches(*form[:4], steps, test, train, form.prepare, config)
@@ -149,7 +145,7 @@ def _for_all_workers(batches: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def _split(
-    builder: tfds.core.DatasetBuilder, key: str, config: Data, source: Source, cached: bool
+    builder: tfds.core.DatasetBuilder, key: str, config: Data, cached: bool
 ) -> tf.data.Dataset:
     split, how = getattr(config, key), tfds.ReadConfig(try_autocache=cached)
     try:
@@ -157,10 +153,10 @@ def _split(
     except (ValueError, KeyError, AssertionError) as error:
         known = ", ".join(builder.info.splits)
         message = f"no split '{split}' in '{config.name}'; there are {known}."
-        raise source.error(("data", key), message) from error
+        raise config.error(("data", key), message) from error
     if int(examples.cardinality()) < 1:
         message = f"the split '{split}' of '{config.name}' holds no examples."
-        raise source.error(("data", key), message)
+        raise config.error(("data", key), message)
     return examples
 
 
@@ -180,7 +176,7 @@ def _characters(length: int) -> _Form:
 
 
 def _chosen(
-    form: _Form, label: str, splits: Sequence[tf.data.Dataset], config: Data, source: Source
+    form: _Form, label: str, splits: Sequence[tf.data.Dataset], config: Data
 ) -> tuple[_Form, list[tf.data.Dataset]]:
     """Leaves out the examples of other classes than `data.classes`, which get the numbers from 0.
 
@@ -189,13 +185,12 @@ def _chosen(
         label: the key of an example's class.
         splits: the examples.
         config: the config's section `data`.
-        source: the places of the config's values.
     """
     chosen = config.classes or []
     for number in chosen:
         if number >= form.classes:
             message = f"classes holds {number}; '{config.name}' has the classes 0 to "
-            raise source.error(("data", "classes"), f"{message}{form.classes - 1}.")
+            raise config.error(("data", "classes"), f"{message}{form.classes - 1}.")
     numbers = tf.constant(chosen, tf.int64)
 
     def prepare(example: Example) -> tuple[tf.Tensor, tf.Tensor]:
@@ -207,30 +202,30 @@ def _chosen(
     for key, count in zip(("train", "test"), counts, strict=True):
         if not count:
             message = f"the split '{getattr(config, key)}' holds no examples of these classes."
-            raise source.error(("data", "classes"), message)
+            raise config.error(("data", "classes"), message)
     known = map(tf.data.experimental.assert_cardinality, counts)
     applied = [split.apply(known) for split, known in zip(kept, known, strict=True)]
     return form._replace(classes=len(chosen), prepare=prepare), applied
 
 
-def _classes(info: tfds.core.DatasetInfo, config: Data, source: Source) -> tuple[_Form, str]:
+def _classes(info: tfds.core.DatasetInfo, config: Data) -> tuple[_Form, str]:
     """Describes a data set of (image or text, class) pairs; returns the key of the class, too."""
     keys = info.supervised_keys
     if not keys or len(keys) != 2 or not all(isinstance(key, str) for key in keys):
         message = f"'{config.name}' has no (input, class) pairs to train on."
-        raise source.error(("data", "name"), message)
+        raise config.error(("data", "name"), message)
     x, y = (info.features[key] for key in keys)
     if not isinstance(y, tfds.features.ClassLabel):
-        raise source.error(("data", "name"), f"the answers of '{config.name}' are not classes.")
+        raise config.error(("data", "name"), f"the answers of '{config.name}' are not classes.")
     if isinstance(x, tfds.features.Image):
         kind: Kind = "images"
-        vocabulary, (shape, read) = 0, _image(x, config, source)
+        vocabulary, (shape, read) = 0, _image(x, config)
     elif isinstance(x, tfds.features.Text):
         kind, shape, vocabulary = "words", (config.sequence_length,), config.vocabulary
         read = _words(config)
     else:
         message = f"'{config.name}' holds neither images nor texts but {type(x).__name__}."
-        raise source.error(("data", "name"), message)
+        raise config.error(("data", "name"), message)
 
     def prepare(example: Example) -> tuple[tf.Tensor, tf.Tensor]:
         return read(example[keys[0]]), example[keys[1]]
@@ -238,14 +233,12 @@ def _classes(info: tfds.core.DatasetInfo, config: Data, source: Source) -> tuple
     return _Form(kind, shape, vocabulary, y.num_classes, prepare), keys[1]
 
 
-def _image(
-    feature: tfds.features.Image, config: Data, source: Source
-) -> tuple[tuple[int, ...], Read]:
+def _image(feature: tfds.features.Image, config: Data) -> tuple[tuple[int, ...], Read]:
     height, width, channels = feature.shape
     size = config.image_size
     if size is None and None in (height, width):
         message = f"the images of '{config.name}' differ in size; set data.image_size."
-        raise source.error(("data", "name"), message)
+        raise config.error(("data", "name"), message)
 
     def read(image: tf.Tensor) -> tf.Tensor:
         scaled = tf.cast(image, tf.float32) / 255.0

@@ -8,14 +8,13 @@ import numpy as np
 from tf_graft.core.nesting import nested
 from tf_graft.training import run
 from tf_graft.training.config import dump
-from tf_graft.training.errors import Source
 from tf_graft.training.place import enter
 from tf_graft.training.schema import RunConfig
 
 UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
-def parts(config: RunConfig, source: Source) -> Iterator[str]:
+def parts(config: RunConfig) -> Iterator[str]:
     """Yields parts of a text for the user; nothing is written, and no step is made.
 
     Everything is made as for the run: the data, the model and the optimizer's state.
@@ -23,11 +22,11 @@ def parts(config: RunConfig, source: Source) -> Iterator[str]:
     Raises:
         ConfigError: the config cannot be run.
     """
-    place = enter(config, source)
-    with run.environment(config, source), place.together():
-        data = run.batches(config, source, place)
+    place = enter(config)
+    with run.environment(config), place.together():
+        data = run.batches(config, place)
         started: list[str] = []
-        model = run.compiled(config, data, source, place, started.append)
+        model = run.compiled(config, data, place, started.append)
         yield dump(config)
         yield from started
         ours = next(each for each in nested(model.optimizer) if hasattr(each, "table"))

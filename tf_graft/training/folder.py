@@ -11,10 +11,10 @@ from tf_graft.grafting import records
 from tf_graft.monitor import norms_file as norms
 from tf_graft.training import config as configs
 from tf_graft.training import results
-from tf_graft.training.errors import ConfigError, Source
 from tf_graft.training.folder_errors import sentences, usable
 from tf_graft.training.lock import locked
 from tf_graft.training.schema import RunConfig
+from tf_graft.training.source import ConfigError
 
 # The keys that may change between two sessions of a run: they do not affect what it computes.
 FREE = (
@@ -111,19 +111,19 @@ class RunFolder:
             return State.EMPTYING
         return State.FOREIGN if held - {self._lock, part_of(self.config)} else State.NEW
 
-    def check(self, config: RunConfig, source: Source) -> None:
+    def check(self, config: RunConfig) -> None:
         """Refuses a folder that holds another run, or something else. Changes nothing."""
-        with usable(self.path, source):
+        with usable(self.path, config):
             state = self.state()
-            self._check_kinds(source)
+            self._check_kinds(config)
             if state == State.EMPTYING or config.run.fresh:
-                self._check_links(source)
+                self._check_links(config)
         if state == State.FOREIGN:
             message = f"{self.path} holds other things than a run; choose another run.dir."
-            raise source.error(("run", "dir"), message)
+            raise config.error(("run", "dir"), message)
         if state != State.RUN or config.run.fresh:
             return
-        changes = configs.differences(configs.load(self.config, own=True)[0], config, FREE)
+        changes = configs.differences(configs.load(self.config, own=True), config, FREE)
         if changes:
             more = f" (and {len(changes) - SHOWN} more)" if len(changes) > SHOWN else ""
             said = ", ".join(changes[:SHOWN]) + more
@@ -133,9 +133,7 @@ class RunFolder:
             )
 
     @contextlib.contextmanager
-    def opened(
-        self, config: RunConfig, source: Source, say: Callable[[str], None]
-    ) -> Iterator[None]:
+    def opened(self, config: RunConfig, say: Callable[[str], None]) -> Iterator[None]:
         """Locks the folder for this process; creates it, or empties it with `run.fresh`.
 
         Raises:
@@ -143,12 +141,12 @@ class RunFolder:
             FolderError: the folder can no longer be written to.
         """
         with contextlib.ExitStack() as stack:
-            with usable(self.path, source):
+            with usable(self.path, config):
                 self.path.mkdir(parents=True, exist_ok=True)
                 if not stack.enter_context(locked(self._lock)):
                     say(f"{self.path} cannot be locked: see that no other process uses it.")
                 self._opened = self.path.stat()
-            self.check(config, source)  # again: another process may have changed it
+            self.check(config)  # again: another process may have changed it
             with sentences(self.path):
                 self._begin(config)
                 yield
@@ -204,7 +202,7 @@ class RunFolder:
     def _folders(self) -> tuple[Path, ...]:
         return self.checkpoints, self.tensorboard
 
-    def _check_kinds(self, source: Source) -> None:
+    def _check_kinds(self, config: RunConfig) -> None:
         files = (self.config, self._emptying, self._lock, *self._files())
         splits = [self.tensorboard / split for split in SPLITS]
         found = {path: (kind(path), "file") for path in files}
@@ -214,12 +212,12 @@ class RunFolder:
         for path, (what, must) in found.items():
             if what not in (must, None):
                 message = f"{path} is a {what}, which no run makes; move it away, or choose"
-                raise source.error(("run", "dir"), f"{message} another run.dir.")
+                raise config.error(("run", "dir"), f"{message} another run.dir.")
 
-    def _check_links(self, source: Source) -> None:
+    def _check_links(self, config: RunConfig) -> None:
         """Refuses to begin anew if a link leads to a folder that is not empty."""
         for path in self._folders():
             if path.is_symlink() and any(path.iterdir()):
                 message = f"{path} is a link to {path.resolve()}, which no run empties; empty that"
                 more = f"{message} yourself, remove the link, or choose another run.dir."
-                raise source.error(("run", "dir"), more)
+                raise config.error(("run", "dir"), more)

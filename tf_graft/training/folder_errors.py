@@ -8,8 +8,9 @@ from pathlib import Path
 import tensorflow as tf
 
 from tf_graft.core.files.report_files import Unwritable
-from tf_graft.training.errors import Source, reason
 from tf_graft.training.lock import InUse
+from tf_graft.training.schema import RunConfig
+from tf_graft.training.source import reason
 
 
 class FolderError(OSError):
@@ -17,7 +18,7 @@ class FolderError(OSError):
 
 
 @contextlib.contextmanager
-def usable(folder: Path, source: Source) -> Iterator[None]:
+def usable(folder: Path, config: RunConfig) -> Iterator[None]:
     """Turns errors of a folder that cannot be used into a ConfigError about `run.dir`."""
     try:
         yield
@@ -27,7 +28,7 @@ def usable(folder: Path, source: Source) -> Iterator[None]:
         message = f"{error.filename or folder} cannot be used ({reason(error)}); fix that"
     else:
         return
-    raise source.error(("run", "dir"), f"{message}, or choose another run.dir.") from None
+    raise config.error(("run", "dir"), f"{message}, or choose another run.dir.") from None
 
 
 @contextlib.contextmanager

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tf_graft.processes.cluster import LOST, Cluster, Task
-from tf_graft.training.errors import ConfigError, Source
 from tf_graft.training.schema import RunConfig
+from tf_graft.training.source import ConfigError
 from tf_graft.training.stop import StopRequest
 
 GRACE = 30.0  # seconds for the chief to end after a signal
@@ -28,7 +28,6 @@ class _Broken(Exception):
 
 def launch(
     config: RunConfig,
-    source: Source,
     command: Sequence[str],
     tasks: dict[str, int],
     say: Callable[[str], None] = print,
@@ -38,7 +37,6 @@ def launch(
 
     Args:
         config: a config whose strategy or mesh takes several processes.
-        source: the places of its values.
         command: the command that trains the config, run in each process.
         tasks: `{"worker": n, "ps": m}`.
         say: called with each line for the user.
@@ -50,7 +48,7 @@ def launch(
         ConfigError: neither strategy nor mesh takes the tasks.
         LaunchError: a task failed; all others have been ended.
     """
-    tasks, left = _tasks(config, source, tasks), iter(range(restarts))
+    tasks, left = _tasks(config, tasks), iter(range(restarts))
     with StopRequest().listening() as stop:
         while True:
             with Cluster(command, tasks) as cluster:
@@ -65,14 +63,14 @@ def launch(
             say(f"The {_name(task)} {_ending(code)}; all are restarted, from the last saved state.")
 
 
-def _tasks(config: RunConfig, source: Source, given: dict[str, int]) -> dict[str, int]:
+def _tasks(config: RunConfig, given: dict[str, int]) -> dict[str, int]:
     name = None if config.strategy is None else config.strategy.name
     if name == "parameter_server":
         if not given["ps"]:
-            raise source.error(("strategy", "name"), "parameter_server needs servers: --ps 1.")
+            raise config.error(("strategy", "name"), "parameter_server needs servers: --ps 1.")
         return {"chief": 1, **given}
     if name != "multi_worker" and config.mesh is None:
-        raise source.error(
+        raise config.error(
             ("strategy",),
             "this config runs in one process, with tf-graft train; launch is for the strategies "
             "multi_worker and parameter_server, and for a mesh.",

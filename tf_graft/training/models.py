@@ -11,9 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_graft.training import class_names as names
 from tf_graft.training.data import Batches, Kind
-from tf_graft.training.errors import Source
 from tf_graft.training.schema import MODELS, Cnn, Embedding, Mlp, Model, Transformer
 
 MAX_WEIGHTS = 2**30  # they need 12 GB with their gradients and a slot each
@@ -22,28 +20,27 @@ MAX_WEIGHTS = 2**30  # they need 12 GB with their gradients and a slot each
 def list_models() -> dict[str, str]:
     """Lists the values of `model.name`, with a line on each."""
     known = {name: inspect.getdoc(spec) or "" for name, spec in MODELS.items()}
-    del known["application"]
-    of_keras = ", ".join(sorted(names.of_keras("applications")))
+    networks = ", ".join(sorted(of_keras()))
     return known | {
-        "resnet50 ...": f"Networks of keras.applications, from random weights: {of_keras}."
+        "resnet50 ...": f"Networks of keras.applications, from random weights: {networks}."
     }
 
 
-def build(spec: Model, data: Batches, source: Source) -> keras.Model:
+def build(spec: Model, data: Batches) -> keras.Model:
     """Builds the model that `spec` describes, for the inputs and classes of `data`.
 
     Raises:
         ConfigError: the model is unknown, too large, or not for this kind of data.
     """
     if spec.name not in BUILDERS:
-        return _application(spec.name, data, source)
+        return _application(spec, data)
     kind, builder, weights = BUILDERS[spec.name]
     if data.kind != kind:
         message = f"'{spec.name}' is for {kind}, the data are {data.kind}."
-        raise source.error(("model", "name"), message)
+        raise spec.error(("model", "name"), message)
     if (count := weights(spec, data)) > MAX_WEIGHTS:
         message = f"the model would have {count:,} weights; at most {MAX_WEIGHTS:,} are allowed."
-        raise source.error(("model",), message)
+        raise spec.error(("model",), message)
     inputs = keras.Input(data.shape, dtype="float32" if data.kind == "images" else "int32")
     x = builder(spec, data, inputs, Layers())
     return keras.Model(inputs, _logits(x, data), name=spec.name)
@@ -157,22 +154,25 @@ def _hidden(
     return x
 
 
-def _application(name: str, data: Batches, source: Source) -> keras.Model:
-    known = {
-        key.lower(): function
-        for key, function in vars(keras.applications).items()
-        if key[0].isupper() and callable(function)
-    }
+def of_keras() -> dict[str, Callable[..., keras.Model]]:
+    """Returns the networks of `keras.applications`, by name."""
+    given = vars(keras.applications).items()
+    return {name: make for name, make in given if name[0].isupper() and callable(make)}
+
+
+def _application(spec: Model, data: Batches) -> keras.Model:
+    name = spec.name
+    known = {key.lower(): make for key, make in of_keras().items()}
     if data.kind != "images":
         message = f"'{name}' takes images, the data are {data.kind}."
-        raise source.error(("model", "name"), message)
+        raise spec.error(("model", "name"), message)
     try:
         body = known[name.lower()](
             include_top=False, weights=None, input_shape=data.shape, pooling="avg"
         )
     except ValueError as error:
         reason = str(error).partition("\n")[0]
-        raise source.error(("model", "name"), f"'{name}' refuses the data: {reason}") from None
+        raise spec.error(("model", "name"), f"'{name}' refuses the data: {reason}") from None
     return keras.Model(body.input, _logits(body.output, data), name=name.lower())
 
 

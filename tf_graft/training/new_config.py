@@ -8,12 +8,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tf_graft.training import class_names as names
 from tf_graft.training import start
 from tf_graft.training.config import parse
-from tf_graft.training.errors import ConfigError, Source
 from tf_graft.training.schema import (
     MODELS,
+    Application,
     Data,
     FineTuning,
     Mesh,
@@ -23,6 +22,7 @@ from tf_graft.training.schema import (
     Run,
     Section,
 )
+from tf_graft.training.source import ConfigError, Source
 
 WIDTH = 98  # so that the two characters fit that switch a line off
 EPOCHS = 10
@@ -34,6 +34,7 @@ OF_KINDS = {  # the keys of `data` that are for some kinds only
     "image_size": ("images",),
     "classes": ("images", "words"),
 }
+CHILDREN = ("optimizer", "magnitude_optimizer", "direction_optimizer")  # made with adam
 UNWRITTEN = ("name", "mesh")  # arguments of optimizers that a config does not give
 
 
@@ -46,11 +47,10 @@ def write(model: str, data: str, optimizer: str, path: Path) -> None:
     source = Source("tf-graft new")
     if path.exists():
         raise ConfigError(f"{path} exists, and stays as it is; name another file after the data.")
-    names.check_model({"model": {"name": model}}, source)
     model = model.lower()
     chosen = {"model": model, "data": data, "optimizer": optimizer}
     named = json.dumps({section: {"name": name} for section, name in chosen.items()})
-    names.check_optimizers(*parse(named, source.file, ["run={epochs: 1}"]))
+    parse(named, source.file, ["run={epochs: 1}"])
     start.tensorflow()
     text = _text(model, data, optimizer, path, source)
     parse(text, str(path))
@@ -61,13 +61,13 @@ def write(model: str, data: str, optimizer: str, path: Path) -> None:
 def _text(model: str, data: str, optimizer: str, path: Path, source: Source) -> str:
     from tf_graft.training import data as data_sets
 
-    kind, one_size = data_sets.kind_of(Data(name=data, image_size=SIDE), source)
+    kind, one_size = data_sets.kind_of(Data(name=data, image_size=SIDE).of(source))
     wanted = KINDS.get(model, "images")
     if kind != wanted:
         raise source.error(("model",), f"'{model}' is for {wanted}, the data are {kind}.")
     side = SIDE if model not in KINDS or (kind == "images" and not one_size) else None
     unused = [key for key, kinds in OF_KINDS.items() if kind not in kinds]
-    chosen = MODELS.get(model, MODELS["application"])
+    chosen = MODELS.get(model, Application)
     lines = [
         f"# {model} on {data} with {optimizer}. Each key has its default: change what you want.",
         "# Lines that begin with # are options that are off.",
@@ -124,13 +124,16 @@ def _of_optimizer(name: str, source: Source) -> Iterator[str]:
     from tf_graft.core.arguments import registry, signatures
     from tf_graft.training import configured_optimizer  # noqa: F401  (registers those of this package)
 
-    cls = registry.find(name)
+    try:
+        cls = registry.find(name)
+    except ValueError as error:
+        raise source.error(("optimizer",), str(error)) from None
     documented = textwrap.dedent((inspect.getdoc(cls) or "").partition("Args:\n")[2])
     texts = {key: " ".join(text.split()) for _, key, text in signatures.ENTRY.findall(documented)}
     yield from _line("name", name, Optimizer.model_fields["name"].description or "")
     for key, parameter in inspect.signature(cls).parameters.items():
         default = parameter.default
-        if default is parameter.empty and key in names.CHILDREN:
+        if default is parameter.empty and key in CHILDREN:
             yield from _line(key, "{name: adam}", texts.get(key, ""))
         elif default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD:
             message = f"{name} also needs {key}, which only you can give; name another."

@@ -7,9 +7,9 @@ from tf_graft.core.types import Config
 from tf_graft.openseq2seq import larc
 from tf_graft.openseq2seq.optimizers import NAMES
 from tf_graft.schedules.lr_policy import POLICIES
-from tf_graft.training.errors import Key, Source
 from tf_graft.training.schema import OPENSEQ2SEQ as SECTION
 from tf_graft.training.schema import OpenSeq2Seq
+from tf_graft.training.source import Key, Source
 
 
 def translate(values: Config, section: OpenSeq2Seq, source: Source) -> Config:

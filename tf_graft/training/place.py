@@ -17,7 +17,6 @@ from tf_graft.processes.gathering import gathered
 from tf_graft.processes.multi_worker import multi_worker
 from tf_graft.training import task
 from tf_graft.training.data import Batches
-from tf_graft.training.errors import Source
 from tf_graft.training.schema import Mesh, Mirrored, ParameterServer, RunConfig
 from tf_graft.training.stop import ProcessLost
 
@@ -39,7 +38,6 @@ class Place:
         strategy: the strategy of `tf.distribute`, if there is one.
         mesh: the mesh of all processes' devices, if the config has one.
         chief: whether this process writes the run's folder.
-        source: the places of the config's values.
         workers: the number of workers.
         servers: whether variables are on parameter servers.
     """
@@ -47,7 +45,6 @@ class Place:
     strategy: tf.distribute.Strategy | None
     mesh: tf.experimental.dtensor.Mesh | None
     chief: bool
-    source: Source
     workers: int = 1
     servers: bool = False
 
@@ -135,7 +132,7 @@ class Place:
         except (ValueError, TypeError) as error:
             message = str(error).partition("\n")[0]
             named = [pattern for pattern in section.layouts if f"['{pattern}']" in message]
-            raise self.source.error(("mesh", "layouts", *named[:1]), message) from None
+            raise section.error(("mesh", "layouts", *named[:1]), message) from None
 
     def agreed(self, signum: int | None) -> int | None:
         """Returns the signal of any process, given that of this one."""
@@ -148,7 +145,7 @@ def _is_loss(error: tf.errors.OpError) -> bool:
     return at_barrier or isinstance(error, LOSSES)
 
 
-def enter(config: RunConfig, source: Source) -> Place:
+def enter(config: RunConfig) -> Place:
     """Creates the devices and the strategy of a run, before anything else.
 
     In the process of a worker or a server of parameter servers, this call does not return.
@@ -159,56 +156,56 @@ def enter(config: RunConfig, source: Source) -> Place:
     end_with_launcher()
     section = config.strategy
     if section is not None and config.mesh is not None:
-        raise source.error(("mesh",), "mesh: a run has a strategy or a mesh, not both.")
+        raise config.error(("mesh",), "mesh: a run has a strategy or a mesh, not both.")
     if config.mesh is not None:
-        return _mesh(config.mesh, config, source)
+        return _mesh(config.mesh, config)
     if section is None:
-        return Place(None, None, True, source)
+        return Place(None, None, True)
     if isinstance(section, Mirrored):
-        return _mirrored(section, config, source)
+        return _mirrored(section, config)
     if isinstance(section, ParameterServer):
-        return _parameter_servers(section, config, source)
-    return _multi_worker(config, source)
+        return _parameter_servers(section, config)
+    return _multi_worker(config)
 
 
-def _mirrored(section: Mirrored, config: RunConfig, source: Source) -> Place:
+def _mirrored(section: Mirrored, config: RunConfig) -> Place:
     gpus = tf.config.list_physical_devices("GPU")
     count = section.devices or max(1, len(gpus))
-    _check_batch(config, count, "devices", source)
+    _check_batch(config, count, "devices")
     if not gpus:
-        _devices(count, ("strategy", "devices"), source)
+        _devices(config, count, ("strategy", "devices"))
     elif count > len(gpus):
         message = f"devices={count}: there are {len(gpus)} GPUs."
-        raise source.error(("strategy", "devices"), message)
+        raise config.error(("strategy", "devices"), message)
     kind = "GPU" if gpus else "CPU"
     strategy = tf.distribute.MirroredStrategy([f"{kind}:{i}" for i in range(count)])
-    return Place(strategy, None, True, source)
+    return Place(strategy, None, True)
 
 
-def _multi_worker(config: RunConfig, source: Source) -> Place:
-    here, cluster = task.tf_config(source)
+def _multi_worker(config: RunConfig) -> Place:
+    here, cluster = task.tf_config(config)
     workers = sum(len(cluster.get(kind, ())) for kind in ("chief", "worker"))
-    _check_batch(config, workers, "workers", source)
+    _check_batch(config, workers, "workers")
     chief = here.kind == "chief" or ("chief" not in cluster and here.number == 0)
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    return Place(strategy, None, chief, source, workers=workers)
+    return Place(strategy, None, chief, workers=workers)
 
 
-def _parameter_servers(section: ParameterServer, config: RunConfig, source: Source) -> Place:
+def _parameter_servers(section: ParameterServer, config: RunConfig) -> Place:
     steps = config.run.steps_per_execution
     if steps > 1:
         message = f"steps_per_execution={steps}: a worker takes one step at a time; leave it at 1."
-        raise source.error(("run", "steps_per_execution"), message)
+        raise config.error(("run", "steps_per_execution"), message)
     for key, given in (
         (("fine_tuning", "unfreeze"), config.fine_tuning.unfreeze),
         (("run", "monitor"), config.run.monitor),
     ):
         if given:
-            raise source.error(key, f"{key[-1]}: it does not work with workers on servers.")
-    here, cluster = task.tf_config(source)
+            raise config.error(key, f"{key[-1]}: it does not work with workers on servers.")
+    here, cluster = task.tf_config(config)
     if not cluster.get("ps") or not cluster.get("worker"):
         message = "parameter_server: the cluster in TF_CONFIG needs 'worker' and 'ps' tasks."
-        raise source.error(("strategy", "name"), message)
+        raise config.error(("strategy", "name"), message)
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     task.watch_others(here, cluster)
     if here.kind in ("worker", "ps"):
@@ -220,40 +217,40 @@ def _parameter_servers(section: ParameterServer, config: RunConfig, source: Sour
     if section.shards > 1:
         partitioner = tf.distribute.experimental.partitioners.FixedShardsPartitioner(section.shards)
     strategy = tf.distribute.ParameterServerStrategy(resolver, partitioner)
-    return Place(strategy, None, True, source, workers=len(cluster["worker"]), servers=True)
+    return Place(strategy, None, True, workers=len(cluster["worker"]), servers=True)
 
 
-def _mesh(section: Mesh, config: RunConfig, source: Source) -> Place:
-    _check_mesh(section, config, source)
+def _mesh(section: Mesh, config: RunConfig) -> Place:
+    _check_mesh(section, config)
     count = section.batch * section.model
     try:
         processes = mesh_processes.find()
         if count % processes:
             message = f"{count} devices cannot be divided evenly over {processes} processes."
-            raise source.error(("mesh",), message)
-        _devices(count // processes, ("mesh",), source)
+            raise config.error(("mesh",), message)
+        _devices(config, count // processes, ("mesh",))
         mesh = dtensor.create_mesh({"batch": section.batch, "model": section.model})
     except (ValueError, RuntimeError) as error:
-        raise source.error(("mesh",), str(error)) from None
+        raise config.error(("mesh",), str(error)) from None
     chief = tf.experimental.dtensor.client_id() == 0
-    return Place(None, mesh, chief, source, workers=processes)
+    return Place(None, mesh, chief, workers=processes)
 
 
-def _check_mesh(section: Mesh, config: RunConfig, source: Source) -> None:
-    _check_batch(config, section.batch, "devices of the mesh's 'batch'", source)
+def _check_mesh(section: Mesh, config: RunConfig) -> None:
+    _check_batch(config, section.batch, "devices of the mesh's 'batch'")
     if config.run.jit_compile:
         message = "jit_compile: a mesh has its own compiler; leave it at false."
-        raise source.error(("run", "jit_compile"), message)
+        raise config.error(("run", "jit_compile"), message)
 
 
-def _check_batch(config: RunConfig, count: int, what: str, source: Source) -> None:
+def _check_batch(config: RunConfig, count: int, what: str) -> None:
     size = config.data.batch_size
     if size % count:
         message = f"batch_size={size} cannot be divided evenly over {count} {what}."
-        raise source.error(("data", "batch_size"), message)
+        raise config.error(("data", "batch_size"), message)
 
 
-def _devices(count: int, key: tuple[str, ...], source: Source) -> None:
+def _devices(config: RunConfig, count: int, key: tuple[str, ...]) -> None:
     """Divides the CPU into `count` logical devices, unless there are accelerators."""
     if any(tf.config.list_physical_devices(kind) for kind in ("GPU", "TPU")):
         return
@@ -261,9 +258,9 @@ def _devices(count: int, key: tuple[str, ...], source: Source) -> None:
         message = (
             f"{count} devices: there are no accelerators, and a CPU has {MAX_PARTS} parts at most."
         )
-        raise source.error(key, message)
+        raise config.error(key, message)
     try:
         dtensor.logical_cpus(count)
     except RuntimeError as error:
         if len(tf.config.list_logical_devices("CPU")) < count:
-            raise source.error(key, str(error)) from None
+            raise config.error(key, str(error)) from None

@@ -15,7 +15,7 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
 from tf_graft.core.media import for_message
-from tf_graft.training.errors import ConfigError, Key, Source, last_name
+from tf_graft.training.source import ConfigError, Key, Source, last_name
 
 Plain: TypeAlias = Any  # dicts, lists and scalars, nested
 

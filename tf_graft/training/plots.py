@@ -11,9 +11,9 @@ from matplotlib.ticker import MaxNLocator
 
 from tf_graft.core.files.whole_files import kind, whole
 from tf_graft.core.media import for_figure
-from tf_graft.training.errors import ConfigError
 from tf_graft.training.folder import RunFolder
 from tf_graft.training.log import read
+from tf_graft.training.source import ConfigError
 
 TRAIN, TEST, RATE = "#4269d0", "#e8743b", "#3ca951"
 DRAWN_BY, HEAD = "tf-graft", 1024  # in the first bytes of a picture

@@ -19,9 +19,8 @@ from google.protobuf.json_format import ParseError
 from tf_graft.core.media import for_message
 from tf_graft.core.spelling import suggest
 from tf_graft.training.builders import SklearnDigits, StdlibText
-from tf_graft.training.class_names import LISTING
-from tf_graft.training.errors import ConfigError, Source
 from tf_graft.training.schema import Data
+from tf_graft.training.source import ConfigError
 
 SOURCES: dict[str, type[tfds.core.DatasetBuilder]] = {"digits": SklearnDigits, "text": StdlibText}
 PATIENCE = 10.0  # seconds for a host to answer
@@ -34,7 +33,7 @@ def data_dir(config: Data) -> str:
     return str(Path(chosen).expanduser())
 
 
-def builder(config: Data, source: Source) -> tfds.core.DatasetBuilder:
+def builder(config: Data) -> tfds.core.DatasetBuilder:
     """Prepares a data set on disk, and downloads it first if it is not one of ours.
 
     Raises:
@@ -43,7 +42,7 @@ def builder(config: Data, source: Source) -> tfds.core.DatasetBuilder:
     folder = data_dir(config)
     download = tfds.download.DownloadConfig(try_download_gcs=False)
     if config.name in SOURCES:
-        with _usable(folder, config, source):
+        with _usable(folder, config):
             # A second's work on local files: without progress bars and notices of a download.
             tfds.disable_progress_bar()
             with contextlib.redirect_stdout(io.StringIO()):
@@ -52,14 +51,14 @@ def builder(config: Data, source: Source) -> tfds.core.DatasetBuilder:
             if not _is_whole(ours):
                 raise ParseError("files are missing, or of another size")
         return ours
-    result = found(config, source)
+    result = found(config)
     if not result.is_prepared():
         find = functools.partial(tfds.builder, config.name, data_dir=folder, try_gcs=False)
-        result = _download(find, download, config, source)
+        result = _download(find, download, config)
     return result
 
 
-def found(config: Data, source: Source) -> tfds.core.DatasetBuilder:
+def found(config: Data) -> tfds.core.DatasetBuilder:
     """Returns the builder of a data set, which may not be prepared yet.
 
     Raises:
@@ -69,18 +68,18 @@ def found(config: Data, source: Source) -> tfds.core.DatasetBuilder:
     if config.name in SOURCES:
         return SOURCES[config.name](data_dir=folder)
     try:
-        with _usable(folder, config, source):
+        with _usable(folder, config):
             return tfds.builder(config.name, data_dir=folder, try_gcs=False)
     except ConfigError:
         raise
     except (tfds.core.registered.DatasetNotFoundError, ValueError):
         known = [*SOURCES, *tfds.list_builders(with_community_datasets=False)]
-        hint = suggest(config.name, known, LISTING)
+        hint = suggest(config.name, known, "`tf-graft list`")
         message = (
             f"no data set '{for_message(config.name)}', and none is prepared in {folder} "
             f"(data.dir); {hint}"
         )
-        raise source.error(("data", "name"), message) from None
+        raise config.error(("data", "name"), message) from None
 
 
 def _prepared(
@@ -98,20 +97,20 @@ def _prepared(
 
 
 @contextlib.contextmanager
-def _usable(folder: str, config: Data, source: Source) -> Iterator[None]:
+def _usable(folder: str, config: Data) -> Iterator[None]:
     """Turns errors of the folder of the data sets into a ConfigError."""
     try:
         yield
     except (OSError, tf.errors.OpError) as error:
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0].rstrip(".")
         message = f"data sets cannot be kept in {folder} ({reason}); choose another data.dir."
-        raise source.error(("data", "dir"), message) from None
+        raise config.error(("data", "dir"), message) from None
     except ParseError as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         message = (
             f"'{config.name}' in {folder} is damaged ({reason}); remove it to prepare it again."
         )
-        raise source.error(("data", "dir"), message) from None
+        raise config.error(("data", "dir"), message) from None
 
 
 def _is_whole(found: tfds.core.DatasetBuilder) -> bool:
@@ -129,7 +128,6 @@ def _download(
     find: Callable[[], tfds.core.DatasetBuilder],
     how: tfds.download.DownloadConfig,
     config: Data,
-    source: Source,
 ) -> tfds.core.DatasetBuilder:
     """Prepares a data set; asks its host first, as tensorflow-datasets would retry for minutes."""
     try:
@@ -142,7 +140,7 @@ def _download(
             f"'{config.name}' is not in {data_dir(config)} (data.dir) and cannot be downloaded "
             f"({reason}); {' and '.join(SOURCES)} need no network: data.name={next(iter(SOURCES))}."
         )
-        raise source.error(("data", "name"), message) from None
+        raise config.error(("data", "name"), message) from None
 
 
 def _reach(url: str) -> None:

@@ -9,14 +9,13 @@ from tf_graft.core.media import for_figure
 from tf_graft.fit.finder import LearningRateCurve, checked, find_learning_rate
 from tf_graft.training import data as data_sets
 from tf_graft.training import plots, run
-from tf_graft.training.errors import ConfigError, Source
 from tf_graft.training.place import enter
 from tf_graft.training.schema import RunConfig
+from tf_graft.training.source import ConfigError
 
 
 def draw(
     config: RunConfig,
-    source: Source,
     path: Path,
     low: float,
     high: float,
@@ -35,9 +34,9 @@ def draw(
     """
     plots.refuse_others(path)
     config.strategy = config.mesh = None
-    with run.environment(config, source):
-        data = data_sets.load(config.data, config.run.steps_per_execution, source)
-        model = run.compiled(config, data, source, enter(config, source), say)
+    with run.environment(config):
+        data = data_sets.load(config.data, config.run.steps_per_execution)
+        model = run.compiled(config, data, enter(config), say)
         try:
             checked(model, low, high)
         except (TypeError, ValueError) as error:
@@ -46,6 +45,6 @@ def draw(
         curve = find_learning_rate(model, batches, low=low, high=high, steps=steps)
     figure = Figure(figsize=(7, 3.8), layout="constrained")
     curve.plot(figure.subplots())
-    figure.suptitle(for_figure(f"{source.file}: {config.optimizer.name}"))
+    figure.suptitle(for_figure(f"{config.source.file}: {config.optimizer.name}"))
     plots.save(figure, path)
     return curve

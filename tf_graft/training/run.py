@@ -23,7 +23,6 @@ from tf_graft.scaling import LossScaleLogger
 from tf_graft.training import configured_optimizer as optimizer
 from tf_graft.training import data as data_sets
 from tf_graft.training import fine_tuning, models, plots, progress, results, servers
-from tf_graft.training.errors import Source
 from tf_graft.training.folder import SPLITS, RunFolder, State
 from tf_graft.training.log import Log, read
 from tf_graft.training.loop import (
@@ -46,12 +45,11 @@ RECORDS = 200  # the largest number of records of a graft's norms in a run, as t
 STOPPING = "Stopping after this step, whose state will be saved. Ctrl-C again stops at once."
 
 
-def train(config: RunConfig, source: Source, say: Callable[[str], None] = print) -> Numbers:
+def train(config: RunConfig, say: Callable[[str], None] = print) -> Numbers:
     """Starts or continues the run that `config` describes.
 
     Args:
         config: what `tf_graft.training.config.load` returned; `run.dir` must be set.
-        source: the places of its values, returned by the same call.
         say: called with each line for the user.
 
     Returns:
@@ -64,28 +62,28 @@ def train(config: RunConfig, source: Source, say: Callable[[str], None] = print)
         Stopped: a signal ended the run, whose state is saved.
         KeyboardInterrupt: Ctrl-C ended the run before that; the message says what is kept.
     """
-    place, folder = enter(config, source), RunFolder(config.run.dir or "runs/run")
+    place, folder = enter(config), RunFolder(config.run.dir or "runs/run")
     try:
-        return _trained(config, source, place, folder, say)
+        return _trained(config, place, folder, say)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"Interrupted. {_kept(folder)}") from None
 
 
 def _trained(
-    config: RunConfig, source: Source, place: Place, folder: RunFolder, say: Callable[[str], None]
+    config: RunConfig, place: Place, folder: RunFolder, say: Callable[[str], None]
 ) -> Numbers:
-    with environment(config, source), StopRequest().listening() as stop, ExitStack() as opened:
+    with environment(config), StopRequest().listening() as stop, ExitStack() as opened:
         stop.at_once, stop.notice = place.alone, STOPPING if place.alone else ""
         opened.enter_context(place.together())
-        data = batches(config, source, place)
-        model = compiled(config, data, source, place, say, anew=not folder.resumes(config))
+        data = batches(config, place)
+        model = compiled(config, data, place, say, anew=not folder.resumes(config))
         if place.chief:
-            folder.check(config, source)
+            folder.check(config)
         if summary := progress.finished(config, folder, data.steps_per_epoch, say):
             return summary
         if place.chief:
-            opened.enter_context(folder.opened(config, source, say))
-        remote = servers.Remote(config, data, model, place, source) if place.servers else None
+            opened.enter_context(folder.opened(config, say))
+        remote = servers.Remote(config, data, model, place) if place.servers else None
         if remote:
             opened.callback(remote.close)
         saved, keep = remote.saved() if remote else groups_of(model), config.run.keep_checkpoints
@@ -116,10 +114,10 @@ def _kept(folder: RunFolder) -> str:
     return f"{path} keeps the state after step {number(saved[0]):,}, from which a run continues."
 
 
-def batches(config: RunConfig, source: Source, place: Place) -> data_sets.Batches:
+def batches(config: RunConfig, place: Place) -> data_sets.Batches:
     """Returns the data of a run."""
     steps, distributed = config.run.steps_per_execution, place.strategy is not None
-    return data_sets.load(config.data, steps, source, distributed)
+    return data_sets.load(config.data, steps, distributed)
 
 
 def _may_be_nonfinite(optimizer: keras.optimizers.Optimizer) -> bool:
@@ -141,7 +139,6 @@ def _own_folder(opened: ExitStack) -> RunFolder:
 def compiled(
     config: RunConfig,
     data: data_sets.Batches,
-    source: Source,
     place: Place,
     say: Callable[[str], None],
     anew: bool = True,
@@ -151,7 +148,6 @@ def compiled(
     Args:
         config: the config.
         data: its data.
-        source: the places of its values.
         place: where it runs.
         say: called with each line for the user.
         anew: whether to load the weights that the run starts from; a saved state replaces them.
@@ -160,12 +156,12 @@ def compiled(
     # tf.data accepts no tensor as a seed if the global seed is 0.
     keras.utils.set_random_seed(config.run.seed + 1)
     with place.layer_scope():
-        plain = models.build(config.model, data, source)
-        if anew and (started := fine_tuning.load(plain, config.fine_tuning, source)):
+        plain = models.build(config.model, data)
+        if anew and (started := fine_tuning.load(plain, config.fine_tuning)):
             say(started)
         model = RecordedModel(plain.input, plain.output, name=plain.name)
         model.compile(
-            optimizer=optimizer.build(config, data.steps_per_epoch, source, lambda: plain),
+            optimizer=optimizer.build(config, data.steps_per_epoch, lambda: plain),
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             metrics=models.metrics(data),
             jit_compile=config.run.jit_compile,
@@ -175,7 +171,7 @@ def compiled(
     try:
         model.build_optimizer()
     except (ValueError, TypeError) as error:
-        raise optimizer.located(error, config, source) from None
+        raise optimizer.located(error, config) from None
     place.settle(model, data, config.mesh)
     with place.layer_scope():
         model.record(config.run.steps_per_execution)
@@ -258,7 +254,7 @@ def _finish(
 
 
 @contextlib.contextmanager
-def environment(config: RunConfig, source: Source) -> Iterator[None]:
+def environment(config: RunConfig) -> Iterator[None]:
     """Sets the dtype policy of layers, and determinism, during a run.
 
     Raises:
@@ -266,7 +262,7 @@ def environment(config: RunConfig, source: Source) -> Iterator[None]:
     """
     if config.run.tensorboard and not tensorboard.installed():
         message = f"{tensorboard.MISSING}; or leave run.tensorboard out."
-        raise source.error(("run", "tensorboard"), message)
+        raise config.error(("run", "tensorboard"), message)
     before = keras.config.dtype_policy()
     if config.run.deterministic and tf.config.list_physical_devices("GPU"):
         # Operations on CPUs are deterministic already; this cannot be switched off again.

@@ -14,7 +14,6 @@ from tf_graft.grafting.layerwise_rates import LayerwiseRates
 from tf_graft.matrices.matrix_optimizer import MatrixOptimizer
 from tf_graft.training import configured_optimizer as optimizer
 from tf_graft.training import data, models, plots
-from tf_graft.training.errors import Source
 from tf_graft.training.schema import RunConfig
 from tf_graft.wrappers.multi_optimizer import MultiOptimizer
 
@@ -39,19 +38,19 @@ class Drawn(NamedTuple):
     table: str
 
 
-def draw(config: RunConfig, source: Source, path: Path) -> Drawn:
+def draw(config: RunConfig, path: Path) -> Drawn:
     """Draws the learning rates over the run by steps, or by updates if steps are accumulated.
 
     It is one for all variables, or one for each group of variables that differ: the matrices and
     the others of `Muon`, the groups of `MultiOptimizer`, layers with a multiplier.
     """
     plots.refuse_others(path)
-    batches = data.load(config.data, config.run.steps_per_execution, source)
-    model = functools.cache(functools.partial(models.build, config.model, batches, source))
-    chosen = optimizer.build(config, batches.steps_per_epoch, source, model)
+    batches = data.load(config.data, config.run.steps_per_execution)
+    model = functools.cache(functools.partial(models.build, config.model, batches))
+    chosen = optimizer.build(config, batches.steps_per_epoch, model)
     every = getattr(chosen, "gradient_accumulation_steps", None)
     total = max(config.run.epochs * (batches.steps_per_epoch // (every or 1)), 1)
-    title = f"{source.file}: {total:,} {'updates' if every else 'steps'}"
+    title = f"{config.source.file}: {total:,} {'updates' if every else 'steps'}"
     if by_variable := _differs(chosen):
         chosen.build(model())
     points = POINTS_OF_VARIABLES if by_variable else POINTS

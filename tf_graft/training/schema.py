@@ -3,19 +3,21 @@
 Sizes have limits, so that a config from elsewhere cannot claim the whole machine by mistake.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Discriminator,
     Field,
+    PrivateAttr,
     Tag,
     field_validator,
     model_validator,
 )
 
 from tf_graft.training import start
+from tf_graft.training.source import ConfigError, Key, Source
 
 Config = dict[str, Any]  # checked later, by the code that uses it
 Rate = Annotated[float, Field(ge=0, lt=1)]
@@ -33,6 +35,24 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
+    _source: Source = PrivateAttr(default_factory=lambda: Source("the config"))
+
+    @property
+    def source(self) -> Source:
+        """The file and the overrides that gave the values, with the place of each."""
+        return self._source
+
+    def of(self, source: Source) -> Self:
+        """Notes where the values came from, in this section and those within; returns it."""
+        self._source = source
+        for _, value in self:
+            if isinstance(value, Section):
+                value.of(source)
+        return self
+
+    def error(self, key: Key, message: str) -> ConfigError:
+        """Makes a ConfigError that names the place of a value, by its key in the whole config."""
+        return self._source.error(key, message)
 
 
 class Data(Section):
@@ -137,8 +157,7 @@ MODELS: dict[str, type[Section]] = {
     "cnn": Cnn,
     "transformer": Transformer,
     "embedding": Embedding,
-    "application": Application,
-}
+}  # all others are of `keras.applications`
 
 
 def _which_model(value: object) -> str:

@@ -21,7 +21,6 @@ from tf_graft.core.places import replicas
 from tf_graft.training import configured_optimizer as optimizer
 from tf_graft.training import data as data_sets
 from tf_graft.training import models
-from tf_graft.training.errors import Source
 from tf_graft.training.folder import RunFolder
 from tf_graft.training.log import Log
 from tf_graft.training.loop import STEP_COLUMNS, metric_columns, warn_of_skips
@@ -65,17 +64,14 @@ class Remote:
         data: data_sets.Batches,
         here: keras.Model,
         place: Place,
-        source: Source,
     ) -> None:
         assert place.strategy is not None
         self.here, self._strategy = here, place.strategy
         # A strategy has one coordinator; with its first variable it would make TensorFlow's own.
         self._coordinator = Coordinator(self._strategy)
         with self._strategy.scope():
-            self.model = models.build(config.model, data, source)
-            self.optimizer = optimizer.build(
-                config, data.steps_per_epoch, source, lambda: self.model
-            )
+            self.model = models.build(config.model, data)
+            self.optimizer = optimizer.build(config, data.steps_per_epoch, lambda: self.model)
             self._parts = replicas.shards(self.model.trainable_variables)
             building.build(self.optimizer, self._parts, [self.model])
         self.model.set_weights(here.get_weights())

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from tf_graft.core.places.tf_config import VARIABLE, parsed
 from tf_graft.processes.cluster import code_of_loss
 from tf_graft.processes.watch import watch
-from tf_graft.training.errors import Source
+from tf_graft.training.schema import RunConfig
 from tf_graft.training.stop import ProcessLost
 
 
@@ -34,7 +34,7 @@ def watch_others(here: Task, cluster: dict[str, list[str]]) -> None:
     watch(watched, end)
 
 
-def tf_config(source: Source) -> tuple[Task, dict[str, list[str]]]:
+def tf_config(config: RunConfig) -> tuple[Task, dict[str, list[str]]]:
     """Reads this process's task, and the addresses of all tasks, from the environment."""
     problem = "TF_CONFIG in the environment must say which task this process is"
     try:
@@ -43,5 +43,5 @@ def tf_config(source: Source) -> tuple[Task, dict[str, list[str]]]:
             return Task(tasks.kind, tasks.number), tasks.cluster
     except ValueError as error:
         problem = str(error)
-    advice = f"a scheduler sets it, and so does: tf-graft launch --workers 2 {source.file}"
-    raise source.error(("strategy", "name"), f"{problem}; {advice}.")
+    advice = f"a scheduler sets it, and so does: tf-graft launch --workers 2 {config.source.file}"
+    raise config.error(("strategy", "name"), f"{problem}; {advice}.")
