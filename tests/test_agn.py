@@ -16,6 +16,7 @@ from support import column_runs, oracles, rounds
 from support.agn_replicas import RATE, SHAPES, assert_close, assert_replicas_follow, shares
 from support.replicas import mirrored, per_replica
 from support.samples import gradients, slices, state_of, variables, weights
+from tf_graft.agn import ScaledAGN
 from tf_graft.processes.cluster import Cluster
 
 
@@ -805,6 +806,16 @@ def scaled(child, scale=1024.0, **options):
     return tg.AGN(tg.MixedPrecision(child, scale), communication_period=3, **options)
 
 
+def test_a_class_of_its_own_scales_the_loss():
+    class Mine(ScaledAGN):
+        pass
+
+    made = Mine.from_config(Mine(tg.MixedPrecision("sgd")).get_config())
+    assert type(made) is Mine
+    assert isinstance(made, keras.optimizers.LossScaleOptimizer)
+    assert made.scaler is not None
+
+
 def without_scaler(state):
     return {name: x for name, x in state.items() if not name.startswith("loss_scale/")}
 
@@ -1054,14 +1065,19 @@ def test_workers_in_turn_have_loss_scales_of_their_own():
             TypeError,
             r"^AGN\(optimizer=LossScaleOptimizer\(\.\.\.\)\): .* MixedPrecision alone",
         ),
-        (lambda: tg.AGN(scaled("sgd")), TypeError, r"^AGN\(optimizer=AGN\(\.\.\.\)\)"),
+        (lambda: tg.AGN(scaled("sgd")), TypeError, r"^AGN\(optimizer=ScaledAGN\(\.\.\.\)\)"),
+        (
+            lambda: type("Mine", (tg.AGN,), {})(tg.MixedPrecision("sgd")),
+            TypeError,
+            r"^Mine\(optimizer=MixedPrecision\(\.\.\.\)\): derive .* tf_graft\.agn\.ScaledAGN",
+        ),
         (lambda: tg.LARC(scaled("sgd")), TypeError, "must be the outermost optimizer"),
         (lambda: tg.MixedPrecision(scaled("sgd")), TypeError, "must be the outermost optimizer"),
         (lambda: tg.MixedPrecision(tg.AGN("sgd")), TypeError, "must be the outermost optimizer"),
         (
             lambda: keras.optimizers.LossScaleOptimizer(scaled("sgd")),
             ValueError,
-            "^AGN: it scales the loss itself",
+            "^ScaledAGN: it scales the loss itself",
         ),
         (
             lambda: scaled("sgd", loss_scale_factor=2.0),

@@ -74,6 +74,10 @@ else:
     raise AssertionError
 from tf_graft import *
 import keras
+from keras.src.saving import saving_lib
+assert not hasattr(saving_lib.load_weights_only, "__wrapped__")  # Keras' own, until it matters
+Adam()
+assert hasattr(saving_lib.load_weights_only, "__wrapped__")
 assert keras.saving.get_registered_object("tf_graft>Adam") is Adam is tf_graft.Adam
 assert {"Adam", "dtensor", "__version__"} <= set(dir(tf_graft))
 assert os.environ["DTENSOR_ENABLE_COMBINE_ALL_REDUCES_OPTIMIZATION"] == "0"

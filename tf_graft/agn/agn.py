@@ -1,9 +1,8 @@
 """AGN: local steps, then one normalized push to a center that all workers share."""
 
-import functools
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated, Any, Unpack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Self, Unpack
 
 import keras
 import tensorflow as tf
@@ -22,6 +21,7 @@ from tf_graft.core.arguments.options import Common
 from tf_graft.core.arguments.registry import register, resolve
 from tf_graft.core.keras_optimizer import written
 from tf_graft.core.places import replicas
+from tf_graft.core.spelling import plain
 from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.state.point import Point, Step
 from tf_graft.core.state.slots import Slot
@@ -71,7 +71,8 @@ class AGN(OnServers):
     Args:
         optimizer: makes the local steps: an optimizer of tf_graft or Keras, a name or a config. Its
             clipping and accumulation apply to the local gradients. If it is a `MixedPrecision`,
-            each worker has a loss scale of its own, and the center has none.
+            each worker has a loss scale of its own, and the center has none; the result is then
+            a `ScaledAGN`.
         num_worker: the number of workers; a strategy must have as many replicas. In one process
             `workers()` makes this many optimizers that share a center. None: not checked.
         communication_period: local steps between two communications.
@@ -114,6 +115,16 @@ class AGN(OnServers):
 
     loss_scale_factor: Any = ScaledOnce()
 
+    def __new__(cls, optimizer: Any = None, *args: Any, **kwargs: Any) -> Self:
+        if not _is_mixed(optimizer) or issubclass(cls, keras_contract.ScalesLoss):
+            return super().__new__(cls)
+        if cls is not AGN:
+            raise TypeError(
+                f"{cls.__name__}(optimizer=MixedPrecision(...)): derive the class from "
+                "tf_graft.agn.ScaledAGN."
+            )
+        return super().__new__(ScaledAGN)
+
     def __init__(
         self,
         optimizer: OptimizerLike | str | Config,
@@ -132,7 +143,6 @@ class AGN(OnServers):
         super().__init__(given, learning_rate=learning_rate, **everything)
         if scaler is not None:
             refuse_factor("AGN", self.loss_scale_factor)
-            self.__class__ = scaling(type(self))  # type: ignore[arg-type]
         self.scaler = scaler
         if scaler is not None:
             held = variables_of(scaler, self.state.add_scalar)
@@ -222,22 +232,17 @@ def _unpacked(given: OptimizerLike) -> tuple[OptimizerLike, LossScaler | None, C
     return given.optimizer, given.scaler, {name: held[name] for name in taken_over("mixed")}
 
 
-@functools.cache
-def scaling(cls: type[AGN]) -> type[AGN]:
-    """Returns a subclass that scales the loss itself, so that Keras' `compile` does not.
+def _is_mixed(identifier: Any) -> bool:
+    """Returns whether an optimizer, a name or a config is that of a `MixedPrecision`."""
+    if isinstance(identifier, Mapping):
+        identifier = identifier.get("name", identifier.get("class_name"))
+    named = isinstance(identifier, str) and plain(identifier) == plain(MixedPrecision.__name__)
+    return named or type(identifier) is MixedPrecision
 
-    Keras and pickle save its instances under the name of `cls`.
+
+@keras.saving.register_keras_serializable(package="tf_graft")
+class ScaledAGN(AGN, keras_contract.ScalesLoss):
+    """What `AGN(MixedPrecision(...))` makes: `compile` sees in its class that it scales the loss.
+
+    Derive from it if your own `AGN` is to hold a `MixedPrecision`.
     """
-
-    def reduced(self: AGN, protocol: Any) -> tuple[Any, ...]:
-        as_it_is: Any = cls.__reduce_ex__(self, protocol)
-        load, *saved = as_it_is
-        return getattr(cls, load.__name__), *saved
-
-    own = {"from_config": cls.from_config, "__module__": cls.__module__, "__reduce_ex__": reduced}
-    made = type(cls.__name__, (cls, keras_contract.ScalesLoss), own)
-    package, _, name = keras.saving.get_registered_name(cls).rpartition(">")
-    if package:
-        for each in (made, cls):  # registered last, `cls` keeps the name
-            keras.saving.register_keras_serializable(package, name)(each)
-    return made

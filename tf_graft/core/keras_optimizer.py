@@ -56,6 +56,7 @@ class KerasOptimizer(keras.optimizers.Optimizer, Algorithm):
             cls._rule = rule
 
     def __init__(self, learning_rate: RateLike = 0.001, **common: Unpack[Common]):
+        keras_contract.guard_loading()
         owner = type(self).__name__
         given = options.checked(owner, signatures.own_arguments(type(self)), common)
         of_keras = {name: given.pop(name) for name in options.OF_KERAS}

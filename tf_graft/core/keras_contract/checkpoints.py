@@ -163,8 +163,16 @@ def _before_it_is_read(get: Callable[..., Any]) -> Callable[..., Any]:
 
 # Keras has a function for reading an entry since 3.12.
 _dataset = _as_large_as_told(getattr(saving_lib, "safe_get_h5_dataset", operator.getitem))
-if hasattr(saving_lib, "safe_get_h5_dataset"):
-    saving_lib.safe_get_h5_dataset = _dataset
-else:
-    saving_lib.H5IOStore.__getitem__ = _before_it_is_read(saving_lib.H5IOStore.__getitem__)
-saving_lib.load_weights_only = _all_or_nothing(saving_lib.load_weights_only)
+
+
+@functools.cache
+def guard_loading() -> None:
+    """Makes Keras load a model with an optimizer of this package whole or not at all.
+
+    The first such optimizer calls this; models without one are loaded as before.
+    """
+    if hasattr(saving_lib, "safe_get_h5_dataset"):
+        saving_lib.safe_get_h5_dataset = _dataset
+    else:
+        saving_lib.H5IOStore.__getitem__ = _before_it_is_read(saving_lib.H5IOStore.__getitem__)
+    saving_lib.load_weights_only = _all_or_nothing(saving_lib.load_weights_only)
