@@ -806,16 +806,6 @@ def scaled(child, scale=1024.0, **options):
     return tg.AGN(tg.MixedPrecision(child, scale), communication_period=3, **options)
 
 
-def test_a_class_of_its_own_scales_the_loss():
-    class Mine(ScaledAGN):
-        pass
-
-    made = Mine.from_config(Mine(tg.MixedPrecision("sgd")).get_config())
-    assert type(made) is Mine
-    assert isinstance(made, keras.optimizers.LossScaleOptimizer)
-    assert made.scaler is not None
-
-
 def without_scaler(state):
     return {name: x for name, x in state.items() if not name.startswith("loss_scale/")}
 
@@ -1071,6 +1061,7 @@ def test_workers_in_turn_have_loss_scales_of_their_own():
             TypeError,
             r"^Mine\(optimizer=MixedPrecision\(\.\.\.\)\): derive .* tf_graft\.agn\.ScaledAGN",
         ),
+        (lambda: ScaledAGN("sgd"), TypeError, "^ScaledAGN: its optimizer must be a MixedPrecision"),
         (lambda: tg.LARC(scaled("sgd")), TypeError, "must be the outermost optimizer"),
         (lambda: tg.MixedPrecision(scaled("sgd")), TypeError, "must be the outermost optimizer"),
         (lambda: tg.MixedPrecision(tg.AGN("sgd")), TypeError, "must be the outermost optimizer"),

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tf_graft as tg
+from tf_graft.agn import ScaledAGN
 from tf_graft.agn.cells import Cell, CellState, parameter_of
 from tf_graft.core import keras_contract
 from tf_graft.core.arguments.options import OPTIONS, Common, Options
@@ -194,15 +195,15 @@ def test_each_option_is_an_argument_an_attribute_and_documented():
 
 
 @keras.saving.register_keras_serializable("tests")
-class OwnAGN(tg.AGN):
+class OwnAGN(ScaledAGN):
     pass
 
 
-@pytest.mark.parametrize("cls", [tg.AGN, OwnAGN])
-def test_an_agn_that_scales_the_loss_is_so_for_keras_and_nothing_else(cls):
-    plain, scaled = cls(tg.SGD()), cls(tg.MixedPrecision(tg.SGD(), "backoff"))
-    assert type(plain) is cls
-    assert isinstance(scaled, cls)
+@pytest.mark.parametrize(("cls", "made"), [(tg.AGN, ScaledAGN), (OwnAGN, OwnAGN)])
+def test_an_agn_that_scales_the_loss_is_so_for_keras_and_nothing_else(cls, made):
+    plain, scaled = tg.AGN(tg.SGD()), cls(tg.MixedPrecision(tg.SGD(), "backoff"))
+    assert type(plain) is tg.AGN
+    assert type(scaled) is made
     assert isinstance(scaled, keras.optimizers.LossScaleOptimizer)
     assert not isinstance(scaled, tg.MixedPrecision)
     assert not isinstance(plain, keras.optimizers.LossScaleOptimizer)
@@ -211,5 +212,5 @@ def test_an_agn_that_scales_the_loss_is_so_for_keras_and_nothing_else(cls):
         assert type(twin) is type(scaled)
         assert twin.get_config() == scaled.get_config()
     again = keras.optimizers.deserialize(keras.optimizers.serialize(plain))
-    assert type(again) is cls
-    assert repr(scaled).startswith(f"{cls.__name__}(")
+    assert type(again) is tg.AGN
+    assert repr(scaled).startswith(f"{made.__name__}(")

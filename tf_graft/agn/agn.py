@@ -116,14 +116,15 @@ class AGN(OnServers):
     loss_scale_factor: Any = ScaledOnce()
 
     def __new__(cls, optimizer: Any = None, *args: Any, **kwargs: Any) -> Self:
-        if not _is_mixed(optimizer) or issubclass(cls, keras_contract.ScalesLoss):
-            return super().__new__(cls)
-        if cls is not AGN:
+        mixed, scales = _is_mixed(optimizer), issubclass(cls, ScaledAGN)
+        if scales and not mixed:
+            raise TypeError(f"{cls.__name__}: its optimizer must be a MixedPrecision.")
+        if mixed and not scales and cls is not AGN:
             raise TypeError(
                 f"{cls.__name__}(optimizer=MixedPrecision(...)): derive the class from "
                 "tf_graft.agn.ScaledAGN."
             )
-        return super().__new__(ScaledAGN)
+        return super().__new__(ScaledAGN if mixed and not scales else cls)
 
     def __init__(
         self,

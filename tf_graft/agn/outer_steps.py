@@ -38,9 +38,6 @@ def lookahead(
     Returns:
         An `AGN`, which has all its methods; on several replicas each has fast weights of its own.
 
-    Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
-
     Example:
         >>> import tensorflow as tf
         >>> w, optimizer = tf.Variable([4.0]), lookahead(SGD(1.0), sync_period=2)
@@ -99,9 +96,6 @@ def diloco(
 
     Returns:
         An `AGN`, which has all its methods.
-
-    Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
 
     Example:
         >>> optimizer = diloco("adamw", communication_period=20)

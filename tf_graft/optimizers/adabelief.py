@@ -4,26 +4,11 @@ from typing import Unpack
 
 import tensorflow as tf
 
-from tf_graft.algorithm import (
-    NOT_NEGATIVE,
-    AboveZero,
-    AtLeastZero,
-    BelowOne,
-    BelowOneOrSchedule,
-    Common,
-    Optimizer,
-    RateLike,
-    Slot,
-    Slots,
-    Step,
-    one_minus_power,
-    register,
-    running_mean,
-)
+from tf_graft import algorithm as ta
 
 
-@register
-class AdaBelief(Optimizer):
+@ta.register
+class AdaBelief(ta.Optimizer):
     """AdaBelief: takes long steps where the gradient is close to its running mean.
 
     ```
@@ -39,9 +24,6 @@ class AdaBelief(Optimizer):
         epsilon: a term added to the root.
         epsilon_root: a term added to the mean square at each step.
         **common: see `tf_graft.algorithm.Common`.
-
-    Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
 
     Row-sparse gradients: with `sparse="lazy"` the averages of untouched rows stay as they are, and
     the bias correction counts the optimizer's steps.
@@ -59,21 +41,21 @@ class AdaBelief(Optimizer):
 
     def __init__(
         self,
-        learning_rate: RateLike = 0.001,
-        beta_1: BelowOneOrSchedule = 0.9,
-        beta_2: BelowOne = 0.999,
-        epsilon: AboveZero = 1e-8,
-        epsilon_root: AtLeastZero = 1e-16,
-        **common: Unpack[Common],
+        learning_rate: ta.RateLike = 0.001,
+        beta_1: ta.BelowOneOrSchedule = 0.9,
+        beta_2: ta.BelowOne = 0.999,
+        epsilon: ta.AboveZero = 1e-8,
+        epsilon_root: ta.AtLeastZero = 1e-16,
+        **common: Unpack[ta.Common],
     ):
         super().__init__(learning_rate, **common)
 
-    def slots(self) -> dict[str, Slot]:
-        return {"momentum": Slot(), "velocity": Slot(within=NOT_NEGATIVE)}
+    def slots(self) -> dict[str, ta.Slot]:
+        return {"momentum": ta.Slot(), "velocity": ta.Slot(within=ta.NOT_NEGATIVE)}
 
-    def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
-        m = running_mean(s["momentum"], g, self.beta_1, t)
+    def step(self, g: tf.Tensor, w: tf.Tensor, s: ta.Slots, lr: tf.Tensor, t: tf.Tensor) -> ta.Step:
+        m = ta.running_mean(s["momentum"], g, self.beta_1, t)
         error = (g - m) * (g - m)
-        v = running_mean(s["velocity"], error, self.beta_2, t) + self.epsilon_root
-        root = tf.sqrt(v / one_minus_power(self.beta_2, t)) + self.epsilon
-        return -lr / one_minus_power(self.beta_1, t) * m / root, {"momentum": m, "velocity": v}
+        v = ta.running_mean(s["velocity"], error, self.beta_2, t) + self.epsilon_root
+        root = tf.sqrt(v / ta.one_minus_power(self.beta_2, t)) + self.epsilon
+        return -lr / ta.one_minus_power(self.beta_1, t) * m / root, {"momentum": m, "velocity": v}

@@ -4,27 +4,11 @@ from typing import Unpack
 
 import tensorflow as tf
 
-from tf_graft.algorithm import (
-    NOT_NEGATIVE,
-    AboveZero,
-    Common,
-    Fraction,
-    Namesake,
-    Optimizer,
-    RateLike,
-    Slot,
-    Slots,
-    SlotVariables,
-    Step,
-    in_place,
-    register,
-    running_mean,
-    scalar,
-)
+from tf_graft import algorithm as ta
 
 
-@register
-class Adadelta(Optimizer):
+@ta.register
+class Adadelta(ta.Optimizer):
     """Adadelta: scales each gradient by the ratio of recent steps to recent gradients.
 
     ```
@@ -42,9 +26,6 @@ class Adadelta(Optimizer):
         epsilon: a term inside both roots.
         **common: see `tf_graft.algorithm.Common`.
 
-    Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
-
     Row-sparse gradients: with `sparse="lazy"` the averages of untouched rows stay as they are.
 
     Example:
@@ -58,40 +39,40 @@ class Adadelta(Optimizer):
         Zeiler, 2012, "ADADELTA: an adaptive learning rate method", algorithm 1.
     """
 
-    namesake = Namesake(("accumulated_gradient", "accumulated_delta"))
+    namesake = ta.Namesake(("accumulated_gradient", "accumulated_delta"))
 
     def __init__(
         self,
-        learning_rate: RateLike = 0.001,
-        rho: Fraction = 0.95,
-        epsilon: AboveZero = 1e-7,
-        **common: Unpack[Common],
+        learning_rate: ta.RateLike = 0.001,
+        rho: ta.Fraction = 0.95,
+        epsilon: ta.AboveZero = 1e-7,
+        **common: Unpack[ta.Common],
     ):
         super().__init__(learning_rate, **common)
 
-    def slots(self) -> dict[str, Slot]:
+    def slots(self) -> dict[str, ta.Slot]:
         squares = ("accumulated_gradient", "accumulated_delta")
-        return {role: Slot(within=NOT_NEGATIVE) for role in squares}
+        return {role: ta.Slot(within=ta.NOT_NEGATIVE) for role in squares}
 
-    def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
+    def step(self, g: tf.Tensor, w: tf.Tensor, s: ta.Slots, lr: tf.Tensor, t: tf.Tensor) -> ta.Step:
         b = s["accumulated_delta"]
-        a = running_mean(s["accumulated_gradient"], g * g, self.rho, t)
+        a = ta.running_mean(s["accumulated_gradient"], g * g, self.rho, t)
         x = tf.sqrt(b + self.epsilon) * tf.math.rsqrt(a + self.epsilon) * g
-        b = running_mean(b, x * x, self.rho, t)
+        b = ta.running_mean(b, x * x, self.rho, t)
         return -lr * x, {"accumulated_gradient": a, "accumulated_delta": b}
 
-    @in_place()
+    @ta.in_place()
     def kernel(
-        self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
+        self, g: tf.Tensor, w: tf.Variable, s: ta.SlotVariables, lr: tf.Tensor, t: tf.Tensor
     ) -> None:
         tf.raw_ops.ResourceApplyAdadelta(**self._operands(w, s, lr), grad=g)
 
-    def _operands(self, w: tf.Variable, s: SlotVariables, lr: tf.Tensor) -> dict[str, tf.Tensor]:
+    def _operands(self, w: tf.Variable, s: ta.SlotVariables, lr: tf.Tensor) -> dict[str, tf.Tensor]:
         return {
             "var": w.handle,
             "accum": s["accumulated_gradient"].handle,
             "accum_update": s["accumulated_delta"].handle,
             "lr": lr,
-            "rho": scalar(self.rho, lr.dtype),
-            "epsilon": scalar(self.epsilon, lr.dtype),
+            "rho": ta.scalar(self.rho, lr.dtype),
+            "epsilon": ta.scalar(self.epsilon, lr.dtype),
         }

@@ -5,32 +5,11 @@ from typing import Annotated, Any, Literal, Unpack
 
 import tensorflow as tf
 
-from tf_graft.algorithm import (
-    NOT_NEGATIVE,
-    AboveZero,
-    BelowOne,
-    Checked,
-    Common,
-    Count,
-    Flag,
-    Namesake,
-    Optimizer,
-    RateLike,
-    Slot,
-    Slots,
-    Step,
-    choice,
-    length,
-    memoized,
-    number,
-    quotient,
-    register,
-    running_mean,
-)
+from tf_graft import algorithm as ta
 
 
-@register
-class Adafactor(Optimizer):
+@ta.register
+class Adafactor(ta.Optimizer):
     """Adafactor: factored mean squares, and steps relative to the size of the weights.
 
     ```
@@ -66,9 +45,6 @@ class Adafactor(Optimizer):
         factored_axes: `"last"` or `"largest"`.
         **common: see `tf_graft.algorithm.Common`.
 
-    Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
-
     Row-sparse gradients: with `sparse="lazy"` all means are taken over the touched rows alone, and
     other rows keep their `r`. All rows share `c`, and only its proportions matter. A square table
     is updated as with a dense gradient.
@@ -87,23 +63,23 @@ class Adafactor(Optimizer):
 
     rowwise = False
     skips_zero_rows = True
-    namesake = Namesake(("row", "column", "velocity"), gaps=True)
+    namesake = ta.Namesake(("row", "column", "velocity"), gaps=True)
 
     def __init__(
         self,
-        learning_rate: RateLike = 0.001,
-        beta_2_decay: Annotated[float, Checked(number, None, 0, open_high=True)] = -0.8,
-        epsilon_1: AboveZero = 1e-30,
-        epsilon_2: AboveZero = 1e-3,
-        clip_threshold: AboveZero = 1.0,
-        relative_step: Flag = True,
-        beta_1: BelowOne = 0.0,
-        multiply_by_parameter_scale: Flag = True,
-        min_dim_size_to_factor: Count = 1,
+        learning_rate: ta.RateLike = 0.001,
+        beta_2_decay: Annotated[float, ta.Checked(ta.number, None, 0, open_high=True)] = -0.8,
+        epsilon_1: ta.AboveZero = 1e-30,
+        epsilon_2: ta.AboveZero = 1e-3,
+        clip_threshold: ta.AboveZero = 1.0,
+        relative_step: ta.Flag = True,
+        beta_1: ta.BelowOne = 0.0,
+        multiply_by_parameter_scale: ta.Flag = True,
+        min_dim_size_to_factor: ta.Count = 1,
         factored_axes: Annotated[
-            Literal["last", "largest"], Checked(choice, ("last", "largest"))
+            Literal["last", "largest"], ta.Checked(ta.choice, ("last", "largest"))
         ] = "last",
-        **common: Unpack[Common],
+        **common: Unpack[ta.Common],
     ):
         super().__init__(learning_rate, **common)
 
@@ -119,15 +95,15 @@ class Adafactor(Optimizer):
         least = min(shape[first], shape[second])
         return (first, second) if least >= self.min_dim_size_to_factor else None
 
-    def slots_for(self, path: str) -> dict[str, Slot]:
+    def slots_for(self, path: str) -> dict[str, ta.Slot]:
         # Rows that exist are never zero, unlike those that pad them: see `_rows`.
-        rows = Slot(self.epsilon_1, within=NOT_NEGATIVE)
-        slots = {"momentum": Slot()} if self.beta_1 else {}
+        rows = ta.Slot(self.epsilon_1, within=ta.NOT_NEGATIVE)
+        slots = {"momentum": ta.Slot()} if self.beta_1 else {}
         axes = self.axes(path)
         if axes is None:
             return {"velocity": rows, **slots}
         first, second = axes
-        column = Slot(shape=lambda shape: _without(shape, first), within=NOT_NEGATIVE)
+        column = ta.Slot(shape=lambda shape: _without(shape, first), within=ta.NOT_NEGATIVE)
         row = rows._replace(shape=lambda shape: _without(shape, second))
         return {"row": row, "column": column, **slots}
 
@@ -142,18 +118,18 @@ class Adafactor(Optimizer):
         self,
         g: tf.Tensor,
         w: tf.Tensor,
-        s: Slots,
+        s: ta.Slots,
         lr: tf.Tensor,
         t: tf.Tensor,
         axes: tuple[int, int] | None = None,
-    ) -> Step:
+    ) -> ta.Step:
         fresh = _fresh(self.beta_2_decay, t)
         square = g * g
         count = _rows(s["velocity" if axes is None else "row"])
         rows = tf.maximum(count, 1.0)
         if axes is None:
             v = s["velocity"] + fresh * (square + self.epsilon_1 - s["velocity"])
-            u, new = quotient(g, tf.sqrt(v)), {"velocity": v}
+            u, new = ta.quotient(g, tf.sqrt(v)), {"velocity": v}
         else:
             first, second = axes
             over_columns = tf.reduce_mean(square, second)
@@ -162,11 +138,11 @@ class Adafactor(Optimizer):
             fresh *= tf.minimum(count, 1.0)
             c = s["column"] + fresh * (over_rows + self.epsilon_1 - s["column"])
             share = c / tf.reduce_mean(c, second - 1, keepdims=True)  # mean(c) is mean(r)
-            u = quotient(g, tf.sqrt(tf.expand_dims(r, second)))
-            u = quotient(u, tf.sqrt(tf.expand_dims(share, first)))
+            u = ta.quotient(g, tf.sqrt(tf.expand_dims(r, second)))
+            u = ta.quotient(u, tf.sqrt(tf.expand_dims(share, first)))
             new = {"row": r, "column": c}
         entries = rows * math.prod(w.shape[1:])
-        u = quotient(u, tf.maximum(quotient(_rms(u, entries), self.clip_threshold), 1.0))
+        u = ta.quotient(u, tf.maximum(ta.quotient(_rms(u, entries), self.clip_threshold), 1.0))
         rho = tf.minimum(lr, tf.math.rsqrt(t)) if self.relative_step else lr
         if self.multiply_by_parameter_scale:
             scale = _rms(w, entries)
@@ -174,7 +150,7 @@ class Adafactor(Optimizer):
             rho *= tf.maximum(scale, self.epsilon_2)
         d = -rho * u
         if self.beta_1:
-            d = new["momentum"] = running_mean(s["momentum"], d, self.beta_1, t)
+            d = new["momentum"] = ta.running_mean(s["momentum"], d, self.beta_1, t)
         return d, new
 
 
@@ -182,7 +158,7 @@ def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
     return shape[:axis] + shape[axis + 1 :]
 
 
-@memoized
+@ta.memoized
 def _fresh(decay: float, t: tf.Tensor) -> tf.Tensor:
     """Returns the share of the present square in the mean squares at a step."""
     return t**decay
@@ -198,4 +174,4 @@ def _rms(x: tf.Tensor, entries: tf.Tensor) -> tf.Tensor:
 
     It is infinite if the squares overflow.
     """
-    return length(x) / tf.sqrt(entries)
+    return ta.length(x) / tf.sqrt(entries)

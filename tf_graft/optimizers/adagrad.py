@@ -5,27 +5,11 @@ from typing import Unpack
 import numpy as np
 import tensorflow as tf
 
-from tf_graft.algorithm import (
-    NOT_NEGATIVE,
-    AboveZero,
-    AtLeastZero,
-    Common,
-    Namesake,
-    Optimizer,
-    RateLike,
-    Slot,
-    Slots,
-    SlotVariables,
-    Step,
-    in_place,
-    quotient,
-    register,
-    scalar,
-)
+from tf_graft import algorithm as ta
 
 
-@register
-class Adagrad(Optimizer):
+@ta.register
+class Adagrad(ta.Optimizer):
     """Adagrad: the learning rate of each weight shrinks with the squares of its gradients.
 
     ```
@@ -41,9 +25,6 @@ class Adagrad(Optimizer):
         initial_accumulator_value: the first value of the sum of squares.
         epsilon: a term added to that first value.
         **common: see `tf_graft.algorithm.Common`.
-
-    Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
 
     Row-sparse gradients: the result equals that of the dense gradient, and a step costs only the
     touched rows.
@@ -61,32 +42,36 @@ class Adagrad(Optimizer):
     """
 
     idle = True
-    namesake = Namesake(
+    namesake = ta.Namesake(
         ("accumulator",),
         converted={"accumulator": lambda self, x: x + np.asarray(self.epsilon, x.dtype)},
     )
 
     def __init__(
         self,
-        learning_rate: RateLike = 0.001,
-        initial_accumulator_value: AtLeastZero = 0.1,
-        epsilon: AboveZero = 1e-7,
-        **common: Unpack[Common],
+        learning_rate: ta.RateLike = 0.001,
+        initial_accumulator_value: ta.AtLeastZero = 0.1,
+        epsilon: ta.AboveZero = 1e-7,
+        **common: Unpack[ta.Common],
     ):
         super().__init__(learning_rate, **common)
 
-    def slots(self) -> dict[str, Slot]:
+    def slots(self) -> dict[str, ta.Slot]:
         start = self.initial_accumulator_value + self.epsilon
-        return {"accumulator": Slot(start, within=NOT_NEGATIVE)}
+        return {"accumulator": ta.Slot(start, within=ta.NOT_NEGATIVE)}
 
-    def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
+    def step(self, g: tf.Tensor, w: tf.Tensor, s: ta.Slots, lr: tf.Tensor, t: tf.Tensor) -> ta.Step:
         a = s["accumulator"] + g * g
-        return quotient(-lr * g, tf.sqrt(a)), {"accumulator": a}
+        return ta.quotient(-lr * g, tf.sqrt(a)), {"accumulator": a}
 
-    @in_place(exact=True)
+    @ta.in_place(exact=True)
     def kernel(
-        self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
+        self, g: tf.Tensor, w: tf.Variable, s: ta.SlotVariables, lr: tf.Tensor, t: tf.Tensor
     ) -> None:
         tf.raw_ops.ResourceApplyAdagradV2(
-            var=w.handle, accum=s["accumulator"].handle, lr=lr, epsilon=scalar(0.0, g.dtype), grad=g
+            var=w.handle,
+            accum=s["accumulator"].handle,
+            lr=lr,
+            epsilon=ta.scalar(0.0, g.dtype),
+            grad=g,
         )

@@ -4,34 +4,12 @@ from typing import Unpack
 
 import tensorflow as tf
 
-from tf_graft.algorithm import (
-    NOT_NEGATIVE,
-    AboveZero,
-    BelowOne,
-    BelowOneOrSchedule,
-    Common,
-    Flag,
-    Namesake,
-    NumberLike,
-    Optimizer,
-    RateLike,
-    Slot,
-    Slots,
-    SlotVariables,
-    Step,
-    in_place,
-    memoized,
-    one_minus_power,
-    register,
-    remembers,
-    running_mean,
-    scalar,
-)
+from tf_graft import algorithm as ta
 from tf_graft.optimizers.kernels import adam_operands
 
 
-@register
-class Adam(Optimizer):
+@ta.register
+class Adam(ta.Optimizer):
     """Adam: divides a running mean of gradients by the root of a running mean of their squares.
 
     ```
@@ -52,9 +30,6 @@ class Adam(Optimizer):
         amsgrad: whether to divide by the largest mean square so far.
         **common: see `tf_graft.algorithm.Common`.
 
-    Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
-
     Row-sparse gradients: with `sparse="lazy"` the averages of untouched rows stay as they are, and
     the bias correction counts the optimizer's steps, as in other lazy Adams.
 
@@ -70,41 +45,41 @@ class Adam(Optimizer):
         algorithm 2.
     """
 
-    namesake = Namesake(("momentum", "velocity"), ("velocity_hat",))
+    namesake = ta.Namesake(("momentum", "velocity"), ("velocity_hat",))
 
     def __init__(
         self,
-        learning_rate: RateLike = 0.001,
-        beta_1: BelowOneOrSchedule = 0.9,
-        beta_2: BelowOne = 0.999,
-        epsilon: AboveZero = 1e-7,
-        amsgrad: Flag = False,
-        **common: Unpack[Common],
+        learning_rate: ta.RateLike = 0.001,
+        beta_1: ta.BelowOneOrSchedule = 0.9,
+        beta_2: ta.BelowOne = 0.999,
+        epsilon: ta.AboveZero = 1e-7,
+        amsgrad: ta.Flag = False,
+        **common: Unpack[ta.Common],
     ):
         super().__init__(learning_rate, **common)
 
-    def slots(self) -> dict[str, Slot]:
+    def slots(self) -> dict[str, ta.Slot]:
         squares = ["velocity"] + ["velocity_hat"] * self.amsgrad
-        return {"momentum": Slot()} | {role: Slot(within=NOT_NEGATIVE) for role in squares}
+        return {"momentum": ta.Slot()} | {role: ta.Slot(within=ta.NOT_NEGATIVE) for role in squares}
 
-    def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
-        m = running_mean(s["momentum"], g, self.beta_1, t)
-        v = running_mean(s["velocity"], g * g, self.beta_2, t)
+    def step(self, g: tf.Tensor, w: tf.Tensor, s: ta.Slots, lr: tf.Tensor, t: tf.Tensor) -> ta.Step:
+        m = ta.running_mean(s["momentum"], g, self.beta_1, t)
+        v = ta.running_mean(s["velocity"], g * g, self.beta_2, t)
         new = {"momentum": m, "velocity": v}
         if self.amsgrad:
             v = new["velocity_hat"] = tf.maximum(s["velocity_hat"], v)
         return -_alpha(lr, self.beta_1, self.beta_2, t) * m / (tf.sqrt(v) + self.epsilon), new
 
     # The maximum in AMSGrad's kernel drops a NaN; that in `step` keeps it.
-    @in_place(exact=lambda self: not self.amsgrad, serves=remembers("beta_2"))
+    @ta.in_place(exact=lambda self: not self.amsgrad, serves=ta.remembers("beta_2"))
     def kernel(
-        self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
+        self, g: tf.Tensor, w: tf.Variable, s: ta.SlotVariables, lr: tf.Tensor, t: tf.Tensor
     ) -> None:
         operands = {
             **adam_operands(g, s, self.beta_1, self.beta_2, t),
             "var": w.handle,
             "lr": _alpha(lr, self.beta_1, self.beta_2, t),
-            "epsilon": scalar(self.epsilon, g.dtype),
+            "epsilon": ta.scalar(self.epsilon, g.dtype),
         }
         if self.amsgrad:
             vhat = s["velocity_hat"].handle
@@ -113,6 +88,6 @@ class Adam(Optimizer):
             tf.raw_ops.ResourceApplyAdam(**operands)
 
 
-@memoized
-def _alpha(lr: tf.Tensor, beta_1: NumberLike, beta_2: float, t: tf.Tensor) -> tf.Tensor:
-    return lr * tf.sqrt(one_minus_power(beta_2, t)) / one_minus_power(beta_1, t)
+@ta.memoized
+def _alpha(lr: tf.Tensor, beta_1: ta.NumberLike, beta_2: float, t: tf.Tensor) -> tf.Tensor:
+    return lr * tf.sqrt(ta.one_minus_power(beta_2, t)) / ta.one_minus_power(beta_1, t)

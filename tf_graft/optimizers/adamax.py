@@ -4,32 +4,11 @@ from typing import Unpack
 
 import tensorflow as tf
 
-from tf_graft.algorithm import (
-    NOT_NEGATIVE,
-    AboveZero,
-    BelowOne,
-    BelowOneOrSchedule,
-    Common,
-    Namesake,
-    NumberLike,
-    Optimizer,
-    RateLike,
-    Slot,
-    Slots,
-    SlotVariables,
-    Step,
-    current,
-    in_place,
-    memoized,
-    one_minus_power,
-    register,
-    running_mean,
-    scalar,
-)
+from tf_graft import algorithm as ta
 
 
-@register
-class Adamax(Optimizer):
+@ta.register
+class Adamax(ta.Optimizer):
     """Adamax: Adam with the infinity norm of past gradients in place of their mean square.
 
     ```
@@ -47,9 +26,6 @@ class Adamax(Optimizer):
         epsilon: a term added to the norm.
         **common: see `tf_graft.algorithm.Common`.
 
-    Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
-
     Row-sparse gradients: with `sparse="lazy"` mean and norm of untouched rows stay as they are, and
     the bias correction counts the optimizer's steps.
 
@@ -63,43 +39,43 @@ class Adamax(Optimizer):
         Kingma and Ba, 2015, "Adam: a method for stochastic optimization", algorithm 2.
     """
 
-    namesake = Namesake(("momentum", "norm"))
+    namesake = ta.Namesake(("momentum", "norm"))
 
     def __init__(
         self,
-        learning_rate: RateLike = 0.001,
-        beta_1: BelowOneOrSchedule = 0.9,
-        beta_2: BelowOne = 0.999,
-        epsilon: AboveZero = 1e-7,
-        **common: Unpack[Common],
+        learning_rate: ta.RateLike = 0.001,
+        beta_1: ta.BelowOneOrSchedule = 0.9,
+        beta_2: ta.BelowOne = 0.999,
+        epsilon: ta.AboveZero = 1e-7,
+        **common: Unpack[ta.Common],
     ):
         super().__init__(learning_rate, **common)
 
-    def slots(self) -> dict[str, Slot]:
-        return {"momentum": Slot(), "norm": Slot(within=NOT_NEGATIVE)}
+    def slots(self) -> dict[str, ta.Slot]:
+        return {"momentum": ta.Slot(), "norm": ta.Slot(within=ta.NOT_NEGATIVE)}
 
-    def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
-        m = running_mean(s["momentum"], g, self.beta_1, t)
-        u = tf.maximum(current(self.beta_2, t) * s["norm"], tf.abs(g))
+    def step(self, g: tf.Tensor, w: tf.Tensor, s: ta.Slots, lr: tf.Tensor, t: tf.Tensor) -> ta.Step:
+        m = ta.running_mean(s["momentum"], g, self.beta_1, t)
+        u = tf.maximum(ta.current(self.beta_2, t) * s["norm"], tf.abs(g))
         return -_alpha(lr, self.beta_1, t) * m / (u + self.epsilon), {"momentum": m, "norm": u}
 
-    @in_place()
+    @ta.in_place()
     def kernel(
-        self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
+        self, g: tf.Tensor, w: tf.Variable, s: ta.SlotVariables, lr: tf.Tensor, t: tf.Tensor
     ) -> None:
         tf.raw_ops.ResourceApplyAdaMax(
             var=w.handle,
             m=s["momentum"].handle,
             v=s["norm"].handle,
-            beta1_power=scalar(0.0, g.dtype),  # the rate is corrected already
+            beta1_power=ta.scalar(0.0, g.dtype),  # the rate is corrected already
             lr=_alpha(lr, self.beta_1, t),
-            beta1=current(self.beta_1, t),
-            beta2=current(self.beta_2, t),
-            epsilon=scalar(self.epsilon, g.dtype),
+            beta1=ta.current(self.beta_1, t),
+            beta2=ta.current(self.beta_2, t),
+            epsilon=ta.scalar(self.epsilon, g.dtype),
             grad=g,
         )
 
 
-@memoized
-def _alpha(lr: tf.Tensor, beta_1: NumberLike, t: tf.Tensor) -> tf.Tensor:
-    return lr / one_minus_power(beta_1, t)
+@ta.memoized
+def _alpha(lr: tf.Tensor, beta_1: ta.NumberLike, t: tf.Tensor) -> tf.Tensor:
+    return lr / ta.one_minus_power(beta_1, t)

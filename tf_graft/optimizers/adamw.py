@@ -2,11 +2,11 @@
 
 from typing import Unpack
 
-from tf_graft.algorithm import AtLeastZeroOrSchedule, Common, NumberLike, RateLike, register
+from tf_graft import algorithm as ta
 from tf_graft.optimizers.adam import Adam
 
 
-@register
+@ta.register
 class AdamW(Adam):
     """AdamW: Adam with decoupled weight decay, which does not pass through the gradient.
 
@@ -26,9 +26,6 @@ class AdamW(Adam):
         amsgrad: whether to divide by the largest mean square so far.
         **common: see `tf_graft.algorithm.Common`.
 
-    Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
-
     Row-sparse gradients: with `sparse="lazy"` untouched rows neither move nor decay.
 
     Example:
@@ -44,13 +41,13 @@ class AdamW(Adam):
 
     def __init__(  # type: ignore[misc]  # a common argument with a default of its own
         self,
-        learning_rate: RateLike = 0.001,
-        weight_decay: AtLeastZeroOrSchedule = 0.004,
-        beta_1: NumberLike = 0.9,
+        learning_rate: ta.RateLike = 0.001,
+        weight_decay: ta.AtLeastZeroOrSchedule = 0.004,
+        beta_1: ta.NumberLike = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-7,
         amsgrad: bool = False,
-        **common: Unpack[Common],
+        **common: Unpack[ta.Common],
     ):
         if weight_decay is None:
             raise ValueError("AdamW(weight_decay=None): weight_decay must be a number.")

@@ -4,28 +4,11 @@ from typing import Unpack
 
 import tensorflow as tf
 
-from tf_graft.algorithm import (
-    NOT_NEGATIVE,
-    AboveZero,
-    BelowOne,
-    Common,
-    Flag,
-    Optimizer,
-    Point,
-    RateLike,
-    Slot,
-    Slots,
-    Step,
-    current,
-    memoized,
-    one_minus_power,
-    register,
-    running_mean,
-)
+from tf_graft import algorithm as ta
 
 
-@register
-class Adan(Optimizer):
+@ta.register
+class Adan(ta.Optimizer):
     """Adan: adds means of gradients and of their differences, divided by the root of a mean square.
 
     ```
@@ -54,9 +37,6 @@ class Adan(Optimizer):
         no_prox: whether weight decay acts before the step, as in `AdamW`, and not after it.
         **common: see `tf_graft.algorithm.Common`.
 
-    Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
-
     Row-sparse gradients: with `sparse="lazy"` untouched rows and their slots stay as they are. The
     difference of a row is taken from its last gradient, or from zero if it had none since the first
     step.
@@ -74,32 +54,32 @@ class Adan(Optimizer):
 
     def __init__(
         self,
-        learning_rate: RateLike = 0.001,
-        beta_1: BelowOne = 0.98,
-        beta_2: BelowOne = 0.92,
-        beta_3: BelowOne = 0.99,
-        epsilon: AboveZero = 1e-8,
-        no_prox: Flag = False,
-        **common: Unpack[Common],
+        learning_rate: ta.RateLike = 0.001,
+        beta_1: ta.BelowOne = 0.98,
+        beta_2: ta.BelowOne = 0.92,
+        beta_3: ta.BelowOne = 0.99,
+        epsilon: ta.AboveZero = 1e-8,
+        no_prox: ta.Flag = False,
+        **common: Unpack[ta.Common],
     ):
         super().__init__(learning_rate, **common)
 
-    def slots(self) -> dict[str, Slot]:
+    def slots(self) -> dict[str, ta.Slot]:
         own = ("momentum", "difference", "previous_gradient")
-        return {role: Slot() for role in own} | {"velocity": Slot(within=NOT_NEGATIVE)}
+        return {role: ta.Slot() for role in own} | {"velocity": ta.Slot(within=ta.NOT_NEGATIVE)}
 
-    def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
+    def step(self, g: tf.Tensor, w: tf.Tensor, s: ta.Slots, lr: tf.Tensor, t: tf.Tensor) -> ta.Step:
         c = _after_first(t) * (g - s["previous_gradient"])
-        m = running_mean(s["momentum"], g, self.beta_1, t)
-        d = running_mean(s["difference"], c, self.beta_2, t)
-        both = g + current(self.beta_2, t) * c
-        n = running_mean(s["velocity"], both * both, self.beta_3, t)
+        m = ta.running_mean(s["momentum"], g, self.beta_1, t)
+        d = ta.running_mean(s["difference"], c, self.beta_2, t)
+        both = g + ta.current(self.beta_2, t) * c
+        n = ta.running_mean(s["velocity"], both * both, self.beta_3, t)
         of_m, of_d, root = _shares(lr, self.beta_1, self.beta_2, self.beta_3, t)
         step = -(of_m * m + of_d * d) / (tf.sqrt(n) + self.epsilon * root)
         new = {"momentum": m, "difference": d, "previous_gradient": g, "velocity": n}
         return step, new
 
-    def decayed(self, p: Point, d: tf.Tensor) -> tf.Tensor:
+    def decayed(self, p: ta.Point, d: tf.Tensor) -> tf.Tensor:
         moved = super().decayed(p, d)
         if self.no_prox or not self.rule.decays(p.path):
             return moved
@@ -108,18 +88,18 @@ class Adan(Optimizer):
         )  # (w + d) / (1 + ...) - w
 
 
-@memoized
+@ta.memoized
 def _after_first(t: tf.Tensor) -> tf.Tensor:
     """Returns 0 at the first step, then 1."""
     return tf.cast(t > 1, t.dtype)
 
 
-@memoized
+@ta.memoized
 def _shares(
     lr: tf.Tensor, beta_1: float, beta_2: float, beta_3: float, t: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Returns the shares of both means in the step, and the root of the square's correction."""
-    root = tf.sqrt(one_minus_power(beta_3, t))
+    root = tf.sqrt(ta.one_minus_power(beta_3, t))
     alpha = lr * root
-    of_d = alpha * current(beta_2, t) / one_minus_power(beta_2, t)
-    return alpha / one_minus_power(beta_1, t), of_d, root
+    of_d = alpha * ta.current(beta_2, t) / ta.one_minus_power(beta_2, t)
+    return alpha / ta.one_minus_power(beta_1, t), of_d, root

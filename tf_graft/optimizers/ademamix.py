@@ -5,33 +5,12 @@ from typing import Unpack
 
 import tensorflow as tf
 
-from tf_graft.algorithm import (
-    NOT_NEGATIVE,
-    AboveZero,
-    AtLeastZero,
-    BelowOne,
-    BetweenZeroAndOne,
-    Common,
-    Optimizer,
-    OptionalCount,
-    RateLike,
-    Slot,
-    Slots,
-    SlotVariables,
-    Step,
-    in_place,
-    memoized,
-    one_minus_power,
-    quotient,
-    register,
-    remembers,
-    running_mean,
-)
+from tf_graft import algorithm as ta
 from tf_graft.optimizers.kernels import adam_operands, descend_by_root
 
 
-@register
-class AdEMAMix(Optimizer):
+@ta.register
+class AdEMAMix(ta.Optimizer):
     """AdEMAMix: the step of Adam plus that of a momentum over ten thousand steps.
 
     ```
@@ -56,9 +35,6 @@ class AdEMAMix(Optimizer):
         epsilon: a term added to the root.
         **common: see `tf_graft.algorithm.Common`.
 
-    Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
-
     Row-sparse gradients: with `sparse="lazy"` the averages of untouched rows stay as they are, and
     the bias correction and the warm-up count the optimizer's steps.
 
@@ -75,34 +51,34 @@ class AdEMAMix(Optimizer):
 
     def __init__(
         self,
-        learning_rate: RateLike = 0.001,
-        beta_1: BetweenZeroAndOne = 0.9,
-        beta_2: BelowOne = 0.999,
-        beta_3: BetweenZeroAndOne = 0.9999,
-        alpha: AtLeastZero = 5.0,
-        beta_3_warmup: OptionalCount = None,
-        alpha_warmup: OptionalCount = None,
-        epsilon: AboveZero = 1e-8,
-        **common: Unpack[Common],
+        learning_rate: ta.RateLike = 0.001,
+        beta_1: ta.BetweenZeroAndOne = 0.9,
+        beta_2: ta.BelowOne = 0.999,
+        beta_3: ta.BetweenZeroAndOne = 0.9999,
+        alpha: ta.AtLeastZero = 5.0,
+        beta_3_warmup: ta.OptionalCount = None,
+        alpha_warmup: ta.OptionalCount = None,
+        epsilon: ta.AboveZero = 1e-8,
+        **common: Unpack[ta.Common],
     ):
         super().__init__(learning_rate, **common)
 
-    def slots(self) -> dict[str, Slot]:
-        square = {"velocity": Slot(within=NOT_NEGATIVE)}
-        return {"momentum": Slot(), "slow_momentum": Slot(), **square}
+    def slots(self) -> dict[str, ta.Slot]:
+        square = {"velocity": ta.Slot(within=ta.NOT_NEGATIVE)}
+        return {"momentum": ta.Slot(), "slow_momentum": ta.Slot(), **square}
 
-    def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
+    def step(self, g: tf.Tensor, w: tf.Tensor, s: ta.Slots, lr: tf.Tensor, t: tf.Tensor) -> ta.Step:
         new = _new_share(self.beta_1, self.beta_3, self.beta_3_warmup, t)
-        m = running_mean(s["momentum"], g, self.beta_1, t)
+        m = ta.running_mean(s["momentum"], g, self.beta_1, t)
         slow = s["slow_momentum"] + new * (g - s["slow_momentum"])
-        v = running_mean(s["velocity"], g * g, self.beta_2, t)
+        v = ta.running_mean(s["velocity"], g * g, self.beta_2, t)
         alpha, weight, epsilon = self._scaled(lr, t)
         d = -(alpha * m + weight * slow) / (tf.sqrt(v) + epsilon)
         return d, {"momentum": m, "slow_momentum": slow, "velocity": v}
 
-    @in_place(serves=remembers("beta_2"))
+    @ta.in_place(serves=ta.remembers("beta_2"))
     def kernel(
-        self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
+        self, g: tf.Tensor, w: tf.Variable, s: ta.SlotVariables, lr: tf.Tensor, t: tf.Tensor
     ) -> None:
         alpha, weight, epsilon = self._scaled(lr, t)
         operands = adam_operands(g, s, self.beta_1, self.beta_2, t)
@@ -116,7 +92,7 @@ class AdEMAMix(Optimizer):
         return _scaled(lr, self.beta_1, self.beta_2, self.epsilon, self.alpha, self.alpha_warmup, t)
 
 
-@memoized
+@ta.memoized
 def _scaled(
     lr: tf.Tensor,
     beta_1: float,
@@ -130,13 +106,13 @@ def _scaled(
 
     All contain the bias correction of the mean square.
     """
-    root = tf.sqrt(one_minus_power(beta_2, t))
+    root = tf.sqrt(ta.one_minus_power(beta_2, t))
     rate = lr * root
     slow = rate * alpha * _share(warmup, t)
-    return rate / one_minus_power(beta_1, t), slow, epsilon * root
+    return rate / ta.one_minus_power(beta_1, t), slow, epsilon * root
 
 
-@memoized
+@ta.memoized
 def _new_share(beta_1: float, beta_3: float, warmup: int | None, t: tf.Tensor) -> tf.Tensor:
     """Returns the share of the gradient in the slow mean, 1 minus its decay, at a step."""
     fast, slow = math.log(beta_1), math.log(beta_3)
@@ -146,4 +122,4 @@ def _new_share(beta_1: float, beta_3: float, warmup: int | None, t: tf.Tensor) -
 
 def _share(warmup: int | None, t: tf.Tensor) -> tf.Tensor:
     """Returns how much of a warm-up is over, in [0, 1]."""
-    return tf.ones_like(t) if warmup is None else tf.minimum(quotient(t, warmup), 1.0)
+    return tf.ones_like(t) if warmup is None else tf.minimum(ta.quotient(t, warmup), 1.0)

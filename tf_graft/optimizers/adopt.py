@@ -4,27 +4,11 @@ from typing import Unpack
 
 import tensorflow as tf
 
-from tf_graft.algorithm import (
-    NOT_NEGATIVE,
-    AboveZero,
-    BelowOne,
-    BelowOneOrSchedule,
-    Common,
-    Flag,
-    NumberLike,
-    Optimizer,
-    RateLike,
-    Slot,
-    Slots,
-    Step,
-    current,
-    memoized,
-    register,
-)
+from tf_graft import algorithm as ta
 
 
-@register
-class ADOPT(Optimizer):
+@ta.register
+class ADOPT(ta.Optimizer):
     """ADOPT: divides each gradient by the root mean square of the earlier ones, and adds momentum.
 
     ```
@@ -45,9 +29,6 @@ class ADOPT(Optimizer):
         clips: whether normalized gradients are clipped, which keeps the first steps short.
         **common: see `tf_graft.algorithm.Common`.
 
-    Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
-
     Row-sparse gradients: with `sparse="lazy"` the averages of untouched rows stay as they are. The
     mean square of a row that had no gradient at the first step starts at zero; give embeddings
     `clips=True`.
@@ -67,19 +48,19 @@ class ADOPT(Optimizer):
 
     def __init__(
         self,
-        learning_rate: RateLike = 0.001,
-        beta_1: BelowOneOrSchedule = 0.9,
-        beta_2: BelowOne = 0.9999,
-        epsilon: AboveZero = 1e-6,
-        clips: Flag = True,
-        **common: Unpack[Common],
+        learning_rate: ta.RateLike = 0.001,
+        beta_1: ta.BelowOneOrSchedule = 0.9,
+        beta_2: ta.BelowOne = 0.9999,
+        epsilon: ta.AboveZero = 1e-6,
+        clips: ta.Flag = True,
+        **common: Unpack[ta.Common],
     ):
         super().__init__(learning_rate, **common)
 
-    def slots(self) -> dict[str, Slot]:
-        return {"momentum": Slot(), "velocity": Slot(within=NOT_NEGATIVE)}
+    def slots(self) -> dict[str, ta.Slot]:
+        return {"momentum": ta.Slot(), "velocity": ta.Slot(within=ta.NOT_NEGATIVE)}
 
-    def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
+    def step(self, g: tf.Tensor, w: tf.Tensor, s: ta.Slots, lr: tf.Tensor, t: tf.Tensor) -> ta.Step:
         new_share, new_square_share, largest = _shares(self.beta_1, self.beta_2, t)
         c = g / tf.maximum(tf.sqrt(s["velocity"]), self.epsilon)
         if self.clips:
@@ -89,11 +70,11 @@ class ADOPT(Optimizer):
         return -lr * m, {"momentum": m, "velocity": v}
 
 
-@memoized
-def _shares(beta_1: NumberLike, beta_2: float, t: tf.Tensor) -> tuple[tf.Tensor, ...]:
+@ta.memoized
+def _shares(beta_1: ta.NumberLike, beta_2: float, t: tf.Tensor) -> tuple[tf.Tensor, ...]:
     """Returns the shares of a new gradient in the averages, and the largest normalized one."""
     first = t <= 1
     zero, one = tf.zeros_like(t), tf.ones_like(t)
-    share = tf.where(first, zero, 1 - current(beta_1, t))
-    square_share = tf.where(first, one, 1 - current(beta_2, t))
+    share = tf.where(first, zero, 1 - ta.current(beta_1, t))
+    square_share = tf.where(first, one, 1 - ta.current(beta_2, t))
     return share, square_share, tf.sqrt(tf.sqrt(t - 1))

@@ -4,22 +4,11 @@ from typing import Unpack
 
 import tensorflow as tf
 
-from tf_graft.algorithm import (
-    NOT_NEGATIVE,
-    AboveZero,
-    Common,
-    Optimizer,
-    RateLike,
-    Slot,
-    Slots,
-    Step,
-    quotient,
-    register,
-)
+from tf_graft import algorithm as ta
 
 
-@register
-class COCOB(Optimizer):
+@ta.register
+class COCOB(ta.Optimizer):
     """COCOB-Backprop: continuous coin betting, which needs no learning rate.
 
     ```
@@ -44,9 +33,6 @@ class COCOB(Optimizer):
             magnitude.
         **common: see `tf_graft.algorithm.Common`.
 
-    Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
-
     Row-sparse gradients: the result equals that of the dense gradient, because a gradient of zero
     changes nothing.
 
@@ -66,25 +52,25 @@ class COCOB(Optimizer):
 
     def __init__(
         self,
-        learning_rate: RateLike = 1.0,
-        alpha: AboveZero = 100.0,
-        **common: Unpack[Common],
+        learning_rate: ta.RateLike = 1.0,
+        alpha: ta.AboveZero = 100.0,
+        **common: Unpack[ta.Common],
     ):
         super().__init__(learning_rate, **common)
 
-    def slots(self) -> dict[str, Slot]:
-        positive = Slot(within=NOT_NEGATIVE)
+    def slots(self) -> dict[str, ta.Slot]:
+        positive = ta.Slot(within=ta.NOT_NEGATIVE)
         sums = {"largest_gradient": positive, "gradient_magnitudes": positive, "reward": positive}
-        return {**sums, "gradient_sum": Slot(), "bet": Slot(rounds=False)}
+        return {**sums, "gradient_sum": ta.Slot(), "bet": ta.Slot(rounds=False)}
 
-    def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
+    def step(self, g: tf.Tensor, w: tf.Tensor, s: ta.Slots, lr: tf.Tensor, t: tf.Tensor) -> ta.Step:
         magnitude = tf.abs(g)
         largest = tf.maximum(s["largest_gradient"], magnitude)
         total = s["gradient_magnitudes"] + magnitude
         reward = tf.maximum(s["reward"] - g * s["bet"], 0.0)
         z = s["gradient_sum"] - g
         below = tf.maximum(total + largest, self.alpha * largest)
-        bet = quotient(z, below) * (1.0 + quotient(reward, largest))
+        bet = ta.quotient(z, below) * (1.0 + ta.quotient(reward, largest))
         return lr * (bet - s["bet"]), {
             "largest_gradient": largest,
             "gradient_magnitudes": total,

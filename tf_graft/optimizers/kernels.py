@@ -6,11 +6,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_graft.algorithm import NumberLike, SlotVariables, current, scalar
+from tf_graft import algorithm as ta
 
 
 def adam_operands(
-    g: tf.Tensor, s: SlotVariables, beta_1: NumberLike, beta_2: float, t: tf.Tensor
+    g: tf.Tensor, s: ta.SlotVariables, beta_1: ta.NumberLike, beta_2: float, t: tf.Tensor
 ) -> dict[str, tf.Tensor]:
     """Returns the operands of Adam's kernels except the variable, the learning rate and epsilon.
 
@@ -19,10 +19,10 @@ def adam_operands(
     return {
         "m": s["momentum"].handle,
         "v": s["velocity"].handle,
-        "beta1_power": scalar(0.0, g.dtype),
-        "beta2_power": scalar(0.0, g.dtype),
-        "beta1": current(beta_1, t),
-        "beta2": current(beta_2, t),
+        "beta1_power": ta.scalar(0.0, g.dtype),
+        "beta2_power": ta.scalar(0.0, g.dtype),
+        "beta1": ta.current(beta_1, t),
+        "beta2": ta.current(beta_2, t),
         "grad": g,
     }
 
@@ -44,7 +44,7 @@ def warn_without_momentum(optimizer: Any) -> None:
 def descend(
     g: tf.Tensor,
     w: tf.Variable,
-    s: SlotVariables,
+    s: ta.SlotVariables,
     lr: tf.Tensor,
     momentum: tf.Tensor | None,
     nesterov: bool,

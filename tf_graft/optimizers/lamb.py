@@ -6,31 +6,12 @@ from typing import Unpack
 
 import tensorflow as tf
 
-from tf_graft.algorithm import (
-    NOT_NEGATIVE,
-    AboveZero,
-    BelowOne,
-    BelowOneOrSchedule,
-    Common,
-    Namesake,
-    RateLike,
-    Slot,
-    Slots,
-    SlotVariables,
-    Step,
-    added_by,
-    in_place,
-    length,
-    one_minus_power,
-    register,
-    remembers,
-    running_mean,
-)
+from tf_graft import algorithm as ta
 from tf_graft.optimizers.kernels import adam_operands
 from tf_graft.optimizers.layerwise import Layerwise, ratio
 
 
-@register
+@ta.register
 class LAMB(Layerwise):
     """LAMB: Adam's direction, with a step length that follows the norm of each variable's weights.
 
@@ -59,9 +40,6 @@ class LAMB(Layerwise):
             those of `exclude_from_weight_decay`.
         **common: see `tf_graft.algorithm.Common`.
 
-    Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
-
     Row-sparse gradients: the norms are those of the touched rows; with `sparse="lazy"` the averages
     of the other rows stay as they are. Model Garden's acts as with `sparse="exact"`.
 
@@ -76,66 +54,66 @@ class LAMB(Layerwise):
         (arXiv 1904.00962), algorithm 2.
     """
 
-    namesake = Namesake(("momentum", "velocity"))
+    namesake = ta.Namesake(("momentum", "velocity"))
 
     def __init__(  # type: ignore[misc]  # a common argument with a default of its own
         self,
-        learning_rate: RateLike = 0.001,
-        beta_1: BelowOneOrSchedule = 0.9,
-        beta_2: BelowOne = 0.999,
-        epsilon: AboveZero = 1e-6,
+        learning_rate: ta.RateLike = 0.001,
+        beta_1: ta.BelowOneOrSchedule = 0.9,
+        beta_2: ta.BelowOne = 0.999,
+        epsilon: ta.AboveZero = 1e-6,
         weight_decay_rate: float = 0.0,
         exclude_from_weight_decay: Sequence[str] | None = None,
         exclude_from_layer_adaptation: Sequence[str] | None = None,
-        **common: Unpack[Common],
+        **common: Unpack[ta.Common],
     ):
         lists = (exclude_from_weight_decay, exclude_from_layer_adaptation)
         super().__init__(learning_rate, weight_decay_rate, *lists, **common)
 
-    def slots(self) -> dict[str, Slot]:
-        return {"momentum": Slot(), "velocity": Slot(within=NOT_NEGATIVE)}
+    def slots(self) -> dict[str, ta.Slot]:
+        return {"momentum": ta.Slot(), "velocity": ta.Slot(within=ta.NOT_NEGATIVE)}
 
     def step(
         self,
         g: tf.Tensor,
         w: tf.Tensor,
-        s: Slots,
+        s: ta.Slots,
         lr: tf.Tensor,
         t: tf.Tensor,
         decay: float = 0.0,
         adapts: bool = True,
-    ) -> Step:
-        m = running_mean(s["momentum"], g, self.beta_1, t)
-        v = running_mean(s["velocity"], g * g, self.beta_2, t)
-        root = tf.sqrt(one_minus_power(self.beta_2, t))
-        u = root / one_minus_power(self.beta_1, t) * m / (tf.sqrt(v) + self.epsilon * root)
+    ) -> ta.Step:
+        m = ta.running_mean(s["momentum"], g, self.beta_1, t)
+        v = ta.running_mean(s["velocity"], g * g, self.beta_2, t)
+        root = tf.sqrt(ta.one_minus_power(self.beta_2, t))
+        u = root / ta.one_minus_power(self.beta_1, t) * m / (tf.sqrt(v) + self.epsilon * root)
         if decay:
             u += decay * w
         if adapts:
-            lr *= ratio(length(w), length(u))
+            lr *= ratio(ta.length(w), ta.length(u))
         return -lr * u, {"momentum": m, "velocity": v}
 
-    @in_place(exact=True, reads_weights=True, serves=remembers("beta_2"))
+    @ta.in_place(exact=True, reads_weights=True, serves=ta.remembers("beta_2"))
     def kernel(
         self,
         g: tf.Tensor,
         w: tf.Variable,
-        s: SlotVariables,
+        s: ta.SlotVariables,
         lr: tf.Tensor,
         t: tf.Tensor,
         decay: float,
         adapts: bool,
     ) -> None:
-        root = tf.sqrt(one_minus_power(self.beta_2, t))
+        root = tf.sqrt(ta.one_minus_power(self.beta_2, t))
         adam = functools.partial(
             tf.raw_ops.ResourceApplyAdam,
             **adam_operands(g, s, self.beta_1, self.beta_2, t),
-            lr=-root / one_minus_power(self.beta_1, t),
+            lr=-root / ta.one_minus_power(self.beta_1, t),
             epsilon=self.epsilon * root,
         )
-        u = added_by(g, lambda moved: adam(var=moved.handle))
+        u = ta.added_by(g, lambda moved: adam(var=moved.handle))
         if decay:
             u += decay * w.value()
         if adapts:
-            lr *= ratio(length(w.value()), length(u))
+            lr *= ratio(ta.length(w.value()), ta.length(u))
         tf.raw_ops.ResourceApplyGradientDescent(var=w.handle, alpha=lr, delta=u)

@@ -5,27 +5,12 @@ from typing import Unpack
 
 import tensorflow as tf
 
-from tf_graft.algorithm import (
-    AboveZero,
-    AtLeastZero,
-    Common,
-    Flag,
-    FractionOrSchedule,
-    RateLike,
-    Slot,
-    Slots,
-    SlotVariables,
-    Step,
-    current,
-    in_place,
-    length,
-    register,
-)
+from tf_graft import algorithm as ta
 from tf_graft.optimizers.kernels import descend, warn_without_momentum
 from tf_graft.optimizers.layerwise import Layerwise, ratio
 
 
-@register
+@ta.register
 class LARS(Layerwise):
     """LARS: momentum, with a learning rate for each variable in proportion to its weights' norm.
 
@@ -84,17 +69,17 @@ class LARS(Layerwise):
 
     def __init__(  # type: ignore[misc]  # a common argument with a default of its own
         self,
-        learning_rate: RateLike = 0.01,
-        momentum: FractionOrSchedule = 0.9,
+        learning_rate: ta.RateLike = 0.01,
+        momentum: ta.FractionOrSchedule = 0.9,
         weight_decay_rate: float = 0.0,
-        eeta: AboveZero = 0.001,
-        nesterov: Flag = False,
-        classic_momentum: Flag = True,
+        eeta: ta.AboveZero = 0.001,
+        nesterov: ta.Flag = False,
+        classic_momentum: ta.Flag = True,
         exclude_from_weight_decay: Sequence[str] | None = None,
         exclude_from_layer_adaptation: Sequence[str] | None = None,
-        sum_of_norms: Flag = False,
-        epsilon: AtLeastZero = 0.0,
-        **common: Unpack[Common],
+        sum_of_norms: ta.Flag = False,
+        epsilon: ta.AtLeastZero = 0.0,
+        **common: Unpack[ta.Common],
     ):
         lists = (exclude_from_weight_decay, exclude_from_layer_adaptation)
         super().__init__(learning_rate, weight_decay_rate, *lists, **common)
@@ -106,19 +91,19 @@ class LARS(Layerwise):
             )
         self.idle = not (self.momentum or self.weight_decay_rate)
 
-    def slots(self) -> dict[str, Slot]:
-        return {"momentum": Slot()} if self.momentum else {}
+    def slots(self) -> dict[str, ta.Slot]:
+        return {"momentum": ta.Slot()} if self.momentum else {}
 
     def step(
         self,
         g: tf.Tensor,
         w: tf.Tensor,
-        s: Slots,
+        s: ta.Slots,
         lr: tf.Tensor,
         t: tf.Tensor,
         decay: float = 0.0,
         adapts: bool = True,
-    ) -> Step:
+    ) -> ta.Step:
         if not self.classic_momentum:
             u, slots = self._gathered(_decayed(g, w, decay), s, t)
             return -self._rate(lr, w, u, 0.0, adapts) * u, slots
@@ -126,19 +111,19 @@ class LARS(Layerwise):
         return self._gathered(-rate * decayed, s, t)
 
     # With the new momentum the variable's rate depends on what the kernel computes.
-    @in_place(exact=True, reads_weights=True, serves=lambda self: self.classic_momentum)
+    @ta.in_place(exact=True, reads_weights=True, serves=lambda self: self.classic_momentum)
     def kernel(
         self,
         g: tf.Tensor,
         w: tf.Variable,
-        s: SlotVariables,
+        s: ta.SlotVariables,
         lr: tf.Tensor,
         t: tf.Tensor,
         decay: float,
         adapts: bool,
     ) -> None:
         decayed, rate = self._classic(g, w.value(), lr, decay, adapts)
-        momentum = current(self.momentum, t) if self.momentum else None
+        momentum = ta.current(self.momentum, t) if self.momentum else None
         descend(decayed, w, s, rate, momentum, self.nesterov)
 
     def _classic(
@@ -154,14 +139,14 @@ class LARS(Layerwise):
     ) -> tf.Tensor:
         if not adapts:
             return lr
-        w_norm, d_norm = length(w), length(d)
+        w_norm, d_norm = ta.length(w), ta.length(d)
         below = d_norm + decay * w_norm + self.epsilon
         return lr * ratio(self.eeta * w_norm, tf.where(d_norm > 0, below, d_norm))
 
-    def _gathered(self, x: tf.Tensor, s: Slots, t: tf.Tensor) -> Step:
+    def _gathered(self, x: tf.Tensor, s: ta.Slots, t: tf.Tensor) -> ta.Step:
         if not self.momentum:
             return x, {}
-        momentum = current(self.momentum, t)
+        momentum = ta.current(self.momentum, t)
         m = momentum * s["momentum"] + x
         return (momentum * m + x if self.nesterov else m), {"momentum": m}
 

@@ -5,19 +5,10 @@ from typing import Any, Unpack
 
 import tensorflow as tf
 
-from tf_graft.algorithm import (
-    AtLeastZero,
-    Common,
-    Optimizer,
-    OptionalPatterns,
-    RateLike,
-    matches,
-    quotient,
-    scalar,
-)
+from tf_graft import algorithm as ta
 
 
-class Layerwise(Optimizer):
+class Layerwise(ta.Optimizer):
     """An optimizer with a learning rate of its own for each variable that is not excluded.
 
     Its `step` also receives `decay`, the variable's weight decay, and `adapts`, whether the
@@ -37,11 +28,11 @@ class Layerwise(Optimizer):
 
     def __init__(  # type: ignore[misc]  # a common argument with a default of its own
         self,
-        learning_rate: RateLike,
-        weight_decay_rate: AtLeastZero,
+        learning_rate: ta.RateLike,
+        weight_decay_rate: ta.AtLeastZero,
         exclude_from_weight_decay: Sequence[str] | None,
-        exclude_from_layer_adaptation: OptionalPatterns,
-        **common: Unpack[Common],
+        exclude_from_layer_adaptation: ta.OptionalPatterns,
+        **common: Unpack[ta.Common],
     ):
         super().__init__(
             learning_rate, exclude_from_weight_decay=exclude_from_weight_decay, **common
@@ -51,13 +42,13 @@ class Layerwise(Optimizer):
         undecayed, layers = self.rule.undecayed(path), self.exclude_from_layer_adaptation
         return {
             "decay": 0.0 if undecayed else self.weight_decay_rate,
-            "adapts": not (undecayed if layers is None else matches(path, layers)),
+            "adapts": not (undecayed if layers is None else ta.matches(path, layers)),
         }
 
 
 def ratio(above: tf.Tensor, below: tf.Tensor) -> tf.Tensor:
     """Returns `above / below`; 1 if either is zero, or if the ratio is not finite."""
-    result = quotient(above, below)
-    zero, one = scalar(0.0, result.dtype), scalar(1.0, result.dtype)
+    result = ta.quotient(above, below)
+    zero, one = ta.scalar(0.0, result.dtype), ta.scalar(1.0, result.dtype)
     says = (above > zero) & (below > zero) & tf.math.is_finite(result)
     return tf.where(says, result, one)

@@ -4,23 +4,11 @@ from typing import Unpack
 
 import tensorflow as tf
 
-from tf_graft.algorithm import (
-    BelowOne,
-    BelowOneOrSchedule,
-    Common,
-    Namesake,
-    Optimizer,
-    RateLike,
-    Slot,
-    Slots,
-    Step,
-    register,
-    running_mean,
-)
+from tf_graft import algorithm as ta
 
 
-@register
-class Lion(Optimizer):
+@ta.register
+class Lion(ta.Optimizer):
     """Lion: moves every entry by the same length, in the direction of a running mean's sign.
 
     ```
@@ -39,9 +27,6 @@ class Lion(Optimizer):
         beta_2: decay of the momentum.
         **common: see `tf_graft.algorithm.Common`.
 
-    Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
-
     Row-sparse gradients: with `sparse="lazy"` untouched rows keep their momentum and do not move.
 
     Example:
@@ -55,20 +40,20 @@ class Lion(Optimizer):
         algorithm 2.
     """
 
-    namesake = Namesake(("momentum",))
+    namesake = ta.Namesake(("momentum",))
 
     def __init__(
         self,
-        learning_rate: RateLike = 0.001,
-        beta_1: BelowOneOrSchedule = 0.9,
-        beta_2: BelowOne = 0.99,
-        **common: Unpack[Common],
+        learning_rate: ta.RateLike = 0.001,
+        beta_1: ta.BelowOneOrSchedule = 0.9,
+        beta_2: ta.BelowOne = 0.99,
+        **common: Unpack[ta.Common],
     ):
         super().__init__(learning_rate, **common)
 
-    def slots(self) -> dict[str, Slot]:
-        return {"momentum": Slot()}
+    def slots(self) -> dict[str, ta.Slot]:
+        return {"momentum": ta.Slot()}
 
-    def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
-        c = running_mean(s["momentum"], g, self.beta_1, t)
-        return -lr * tf.sign(c), {"momentum": running_mean(s["momentum"], g, self.beta_2, t)}
+    def step(self, g: tf.Tensor, w: tf.Tensor, s: ta.Slots, lr: tf.Tensor, t: tf.Tensor) -> ta.Step:
+        c = ta.running_mean(s["momentum"], g, self.beta_1, t)
+        return -lr * tf.sign(c), {"momentum": ta.running_mean(s["momentum"], g, self.beta_2, t)}

@@ -4,30 +4,11 @@ from typing import Annotated, Any, Literal, Unpack
 
 import tensorflow as tf
 
-from tf_graft.algorithm import (
-    NOT_NEGATIVE,
-    AboveZero,
-    AtLeastZero,
-    BelowOne,
-    Checked,
-    Common,
-    Flag,
-    Optimizer,
-    RateLike,
-    Slot,
-    Slots,
-    Step,
-    choice,
-    length,
-    one_minus_power,
-    quotient,
-    register,
-    running_mean,
-)
+from tf_graft import algorithm as ta
 
 
-@register
-class MARS(Optimizer):
+@ta.register
+class MARS(ta.Optimizer):
     """MARS: AdamW or Lion, on gradients that are corrected by their change since the last step.
 
     ```
@@ -61,9 +42,6 @@ class MARS(Optimizer):
         beta_2_1d: decay of the mean square of variables that are not corrected.
         **common: see `tf_graft.algorithm.Common`.
 
-    Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
-
     Row-sparse gradients: with `sparse="lazy"` the slots of untouched rows stay as they are, so the
     last gradient of a row comes from the last step that touched it. The norm is taken over the
     whole gradient.
@@ -84,30 +62,30 @@ class MARS(Optimizer):
 
     def __init__(
         self,
-        learning_rate: RateLike = 0.003,
-        beta_1: BelowOne = 0.95,
-        beta_2: BelowOne = 0.99,
-        epsilon: AboveZero = 1e-8,
-        gamma: AtLeastZero = 0.025,
-        mars_type: Annotated[Literal["adamw", "lion"], Checked(choice, ("adamw", "lion"))] = (
+        learning_rate: ta.RateLike = 0.003,
+        beta_1: ta.BelowOne = 0.95,
+        beta_2: ta.BelowOne = 0.99,
+        epsilon: ta.AboveZero = 1e-8,
+        gamma: ta.AtLeastZero = 0.025,
+        mars_type: Annotated[Literal["adamw", "lion"], ta.Checked(ta.choice, ("adamw", "lion"))] = (
             "adamw"
         ),
-        optimize_1d: Flag = False,
-        beta_1_1d: BelowOne = 0.9,
-        beta_2_1d: BelowOne = 0.95,
-        **common: Unpack[Common],
+        optimize_1d: ta.Flag = False,
+        beta_1_1d: ta.BelowOne = 0.9,
+        beta_2_1d: ta.BelowOne = 0.95,
+        **common: Unpack[ta.Common],
     ):
         super().__init__(learning_rate, **common)
 
     def _corrects(self, path: str) -> bool:
         return self.optimize_1d or len(self.rule.shapes[path]) > 1
 
-    def slots_for(self, path: str) -> dict[str, Slot]:
+    def slots_for(self, path: str) -> dict[str, ta.Slot]:
         corrects = self._corrects(path)
-        slots = {"momentum": Slot()}
+        slots = {"momentum": ta.Slot()}
         if self.mars_type == "adamw" or not corrects:
-            slots["velocity"] = Slot(within=NOT_NEGATIVE)
-        return slots | ({"last_gradient": Slot()} if corrects else {})
+            slots["velocity"] = ta.Slot(within=ta.NOT_NEGATIVE)
+        return slots | ({"last_gradient": ta.Slot()} if corrects else {})
 
     def traits(self, path: str) -> dict[str, Any]:
         return {"corrects": self._corrects(path)}
@@ -116,21 +94,21 @@ class MARS(Optimizer):
         self,
         g: tf.Tensor,
         w: tf.Tensor,
-        s: Slots,
+        s: ta.Slots,
         lr: tf.Tensor,
         t: tf.Tensor,
         corrects: bool = True,
-    ) -> Step:
+    ) -> ta.Step:
         beta_1 = self.beta_1 if corrects else self.beta_1_1d
         beta_2 = self.beta_2 if corrects else self.beta_2_1d
         c, new = g, {}
         if corrects:
             c = g + self.gamma * beta_1 / (1 - beta_1) * (g - s["last_gradient"])
-            c = quotient(c, tf.maximum(length(c), 1.0))
+            c = ta.quotient(c, tf.maximum(ta.length(c), 1.0))
             new["last_gradient"] = g
-        m = new["momentum"] = running_mean(s["momentum"], c, beta_1, t)
+        m = new["momentum"] = ta.running_mean(s["momentum"], c, beta_1, t)
         if "velocity" not in s:
             return -lr * tf.sign(m), new
-        v = new["velocity"] = running_mean(s["velocity"], c * c, beta_2, t)
-        root = tf.sqrt(v / one_minus_power(beta_2, t)) + self.epsilon
-        return -lr * (m / one_minus_power(beta_1, t)) / root, new
+        v = new["velocity"] = ta.running_mean(s["velocity"], c * c, beta_2, t)
+        root = tf.sqrt(v / ta.one_minus_power(beta_2, t)) + self.epsilon
+        return -lr * (m / ta.one_minus_power(beta_1, t)) / root, new

@@ -4,24 +4,11 @@ from typing import Unpack
 
 import tensorflow as tf
 
-from tf_graft.algorithm import (
-    Common,
-    Flag,
-    FractionOrSchedule,
-    Optimizer,
-    RateLike,
-    Slot,
-    Slots,
-    SlotVariables,
-    Step,
-    current,
-    in_place,
-    register,
-)
+from tf_graft import algorithm as ta
 
 
-@register
-class Momentum(Optimizer):
+@ta.register
+class Momentum(ta.Optimizer):
     """Gradient descent with momentum, with the learning rate outside of it as in TensorFlow 1.
 
     ```
@@ -40,9 +27,6 @@ class Momentum(Optimizer):
         use_nesterov: whether to look ahead (Nesterov momentum).
         **common: see `tf_graft.algorithm.Common`.
 
-    Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
-
     Row-sparse gradients: with `sparse="lazy"` the momentum of untouched rows stays as it is.
 
     Example:
@@ -60,30 +44,30 @@ class Momentum(Optimizer):
 
     def __init__(
         self,
-        learning_rate: RateLike = 0.01,
-        momentum: FractionOrSchedule = 0.9,
-        use_nesterov: Flag = False,
-        **common: Unpack[Common],
+        learning_rate: ta.RateLike = 0.01,
+        momentum: ta.FractionOrSchedule = 0.9,
+        use_nesterov: ta.Flag = False,
+        **common: Unpack[ta.Common],
     ):
         super().__init__(learning_rate, **common)
 
-    def slots(self) -> dict[str, Slot]:
-        return {"momentum": Slot()}
+    def slots(self) -> dict[str, ta.Slot]:
+        return {"momentum": ta.Slot()}
 
-    def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
-        momentum = current(self.momentum, t)
+    def step(self, g: tf.Tensor, w: tf.Tensor, s: ta.Slots, lr: tf.Tensor, t: tf.Tensor) -> ta.Step:
+        momentum = ta.current(self.momentum, t)
         m = momentum * s["momentum"] + g
         return -lr * (g + momentum * m if self.use_nesterov else m), {"momentum": m}
 
-    @in_place(exact=lambda self: not self.use_nesterov)
+    @ta.in_place(exact=lambda self: not self.use_nesterov)
     def kernel(
-        self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
+        self, g: tf.Tensor, w: tf.Variable, s: ta.SlotVariables, lr: tf.Tensor, t: tf.Tensor
     ) -> None:
         tf.raw_ops.ResourceApplyMomentum(
             var=w.handle,
             accum=s["momentum"].handle,
             lr=lr,
             grad=g,
-            momentum=current(self.momentum, t),
+            momentum=ta.current(self.momentum, t),
             use_nesterov=self.use_nesterov,
         )

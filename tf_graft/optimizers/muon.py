@@ -6,25 +6,7 @@ from typing import Annotated, Any, Unpack
 
 import tensorflow as tf
 
-from tf_graft.algorithm import (
-    AboveZero,
-    BelowOne,
-    Checked,
-    Common,
-    Count,
-    Flag,
-    GivenAxes,
-    Heads,
-    MatrixOptimizer,
-    RateLike,
-    Sharing,
-    Slot,
-    Slots,
-    Step,
-    choice,
-    register,
-    running_mean,
-)
+from tf_graft import algorithm as ta
 from tf_graft.optimizers.newton_schulz import QUINTIC, Coefficients, orthogonalized
 
 # By what a step is multiplied, from the numbers of inputs and outputs of a matrix.
@@ -34,11 +16,11 @@ SCALES: dict[str, Callable[[int, int], float]] = {
     "match_rms_adamw": lambda inputs, outputs: 0.2 * math.sqrt(max(inputs, outputs)),
     "none": lambda inputs, outputs: 1.0,
 }
-Scale = Annotated[str, Checked(choice, tuple(SCALES))]
+Scale = Annotated[str, ta.Checked(ta.choice, tuple(SCALES))]
 
 
-@register
-class Muon(MatrixOptimizer):
+@ta.register
+class Muon(ta.MatrixOptimizer):
     """Muon: steps along the momentum of each matrix, with all of its singular values set to one.
 
     ```
@@ -103,30 +85,32 @@ class Muon(MatrixOptimizer):
 
     def __init__(
         self,
-        learning_rate: RateLike = 0.02,
-        momentum: BelowOne = 0.95,
-        nesterov: Flag = True,
+        learning_rate: ta.RateLike = 0.02,
+        momentum: ta.BelowOne = 0.95,
+        nesterov: ta.Flag = True,
         scale: Scale = "original",
-        ns_steps: Count = 5,
+        ns_steps: ta.Count = 5,
         ns_coefficients: Coefficients = QUINTIC,
-        epsilon: AboveZero = 1e-7,
+        epsilon: ta.AboveZero = 1e-7,
         others: Any = "adamw",
-        axes: GivenAxes = None,
-        heads: Heads = "merged",
-        divide: Flag = True,
-        **common: Unpack[Common],
+        axes: ta.GivenAxes = None,
+        heads: ta.Heads = "merged",
+        divide: ta.Flag = True,
+        **common: Unpack[ta.Common],
     ):
         super().__init__(learning_rate, others, axes, heads, divide, **common)
 
-    def slots(self) -> dict[str, Slot]:
-        return {"momentum": Slot()}
+    def slots(self) -> dict[str, ta.Slot]:
+        return {"momentum": ta.Slot()}
 
-    def moments(self, g: tf.Tensor, s: Slots, t: tf.Tensor) -> tuple[list[tf.Tensor], Slots]:
-        m = running_mean(s["momentum"], g, self.momentum, t)
+    def moments(self, g: tf.Tensor, s: ta.Slots, t: tf.Tensor) -> tuple[list[tf.Tensor], ta.Slots]:
+        m = ta.running_mean(s["momentum"], g, self.momentum, t)
         u = g + self.momentum * (m - g) if self.nesterov else m
         return [u], {"momentum": m}
 
-    def direction(self, matrices: list[tf.Tensor], s: Slots, t: tf.Tensor, share: Sharing) -> Step:
+    def direction(
+        self, matrices: list[tf.Tensor], s: ta.Slots, t: tf.Tensor, share: ta.Sharing
+    ) -> ta.Step:
         (u,) = matrices
         return share(lambda u: self.factor(u) * self.orthogonal(u), u), {}
 

@@ -4,38 +4,14 @@ from typing import Annotated, Unpack
 
 import tensorflow as tf
 
-from tf_graft.algorithm import (
-    NOT_NEGATIVE,
-    AboveZero,
-    BelowOne,
-    BelowOneOrSchedule,
-    Checked,
-    Common,
-    Namesake,
-    NumberLike,
-    Optimizer,
-    RateLike,
-    Rates,
-    Slot,
-    Slots,
-    SlotVariables,
-    Step,
-    current,
-    in_place,
-    memoized,
-    number,
-    one_minus_power,
-    register,
-    remembers,
-    running_mean,
-)
+from tf_graft import algorithm as ta
 from tf_graft.optimizers.kernels import adam_operands, descend_by_root
 
 DECAY = 0.96  # of the part of the momentum that is left out at first
 
 
-@register
-class NAdam(Optimizer):
+@ta.register
+class NAdam(ta.Optimizer):
     """NAdam: Adam that looks ahead by the next step's momentum, as Nesterov's method does.
 
     ```
@@ -58,9 +34,6 @@ class NAdam(Optimizer):
         momentum_decay: how fast the momentum grows from half of `beta_1`; None: it does not.
         **common: see `tf_graft.algorithm.Common`.
 
-    Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
-
     Row-sparse gradients: with `sparse="lazy"` the averages of untouched rows stay as they are, and
     the momentum and the bias correction count the optimizer's steps.
 
@@ -74,42 +47,43 @@ class NAdam(Optimizer):
         Dozat, 2016, "Incorporating Nesterov momentum into Adam", algorithm 8.
     """
 
-    namesake = Namesake(("momentum", "velocity"))
+    namesake = ta.Namesake(("momentum", "velocity"))
 
     def __init__(
         self,
-        learning_rate: RateLike = 0.001,
-        beta_1: BelowOneOrSchedule = 0.9,
-        beta_2: BelowOne = 0.999,
-        epsilon: AboveZero = 1e-7,
-        momentum_decay: Annotated[float | None, Checked(number, 0, optional=True)] = 1.0,
-        **common: Unpack[Common],
+        learning_rate: ta.RateLike = 0.001,
+        beta_1: ta.BelowOneOrSchedule = 0.9,
+        beta_2: ta.BelowOne = 0.999,
+        epsilon: ta.AboveZero = 1e-7,
+        momentum_decay: Annotated[float | None, ta.Checked(ta.number, 0, optional=True)] = 1.0,
+        **common: Unpack[ta.Common],
     ):
         super().__init__(learning_rate, **common)
 
-    def slots(self) -> dict[str, Slot]:
-        return {"momentum": Slot(), "velocity": Slot(within=NOT_NEGATIVE)}
+    def slots(self) -> dict[str, ta.Slot]:
+        return {"momentum": ta.Slot(), "velocity": ta.Slot(within=ta.NOT_NEGATIVE)}
 
-    def shared_slots(self) -> dict[str, Slot]:
-        return {"u_product": Slot(1.0, within=(0, 1))}
+    def shared_slots(self) -> dict[str, ta.Slot]:
+        return {"u_product": ta.Slot(1.0, within=(0, 1))}
 
-    def advance(self, s: Slots, rates: Rates, t: tf.Tensor) -> dict[str, tf.Tensor]:
+    def advance(self, s: ta.Slots, rates: ta.Rates, t: tf.Tensor) -> dict[str, tf.Tensor]:
         t = tf.cast(t, s["u_product"].dtype)
         return {
-            "u_product": s["u_product"] * _momentum(current(self.beta_1, t), self.momentum_decay, t)
+            "u_product": s["u_product"]
+            * _momentum(ta.current(self.beta_1, t), self.momentum_decay, t)
         }
 
-    def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
-        m = running_mean(s["momentum"], g, self.beta_1, t)
-        v = running_mean(s["velocity"], g * g, self.beta_2, t)
+    def step(self, g: tf.Tensor, w: tf.Tensor, s: ta.Slots, lr: tf.Tensor, t: tf.Tensor) -> ta.Step:
+        m = ta.running_mean(s["momentum"], g, self.beta_1, t)
+        v = ta.running_mean(s["velocity"], g * g, self.beta_2, t)
         of_m, of_g, epsilon = _scaled(
             lr, self.beta_1, self.beta_2, self.epsilon, self.momentum_decay, s["u_product"], t
         )
         return -(of_m * m + of_g * g) / (tf.sqrt(v) + epsilon), {"momentum": m, "velocity": v}
 
-    @in_place(serves=remembers("beta_2"))
+    @ta.in_place(serves=ta.remembers("beta_2"))
     def kernel(
-        self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
+        self, g: tf.Tensor, w: tf.Variable, s: ta.SlotVariables, lr: tf.Tensor, t: tf.Tensor
     ) -> None:
         of_m, of_g, epsilon = _scaled(
             lr, self.beta_1, self.beta_2, self.epsilon, self.momentum_decay, s["u_product"], t
@@ -126,10 +100,10 @@ def _momentum(beta_1: tf.Tensor, momentum_decay: float | None, t: tf.Tensor) -> 
     return beta_1 * (1 - 0.5 * tf.pow(tf.constant(DECAY, t.dtype), t * momentum_decay))
 
 
-@memoized
+@ta.memoized
 def _scaled(
     lr: tf.Tensor,
-    beta_1: NumberLike,
+    beta_1: ta.NumberLike,
     beta_2: float,
     epsilon: float,
     momentum_decay: float | None,
@@ -141,9 +115,9 @@ def _scaled(
     All contain the bias correction of the mean square.
     """
     product = tf.cast(product, t.dtype)
-    beta = current(beta_1, t)  # what it will be at the next step may not be known
+    beta = ta.current(beta_1, t)  # what it will be at the next step may not be known
     now, then = (_momentum(beta, momentum_decay, x) for x in (t, t + 1))
-    root = tf.sqrt(one_minus_power(beta_2, t))
+    root = tf.sqrt(ta.one_minus_power(beta_2, t))
     alpha = lr * root
     of_m = alpha * then / (1 - product * then)
     return of_m, alpha * (1 - now) / (1 - product), epsilon * root

@@ -4,33 +4,12 @@ from typing import Unpack
 
 import tensorflow as tf
 
-from tf_graft.algorithm import (
-    NOT_NEGATIVE,
-    AboveZero,
-    AtLeastZeroOrSchedule,
-    BelowOne,
-    BelowOneOrSchedule,
-    Common,
-    NumberLike,
-    Optimizer,
-    RateLike,
-    Slot,
-    Slots,
-    SlotVariables,
-    Step,
-    current,
-    in_place,
-    memoized,
-    one_minus_power,
-    register,
-    remembers,
-    running_mean,
-)
+from tf_graft import algorithm as ta
 from tf_graft.optimizers.kernels import adam_operands
 
 
-@register
-class NAdamW(Optimizer):
+@ta.register
+class NAdamW(ta.Optimizer):
     """NAdamW: AdamW whose momentum contains the present gradient twice, as Nesterov's does.
 
     ```
@@ -52,9 +31,6 @@ class NAdamW(Optimizer):
         epsilon: a term added to the corrected root.
         **common: see `tf_graft.algorithm.Common`.
 
-    Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
-
     Row-sparse gradients: with `sparse="lazy"` untouched rows neither move nor decay.
 
     Example:
@@ -70,31 +46,31 @@ class NAdamW(Optimizer):
 
     def __init__(  # type: ignore[misc]  # a common argument with a default of its own
         self,
-        learning_rate: RateLike = 0.001,
-        weight_decay: AtLeastZeroOrSchedule = 0.004,
-        beta_1: BelowOneOrSchedule = 0.9,
-        beta_2: BelowOne = 0.999,
-        epsilon: AboveZero = 1e-8,
-        **common: Unpack[Common],
+        learning_rate: ta.RateLike = 0.001,
+        weight_decay: ta.AtLeastZeroOrSchedule = 0.004,
+        beta_1: ta.BelowOneOrSchedule = 0.9,
+        beta_2: ta.BelowOne = 0.999,
+        epsilon: ta.AboveZero = 1e-8,
+        **common: Unpack[ta.Common],
     ):
         if weight_decay is None:
             raise ValueError("NAdamW(weight_decay=None): weight_decay must be a number.")
         super().__init__(learning_rate, weight_decay=weight_decay, **common)
 
-    def slots(self) -> dict[str, Slot]:
-        return {"momentum": Slot(), "velocity": Slot(within=NOT_NEGATIVE)}
+    def slots(self) -> dict[str, ta.Slot]:
+        return {"momentum": ta.Slot(), "velocity": ta.Slot(within=ta.NOT_NEGATIVE)}
 
-    def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
-        beta_1 = current(self.beta_1, t)
-        m = running_mean(s["momentum"], g, self.beta_1, t)
-        v = running_mean(s["velocity"], g * g, self.beta_2, t)
+    def step(self, g: tf.Tensor, w: tf.Tensor, s: ta.Slots, lr: tf.Tensor, t: tf.Tensor) -> ta.Step:
+        beta_1 = ta.current(self.beta_1, t)
+        m = ta.running_mean(s["momentum"], g, self.beta_1, t)
+        v = ta.running_mean(s["velocity"], g * g, self.beta_2, t)
         alpha, epsilon = _scaled(lr, self.beta_1, self.beta_2, self.epsilon, t)
         u = beta_1 * m + (1 - beta_1) * g
         return -alpha * u / (tf.sqrt(v) + epsilon), {"momentum": m, "velocity": v}
 
-    @in_place(serves=remembers("beta_2"))
+    @ta.in_place(serves=ta.remembers("beta_2"))
     def kernel(
-        self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
+        self, g: tf.Tensor, w: tf.Variable, s: ta.SlotVariables, lr: tf.Tensor, t: tf.Tensor
     ) -> None:
         alpha, epsilon = _scaled(lr, self.beta_1, self.beta_2, self.epsilon, t)
         operands = adam_operands(g, s, self.beta_1, self.beta_2, t)
@@ -103,10 +79,10 @@ class NAdamW(Optimizer):
         )
 
 
-@memoized
+@ta.memoized
 def _scaled(
-    lr: tf.Tensor, beta_1: NumberLike, beta_2: float, epsilon: float, t: tf.Tensor
+    lr: tf.Tensor, beta_1: ta.NumberLike, beta_2: float, epsilon: float, t: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the learning rate and epsilon, with the bias corrections of both averages."""
-    root = tf.sqrt(one_minus_power(beta_2, t))
-    return lr * root / one_minus_power(beta_1, t), epsilon * root
+    root = tf.sqrt(ta.one_minus_power(beta_2, t))
+    return lr * root / ta.one_minus_power(beta_1, t), epsilon * root

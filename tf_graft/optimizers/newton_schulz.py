@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import tensorflow as tf
 
-from tf_graft.algorithm import Checked, number, quotient, shown
+from tf_graft import algorithm as ta
 
 Triple = list[float]
 QUINTIC = (3.4445, -4.7750, 2.0315)  # Jordan's: steepest at zero, and not quite one in the end
@@ -43,10 +43,10 @@ def _triples(owner: str, name: str, given: object) -> list[Triple]:
     listed = [given] if _three(given) else given
     if not isinstance(listed, list | tuple) or not listed or not all(map(_three, listed)):
         raise ValueError(
-            f"{owner}({name}={shown(given)}): {name} must be 'polar_express', three numbers a, b "
-            "and c, or a list of threes, one for each iteration."
+            f"{owner}({name}={ta.shown(given)}): {name} must be 'polar_express', three numbers a, "
+            "b and c, or a list of threes, one for each iteration."
         )
-    return [[number(owner, name, x) for x in three] for three in listed]
+    return [[ta.number(owner, name, x) for x in three] for three in listed]
 
 
 def _three(given: object) -> bool:
@@ -55,7 +55,7 @@ def _three(given: object) -> bool:
     return len(given) == 3 and not any(isinstance(x, list | tuple) for x in given)
 
 
-Coefficients = Annotated[str | Sequence[Any], Checked(named_or_triples)]
+Coefficients = Annotated[str | Sequence[Any], ta.Checked(named_or_triples)]
 
 
 def orthogonalized(
@@ -80,7 +80,7 @@ def orthogonalized(
     triples = NAMED[coefficients] if isinstance(coefficients, str) else coefficients
     tall = m.shape[1] > m.shape[2]
     length = lengths(m) + epsilon
-    x = m * quotient(tf.ones_like(length), length)
+    x = m * ta.quotient(tf.ones_like(length), length)
     for i in range(iterations):
         a, b, c = triples[min(i, len(triples) - 1)]
         square = tf.matmul(x, x, transpose_a=tall, transpose_b=not tall)

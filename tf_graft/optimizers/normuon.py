@@ -5,31 +5,14 @@ from typing import Any, Unpack
 
 import tensorflow as tf
 
-from tf_graft.algorithm import (
-    NOT_NEGATIVE,
-    AboveZero,
-    Axes,
-    BelowOne,
-    Common,
-    Count,
-    Flag,
-    GivenAxes,
-    Heads,
-    RateLike,
-    Sharing,
-    Slot,
-    Slots,
-    Step,
-    register,
-    running_mean,
-)
+from tf_graft import algorithm as ta
 from tf_graft.optimizers.muon import Muon, Scale
 from tf_graft.optimizers.newton_schulz import QUINTIC, Coefficients, lengths
 
 LEAST = 1e-8
 
 
-@register
+@ta.register
 class NorMuon(Muon):
     """NorMuon: Muon that divides the step of each output by its running root mean square.
 
@@ -78,34 +61,36 @@ class NorMuon(Muon):
 
     def __init__(
         self,
-        learning_rate: RateLike = 0.02,
-        momentum: BelowOne = 0.95,
-        beta_2: BelowOne = 0.95,
-        nesterov: Flag = True,
+        learning_rate: ta.RateLike = 0.02,
+        momentum: ta.BelowOne = 0.95,
+        beta_2: ta.BelowOne = 0.95,
+        nesterov: ta.Flag = True,
         scale: Scale = "match_rms_adamw",
-        ns_steps: Count = 5,
+        ns_steps: ta.Count = 5,
         ns_coefficients: Coefficients = QUINTIC,
-        epsilon: AboveZero = 1e-7,
+        epsilon: ta.AboveZero = 1e-7,
         others: Any = "adamw",
-        axes: GivenAxes = None,
-        heads: Heads = "merged",
-        divide: Flag = True,
-        **common: Unpack[Common],
+        axes: ta.GivenAxes = None,
+        heads: ta.Heads = "merged",
+        divide: ta.Flag = True,
+        **common: Unpack[ta.Common],
     ):
         own = (momentum, nesterov, scale, ns_steps, ns_coefficients, epsilon)
         super().__init__(learning_rate, *own, others, axes, heads, divide, **common)
 
-    def slots_of(self, axes: Axes) -> dict[str, Slot]:
+    def slots_of(self, axes: ta.Axes) -> dict[str, ta.Slot]:
         batch, _, outputs = axes.size
-        return self.slots() | {"velocity": Slot(shape=(batch, outputs), within=NOT_NEGATIVE)}
+        return self.slots() | {"velocity": ta.Slot(shape=(batch, outputs), within=ta.NOT_NEGATIVE)}
 
-    def direction(self, matrices: list[tf.Tensor], s: Slots, t: tf.Tensor, share: Sharing) -> Step:
+    def direction(
+        self, matrices: list[tf.Tensor], s: ta.Slots, t: tf.Tensor, share: ta.Sharing
+    ) -> ta.Step:
         d, v = share(functools.partial(self._normalized, t), *matrices, s["velocity"])
         return d, {"velocity": v}
 
     def _normalized(self, t: tf.Tensor, u: tf.Tensor, v: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the directions of matrices, and the new mean squares."""
         o = self.orthogonal(u)
-        v = running_mean(v, tf.reduce_mean(o * o, 1), self.beta_2, t)
+        v = ta.running_mean(v, tf.reduce_mean(o * o, 1), self.beta_2, t)
         n = o / (tf.expand_dims(tf.sqrt(v), 1) + LEAST)
         return n * (self.factor(u) * lengths(o) / tf.maximum(lengths(n), LEAST)), v

@@ -4,27 +4,11 @@ from typing import Any, Unpack
 
 import tensorflow as tf
 
-from tf_graft.algorithm import (
-    NOT_NEGATIVE,
-    AboveZero,
-    AtLeastZero,
-    BelowOne,
-    Common,
-    Flag,
-    Optimizer,
-    Point,
-    RateLike,
-    Slot,
-    Slots,
-    Step,
-    length,
-    quotient,
-    register,
-)
+from tf_graft import algorithm as ta
 
 
-@register
-class NovoGrad(Optimizer):
+@ta.register
+class NovoGrad(ta.Optimizer):
     """NovoGrad: divides each variable's gradient by its root mean squared norm, and adds momentum.
 
     ```
@@ -50,9 +34,6 @@ class NovoGrad(Optimizer):
         grad_averaging: whether `m` is an average, not a sum.
         **common: see `tf_graft.algorithm.Common`.
 
-    Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
-
     Row-sparse gradients: the norm is taken over the whole gradient. With `sparse="lazy"` untouched
     rows do not decay, and their momentum stays as it is.
 
@@ -72,32 +53,41 @@ class NovoGrad(Optimizer):
 
     def __init__(  # type: ignore[misc]  # a common argument with a default of its own
         self,
-        learning_rate: RateLike = 1.0,
-        beta1: BelowOne = 0.95,
-        beta2: BelowOne = 0.98,
-        epsilon: AboveZero = 1e-8,
-        weight_decay: AtLeastZero = 0.0,
-        grad_averaging: Flag = False,
-        **common: Unpack[Common],
+        learning_rate: ta.RateLike = 1.0,
+        beta1: ta.BelowOne = 0.95,
+        beta2: ta.BelowOne = 0.98,
+        epsilon: ta.AboveZero = 1e-8,
+        weight_decay: ta.AtLeastZero = 0.0,
+        grad_averaging: ta.Flag = False,
+        **common: Unpack[ta.Common],
     ):
         super().__init__(learning_rate, weight_decay=weight_decay, **common)
 
-    def slots(self) -> dict[str, Slot]:
-        return {"momentum": Slot(), "squared_norm": Slot(shape="scalar", within=NOT_NEGATIVE)}
+    def slots(self) -> dict[str, ta.Slot]:
+        return {
+            "momentum": ta.Slot(),
+            "squared_norm": ta.Slot(shape="scalar", within=ta.NOT_NEGATIVE),
+        }
 
-    def decayed(self, p: Point, d: tf.Tensor) -> tf.Tensor:
+    def decayed(self, p: ta.Point, d: tf.Tensor) -> tf.Tensor:
         return d  # `step` applies the weight decay
 
     def traits(self, path: str) -> dict[str, Any]:
         return {"decay": self.weight_decay if self.rule.decays(path) else 0.0}
 
     def step(
-        self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor, decay: float = 0.0
-    ) -> Step:
-        norm = length(g)
+        self,
+        g: tf.Tensor,
+        w: tf.Tensor,
+        s: ta.Slots,
+        lr: tf.Tensor,
+        t: tf.Tensor,
+        decay: float = 0.0,
+    ) -> ta.Step:
+        norm = ta.length(g)
         average = self.beta2 * s["squared_norm"] + (1 - self.beta2) * norm * norm
         v = tf.where(s["squared_norm"] > 0, average, norm * norm)
-        u = quotient(g, tf.sqrt(v + self.epsilon))
+        u = ta.quotient(g, tf.sqrt(v + self.epsilon))
         if decay:
             u += decay * w
         if self.grad_averaging:

@@ -6,30 +6,13 @@ from typing import Annotated, Any, Unpack
 
 import tensorflow as tf
 
-from tf_graft.algorithm import (
-    NOT_NEGATIVE,
-    AboveZero,
-    BelowOne,
-    Checked,
-    Common,
-    Flag,
-    Optimizer,
-    Point,
-    RateLike,
-    Slot,
-    Slots,
-    Step,
-    number,
-    one_minus_power,
-    quotient,
-    register,
-)
+from tf_graft import algorithm as ta
 
 SHARED = ("distance", "largest_distance", "numerator")
 
 
-@register
-class Prodigy(Optimizer):
+@ta.register
+class Prodigy(ta.Optimizer):
     """Prodigy: Adam that estimates its learning rate, one for all variables.
 
     ```
@@ -68,9 +51,6 @@ class Prodigy(Optimizer):
             `weight_decay * w` is added to the gradient.
         **common: see `tf_graft.algorithm.Common`; `weight_decay` is multiplied by the estimate.
 
-    Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
-
     Row-sparse gradients: with `sparse="lazy"` the slots of untouched rows stay as they are, and the
     norm includes their `s`.
 
@@ -93,41 +73,41 @@ class Prodigy(Optimizer):
 
     def __init__(
         self,
-        learning_rate: RateLike = 1.0,
-        beta_1: BelowOne = 0.9,
-        beta_2: BelowOne = 0.999,
+        learning_rate: ta.RateLike = 1.0,
+        beta_1: ta.BelowOne = 0.9,
+        beta_2: ta.BelowOne = 0.999,
         beta_3: Annotated[
-            float | None, Checked(number, 0, 1, open_high=True, optional=True)
+            float | None, ta.Checked(ta.number, 0, 1, open_high=True, optional=True)
         ] = None,
-        epsilon: AboveZero = 1e-8,
-        d0: AboveZero = 1e-6,
-        d_coef: AboveZero = 1.0,
-        growth_rate: Annotated[float | None, Checked(number, 1, optional=True)] = None,
-        use_bias_correction: Flag = False,
-        safeguard_warmup: Flag = False,
-        decouple: Flag = True,
-        **common: Unpack[Common],
+        epsilon: ta.AboveZero = 1e-8,
+        d0: ta.AboveZero = 1e-6,
+        d_coef: ta.AboveZero = 1.0,
+        growth_rate: Annotated[float | None, ta.Checked(ta.number, 1, optional=True)] = None,
+        use_bias_correction: ta.Flag = False,
+        safeguard_warmup: ta.Flag = False,
+        decouple: ta.Flag = True,
+        **common: Unpack[ta.Common],
     ):
         super().__init__(learning_rate, **common)
 
-    def slots(self) -> dict[str, Slot]:
-        norm = Slot(shape="scalar", within=NOT_NEGATIVE)
-        square = {"velocity": Slot(within=NOT_NEGATIVE), "gradient_norm": norm}
-        first = Slot(tf.convert_to_tensor)
-        return {"momentum": Slot(), "gradient_sum": Slot(), "initial": first, **square}
+    def slots(self) -> dict[str, ta.Slot]:
+        norm = ta.Slot(shape="scalar", within=ta.NOT_NEGATIVE)
+        square = {"velocity": ta.Slot(within=ta.NOT_NEGATIVE), "gradient_norm": norm}
+        first = ta.Slot(tf.convert_to_tensor)
+        return {"momentum": ta.Slot(), "gradient_sum": ta.Slot(), "initial": first, **square}
 
     def prepare(self, variables: Mapping[str, Any]) -> None:
         if any(tf.as_dtype(variable.dtype) == tf.float64 for variable in variables.values()):
             self._precision = "float64"
 
-    def shared_slots(self) -> dict[str, Slot]:
-        distance = Slot(self.d0, dtype=self._precision, within=NOT_NEGATIVE)
-        return dict(zip(SHARED, (distance, distance, Slot(dtype=self._precision)), strict=True))
+    def shared_slots(self) -> dict[str, ta.Slot]:
+        distance = ta.Slot(self.d0, dtype=self._precision, within=ta.NOT_NEGATIVE)
+        return dict(zip(SHARED, (distance, distance, ta.Slot(dtype=self._precision)), strict=True))
 
-    def decayed(self, p: Point, d: tf.Tensor) -> tf.Tensor:
+    def decayed(self, p: ta.Point, d: tf.Tensor) -> tf.Tensor:
         return d  # `propose` applies the weight decay
 
-    def propose(self, points: Iterable[Point]) -> Iterator[Step]:
+    def propose(self, points: Iterable[ta.Point]) -> Iterator[ta.Step]:
         points = list(points)
         if not points:
             return
@@ -141,13 +121,13 @@ class Prodigy(Optimizer):
         distance = shared["distance"]
         for p, (a, _, new) in zip(points, averaged, strict=True):
             d = tf.cast(distance, p.w.dtype)
-            step = -a * quotient(new["momentum"], tf.sqrt(new["velocity"]) + d * self.epsilon)
+            step = -a * ta.quotient(new["momentum"], tf.sqrt(new["velocity"]) + d * self.epsilon)
             if self.decouple and self.rule.decays(p.path):
                 step -= self.rule.decay(p.w, a, p.t)
             yield step, new | shared
             shared = {}  # written once
 
-    def _averaged(self, p: Point, s: Slots, distance: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def _averaged(self, p: ta.Point, s: ta.Slots, distance: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Returns a variable's `a`, its share of the growth of `n`, and its new slots."""
         d, t = tf.cast(distance, p.w.dtype), p.t
         g = p.g
@@ -155,8 +135,8 @@ class Prodigy(Optimizer):
             g += self.rule.decay(p.w, tf.ones_like(t), t)
         a = d * p.lr
         if self.use_bias_correction:
-            a *= tf.sqrt(one_minus_power(self.beta_2, t)) / one_minus_power(self.beta_1, t)
-        scale, dg = quotient(d, self.d0), d * g
+            a *= tf.sqrt(ta.one_minus_power(self.beta_2, t)) / ta.one_minus_power(self.beta_1, t)
+        scale, dg = ta.quotient(d, self.d0), d * g
         m = self.beta_1 * s["momentum"] + (1 - self.beta_1) * dg
         v = self.beta_2 * s["velocity"] + (1 - self.beta_2) * dg * dg
         total = self._beta_3 * s["gradient_sum"] + scale * (d if self.safeguard_warmup else a) * g
@@ -165,11 +145,11 @@ class Prodigy(Optimizer):
         new = {"momentum": m, "velocity": v, "gradient_sum": total, "gradient_norm": norm}
         return a, scale * a * tf.reduce_sum(g * (s["initial"] - p.w)), new
 
-    def _estimated(self, before: Sequence[tf.Tensor], gain: tf.Tensor, norm: tf.Tensor) -> Slots:
+    def _estimated(self, before: Sequence[tf.Tensor], gain: tf.Tensor, norm: tf.Tensor) -> ta.Slots:
         """Returns the new shared slots."""
         d, largest, numerator = before
         numerator = self._beta_3 * numerator + gain
-        found = self.d_coef * quotient(numerator, norm)
+        found = self.d_coef * ta.quotient(numerator, norm)
         largest = tf.maximum(largest, found)
         new = largest
         if self.growth_rate is not None:

@@ -4,30 +4,7 @@ from typing import Annotated, Unpack
 
 import tensorflow as tf
 
-from tf_graft.algorithm import (
-    NOT_NEGATIVE,
-    AboveZero,
-    BelowOne,
-    BelowOneOrSchedule,
-    Checked,
-    Common,
-    NumberLike,
-    Optimizer,
-    RateLike,
-    Slot,
-    Slots,
-    SlotVariables,
-    Step,
-    in_place,
-    memoized,
-    number,
-    one_minus_power,
-    rectification,
-    register,
-    remembers,
-    running_mean,
-    scalar,
-)
+from tf_graft import algorithm as ta
 from tf_graft.optimizers.kernels import adam_operands
 
 # Beside it the root of any mean square is less than half of the last digit, as gradients are
@@ -35,8 +12,8 @@ from tf_graft.optimizers.kernels import adam_operands
 LARGE = {tf.float32: 2.0**76, tf.float64: 2.0**538}
 
 
-@register
-class RAdam(Optimizer):
+@ta.register
+class RAdam(ta.Optimizer):
     """RAdam: Adam with a rectified step, which needs no warm-up.
 
     ```
@@ -61,9 +38,6 @@ class RAdam(Optimizer):
         threshold: the rectification begins where `r` is larger. The paper has 4, other programs 5.
         **common: see `tf_graft.algorithm.Common`.
 
-    Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
-
     Row-sparse gradients: with `sparse="lazy"` the averages of untouched rows stay as they are, and
     `t` counts the optimizer's steps. (In TensorFlow Addons they decay while the rows stay.)
 
@@ -80,37 +54,37 @@ class RAdam(Optimizer):
 
     def __init__(
         self,
-        learning_rate: RateLike = 0.001,
-        beta_1: BelowOneOrSchedule = 0.9,
-        beta_2: BelowOne = 0.999,
-        epsilon: AboveZero = 1e-7,
-        threshold: Annotated[float, Checked(number, 4)] = 5.0,
-        **common: Unpack[Common],
+        learning_rate: ta.RateLike = 0.001,
+        beta_1: ta.BelowOneOrSchedule = 0.9,
+        beta_2: ta.BelowOne = 0.999,
+        epsilon: ta.AboveZero = 1e-7,
+        threshold: Annotated[float, ta.Checked(ta.number, 4)] = 5.0,
+        **common: Unpack[ta.Common],
     ):
         super().__init__(learning_rate, **common)
 
-    def slots(self) -> dict[str, Slot]:
-        return {"momentum": Slot(), "velocity": Slot(within=NOT_NEGATIVE)}
+    def slots(self) -> dict[str, ta.Slot]:
+        return {"momentum": ta.Slot(), "velocity": ta.Slot(within=ta.NOT_NEGATIVE)}
 
-    def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
-        m = running_mean(s["momentum"], g, self.beta_1, t)
-        v = running_mean(s["velocity"], g * g, self.beta_2, t)
+    def step(self, g: tf.Tensor, w: tf.Tensor, s: ta.Slots, lr: tf.Tensor, t: tf.Tensor) -> ta.Step:
+        m = ta.running_mean(s["momentum"], g, self.beta_1, t)
+        v = ta.running_mean(s["velocity"], g * g, self.beta_2, t)
         alpha, epsilon = _scaled(lr, self.beta_1, self.beta_2, self.epsilon, self.threshold, t)
         return -alpha * m / (tf.sqrt(v) + epsilon), {"momentum": m, "velocity": v}
 
-    @in_place(exact=True, serves=remembers("beta_2"))
+    @ta.in_place(exact=True, serves=ta.remembers("beta_2"))
     def kernel(
-        self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
+        self, g: tf.Tensor, w: tf.Variable, s: ta.SlotVariables, lr: tf.Tensor, t: tf.Tensor
     ) -> None:
         alpha, epsilon = _scaled(lr, self.beta_1, self.beta_2, self.epsilon, self.threshold, t)
         operands = adam_operands(g, s, self.beta_1, self.beta_2, t)
         tf.raw_ops.ResourceApplyAdam(var=w.handle, lr=alpha, epsilon=epsilon, **operands)
 
 
-@memoized
+@ta.memoized
 def _scaled(
     lr: tf.Tensor,
-    beta_1: NumberLike,
+    beta_1: ta.NumberLike,
     beta_2: float,
     epsilon: float,
     threshold: float,
@@ -121,8 +95,8 @@ def _scaled(
     A step of momentum has both so large that the sum of epsilon and any root is epsilon: it is a
     power of two, by which the learning rate is multiplied and the step divided without rounding.
     """
-    alpha = lr / one_minus_power(beta_1, t)
-    rectified, ratio = rectification(beta_2, threshold, t)
-    adaptive = alpha * tf.sqrt(ratio * one_minus_power(beta_2, t))
-    large, small = scalar(LARGE[t.dtype], t.dtype), scalar(epsilon, t.dtype)
+    alpha = lr / ta.one_minus_power(beta_1, t)
+    rectified, ratio = ta.rectification(beta_2, threshold, t)
+    adaptive = alpha * tf.sqrt(ratio * ta.one_minus_power(beta_2, t))
+    large, small = ta.scalar(LARGE[t.dtype], t.dtype), ta.scalar(epsilon, t.dtype)
     return tf.where(rectified, adaptive, alpha * large), tf.where(rectified, small, large)

@@ -5,34 +5,11 @@ from typing import Any, Unpack
 
 import tensorflow as tf
 
-from tf_graft.algorithm import (
-    NOT_NEGATIVE,
-    AboveZero,
-    AtLeastZero,
-    Common,
-    Flag,
-    Fraction,
-    FractionOrSchedule,
-    Namesake,
-    Optimizer,
-    RateLike,
-    Slot,
-    Slots,
-    SlotVariables,
-    Step,
-    current,
-    in_place,
-    quotient,
-    register,
-    remembers,
-    running_mean,
-    scalar,
-    scratch_variable,
-)
+from tf_graft import algorithm as ta
 
 
-@register
-class RMSprop(Optimizer):
+@ta.register
+class RMSprop(ta.Optimizer):
     """RMSprop: divides the gradient by its root mean square; optionally centered, with momentum.
 
     ```
@@ -53,9 +30,6 @@ class RMSprop(Optimizer):
         initial_velocity: the first value of `v`; 0 in Keras, and 1 in TensorFlow 1.
         **common: see `tf_graft.algorithm.Common`.
 
-    Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
-
     Row-sparse gradients: with `sparse="lazy"` the averages and the momentum of untouched rows stay
     as they are.
 
@@ -70,56 +44,58 @@ class RMSprop(Optimizer):
         sequences with recurrent neural networks", equations 38 to 45.
     """
 
-    namesake = Namesake(("velocity",), ("momentum",), ("average_gradient",))
+    namesake = ta.Namesake(("velocity",), ("momentum",), ("average_gradient",))
 
     def __init__(
         self,
-        learning_rate: RateLike = 0.001,
-        rho: Fraction = 0.9,
-        momentum: FractionOrSchedule = 0.0,
-        epsilon: AboveZero = 1e-7,
-        centered: Flag = False,
-        initial_velocity: AtLeastZero = 0.0,
-        **common: Unpack[Common],
+        learning_rate: ta.RateLike = 0.001,
+        rho: ta.Fraction = 0.9,
+        momentum: ta.FractionOrSchedule = 0.0,
+        epsilon: ta.AboveZero = 1e-7,
+        centered: ta.Flag = False,
+        initial_velocity: ta.AtLeastZero = 0.0,
+        **common: Unpack[ta.Common],
     ):
         super().__init__(learning_rate, **common)
 
-    def slots(self) -> dict[str, Slot]:
+    def slots(self) -> dict[str, ta.Slot]:
         roles = {"momentum": self.momentum, "average_gradient": self.centered}
-        zeros = {role: Slot() for role, wanted in roles.items() if wanted}
-        return {"velocity": Slot(self.initial_velocity, within=NOT_NEGATIVE)} | zeros
+        zeros = {role: ta.Slot() for role, wanted in roles.items() if wanted}
+        return {"velocity": ta.Slot(self.initial_velocity, within=ta.NOT_NEGATIVE)} | zeros
 
-    def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
-        variance = running_mean(s["velocity"], g * g, self.rho, t)
+    def step(self, g: tf.Tensor, w: tf.Tensor, s: ta.Slots, lr: tf.Tensor, t: tf.Tensor) -> ta.Step:
+        variance = ta.running_mean(s["velocity"], g * g, self.rho, t)
         new = {"velocity": variance}
         if self.centered:
-            a = new["average_gradient"] = running_mean(s["average_gradient"], g, self.rho, t)
+            a = new["average_gradient"] = ta.running_mean(s["average_gradient"], g, self.rho, t)
             variance -= a * a
-        x = quotient(lr * g, tf.sqrt(variance + self.epsilon))
+        x = ta.quotient(lr * g, tf.sqrt(variance + self.epsilon))
         if self.momentum:
-            x = new["momentum"] = current(self.momentum, t) * s["momentum"] + x
+            x = new["momentum"] = ta.current(self.momentum, t) * s["momentum"] + x
         return -x, new
 
     def _serves(self) -> bool:
         """Returns False with decay and no momentum, because `step` and decay are then summed."""
         remembered = bool(self.momentum) or not self.weight_decay
-        return remembered and remembers("rho")(self)
+        return remembered and ta.remembers("rho")(self)
 
-    @in_place(exact=True, serves=_serves)
+    @ta.in_place(exact=True, serves=_serves)
     def kernel(
-        self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
+        self, g: tf.Tensor, w: tf.Variable, s: ta.SlotVariables, lr: tf.Tensor, t: tf.Tensor
     ) -> None:
         # TensorFlow's kernels require a momentum
-        kept: Any = contextlib.nullcontext(s["momentum"]) if self.momentum else scratch_variable(g)
+        kept: Any = (
+            contextlib.nullcontext(s["momentum"]) if self.momentum else ta.scratch_variable(g)
+        )
         with kept as momentum:
             operands = {
                 "var": w.handle,
                 "ms": s["velocity"].handle,
                 "mom": momentum.handle,
                 "lr": lr,
-                "rho": scalar(self.rho, g.dtype),
-                "momentum": current(self.momentum, t),
-                "epsilon": scalar(self.epsilon, g.dtype),
+                "rho": ta.scalar(self.rho, g.dtype),
+                "momentum": ta.current(self.momentum, t),
+                "epsilon": ta.scalar(self.epsilon, g.dtype),
                 "grad": g,
             }
             if self.centered:

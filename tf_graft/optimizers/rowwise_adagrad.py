@@ -4,22 +4,11 @@ from typing import Unpack
 
 import tensorflow as tf
 
-from tf_graft.algorithm import (
-    NOT_NEGATIVE,
-    AboveZero,
-    AtLeastZero,
-    Common,
-    Optimizer,
-    RateLike,
-    Slot,
-    Slots,
-    Step,
-    register,
-)
+from tf_graft import algorithm as ta
 
 
-@register
-class RowWiseAdagrad(Optimizer):
+@ta.register
+class RowWiseAdagrad(ta.Optimizer):
     """Row-wise Adagrad: Adagrad with one sum for each row, of the row's mean squared gradient.
 
     ```
@@ -35,9 +24,6 @@ class RowWiseAdagrad(Optimizer):
         initial_accumulator_value: the sums at the start.
         epsilon: a term added to the root.
         **common: see `tf_graft.algorithm.Common`.
-
-    Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
 
     Row-sparse gradients: the same as the equal dense gradient, at the cost of the touched rows.
 
@@ -58,18 +44,18 @@ class RowWiseAdagrad(Optimizer):
 
     def __init__(
         self,
-        learning_rate: RateLike = 0.01,
-        initial_accumulator_value: AtLeastZero = 0.0,
-        epsilon: AboveZero = 1e-8,
-        **common: Unpack[Common],
+        learning_rate: ta.RateLike = 0.01,
+        initial_accumulator_value: ta.AtLeastZero = 0.0,
+        epsilon: ta.AboveZero = 1e-8,
+        **common: Unpack[ta.Common],
     ):
         super().__init__(learning_rate, **common)
 
-    def slots(self) -> dict[str, Slot]:
+    def slots(self) -> dict[str, ta.Slot]:
         fill = self.initial_accumulator_value
-        return {"accumulator": Slot(fill, shape="rows", within=NOT_NEGATIVE)}
+        return {"accumulator": ta.Slot(fill, shape="rows", within=ta.NOT_NEGATIVE)}
 
-    def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
+    def step(self, g: tf.Tensor, w: tf.Tensor, s: ta.Slots, lr: tf.Tensor, t: tf.Tensor) -> ta.Step:
         within_row = range(1, g.shape.rank)
         a = s["accumulator"] + tf.reduce_mean(g * g, list(within_row))
         rate = lr / (tf.sqrt(a) + self.epsilon)

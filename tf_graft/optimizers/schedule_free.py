@@ -4,39 +4,13 @@ from typing import Annotated, Any, Unpack
 
 import tensorflow as tf
 
-from tf_graft.algorithm import (
-    NOT_NEGATIVE,
-    AboveZero,
-    AtLeastZero,
-    BelowOne,
-    Checked,
-    Common,
-    Flag,
-    Point,
-    RateLike,
-    Rates,
-    Slot,
-    Slots,
-    Step,
-    TwoWeights,
-    current,
-    integer,
-    memoized,
-    number,
-    of_rows,
-    one_minus_power,
-    quotient,
-    rectification,
-    register,
-    running_mean,
-    scalar,
-)
+from tf_graft import algorithm as ta
 
-Steps = Annotated[int, Checked(integer, 0)]
-Share = Annotated[float, Checked(number, 0, 0.999)]
+Steps = Annotated[int, ta.Checked(ta.integer, 0)]
+Share = Annotated[float, ta.Checked(ta.number, 0, 0.999)]
 
 
-class ScheduleFree(TwoWeights):
+class ScheduleFree(ta.TwoWeights):
     """The base class of the Schedule-Free optimizers, which train y and evaluate x.
 
     z is not stored: it follows from `y = beta_1 * x + (1 - beta_1) * z`.
@@ -51,57 +25,63 @@ class ScheduleFree(TwoWeights):
     r: float
     weight_lr_power: float
 
-    def shared_slots(self) -> dict[str, Slot]:
-        return super().shared_slots() | {"largest_rate": Slot(within=NOT_NEGATIVE)}
+    def shared_slots(self) -> dict[str, ta.Slot]:
+        return super().shared_slots() | {"largest_rate": ta.Slot(within=ta.NOT_NEGATIVE)}
 
     def warmed(self, lr: tf.Tensor, t: tf.Tensor) -> tf.Tensor:
         """Returns the learning rate of update `t` with the warm-up."""
         raise NotImplementedError
 
-    def direction(self, g: tf.Tensor, s: Slots, t: tf.Tensor) -> Step:
+    def direction(self, g: tf.Tensor, s: ta.Slots, t: tf.Tensor) -> ta.Step:
         """Returns what moves z, for a learning rate of 1 and with the other sign, and new slots."""
         raise NotImplementedError
 
-    def advance(self, s: Slots, rates: Rates, t: tf.Tensor) -> dict[str, tf.Tensor]:
+    def advance(self, s: ta.Slots, rates: ta.Rates, t: tf.Tensor) -> dict[str, tf.Tensor]:
         lr = tf.cast(rates["learning_rate"], s["largest_rate"].dtype)
         warmed = self.warmed(lr, tf.cast(t, lr.dtype))
         return {"largest_rate": tf.maximum(s["largest_rate"], warmed)}
 
-    def decayed(self, p: Point, d: tf.Tensor) -> tf.Tensor:
+    def decayed(self, p: ta.Point, d: tf.Tensor) -> tf.Tensor:
         return d  # `step` applies the weight decay
 
     def traits(self, path: str) -> dict[str, Any]:
         return {"decay": self.weight_decay if self.rule.decays(path) else 0.0}
 
     def step(
-        self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor, decay: Any = 0.0
-    ) -> Step:
+        self,
+        g: tf.Tensor,
+        w: tf.Tensor,
+        s: ta.Slots,
+        lr: tf.Tensor,
+        t: tf.Tensor,
+        decay: Any = 0.0,
+    ) -> ta.Step:
         lr = self.warmed(lr, t)
         u, slots = self.direction(g, s, t)
         if decay:
-            u += current(decay, t) * w
+            u += ta.current(decay, t) * w
         weight = _weight(s["largest_rate"], t, self.r, self.weight_lr_power)
         total = s["weight_sum"] + weight
-        c = of_rows(quotient(weight, total), w)
-        x = tf.where(of_rows(s["weight_sum"] > 0, w), s["averaged_weights"], w)
-        from_z = scalar(1 - self.beta_1, g.dtype)
-        average = x + c * (quotient(w - x, from_z) - lr * u)
-        d = scalar(self.beta_1, g.dtype) * (average - x) - from_z * lr * u
+        c = ta.of_rows(ta.quotient(weight, total), w)
+        x = tf.where(ta.of_rows(s["weight_sum"] > 0, w), s["averaged_weights"], w)
+        from_z = ta.scalar(1 - self.beta_1, g.dtype)
+        average = x + c * (ta.quotient(w - x, from_z) - lr * u)
+        d = ta.scalar(self.beta_1, g.dtype) * (average - x) - from_z * lr * u
         return d, {"averaged_weights": average, "weight_sum": total, **slots}
 
 
-@memoized
+@ta.memoized
 def _warmed(lr: tf.Tensor, steps: int, t: tf.Tensor) -> tf.Tensor:
-    return lr * tf.minimum(quotient(t, scalar(float(steps), t.dtype)), 1.0) if steps else lr
+    return lr * tf.minimum(ta.quotient(t, ta.scalar(float(steps), t.dtype)), 1.0) if steps else lr
 
 
-@memoized
+@ta.memoized
 def _rectified(lr: tf.Tensor, beta_2: float, silent: bool, t: tf.Tensor) -> tf.Tensor:
-    rectified, ratio = rectification(beta_2, 4.0, t)
-    return lr * tf.where(rectified, tf.sqrt(ratio), scalar(0.0 if silent else 1.0, t.dtype))
+    rectified, ratio = ta.rectification(beta_2, 4.0, t)
+    return lr * tf.where(rectified, tf.sqrt(ratio), ta.scalar(0.0 if silent else 1.0, t.dtype))
 
 
-@memoized
+@ta.memoized
 def _weight(largest_rate: tf.Tensor, t: tf.Tensor, r: float, power: float) -> tf.Tensor:
     """Returns the weight of z in the average at update `t`."""
     rate = tf.cast(largest_rate, t.dtype)
@@ -113,10 +93,10 @@ def _power(x: tf.Tensor, exponent: float) -> tf.Tensor:
 
 
 def _root(v: tf.Tensor, beta_2: float, epsilon: float, t: tf.Tensor) -> tf.Tensor:
-    return tf.sqrt(v / one_minus_power(beta_2, t)) + epsilon
+    return tf.sqrt(v / ta.one_minus_power(beta_2, t)) + epsilon
 
 
-@register
+@ta.register
 class ScheduleFreeSGD(ScheduleFree):
     """Schedule-Free SGD: a constant learning rate and an average of the weights in place of decay.
 
@@ -153,9 +133,6 @@ class ScheduleFreeSGD(ScheduleFree):
         weight_lr_power: the power of the largest learning rate in the weights of the average.
         **common: see `tf_graft.algorithm.Common`. `weight_decay` is decoupled, and acts at y.
 
-    Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
-
     Row-sparse gradients: with `sparse="lazy"` x, y and z of untouched rows stay as they are, and
     the average of a row is over its own updates; `t` counts all updates of the optimizer. With
     `sparse="exact"` an untouched row has a gradient of zero: its x and y still move toward its z.
@@ -178,12 +155,12 @@ class ScheduleFreeSGD(ScheduleFree):
 
     def __init__(
         self,
-        learning_rate: RateLike = 1.0,
+        learning_rate: ta.RateLike = 1.0,
         momentum: Share = 0.9,
         warmup_steps: Steps = 0,
-        r: AtLeastZero = 0.0,
-        weight_lr_power: AtLeastZero = 2.0,
-        **common: Unpack[Common],
+        r: ta.AtLeastZero = 0.0,
+        weight_lr_power: ta.AtLeastZero = 2.0,
+        **common: Unpack[ta.Common],
     ):
         super().__init__(learning_rate, **common)
 
@@ -195,11 +172,11 @@ class ScheduleFreeSGD(ScheduleFree):
     def warmed(self, lr: tf.Tensor, t: tf.Tensor) -> tf.Tensor:
         return _warmed(lr, self.warmup_steps, t)
 
-    def direction(self, g: tf.Tensor, s: Slots, t: tf.Tensor) -> Step:
+    def direction(self, g: tf.Tensor, s: ta.Slots, t: tf.Tensor) -> ta.Step:
         return g, {}
 
 
-@register
+@ta.register
 class ScheduleFreeAdamW(ScheduleFree):
     """Schedule-Free AdamW: a constant learning rate and an average in place of decay.
 
@@ -227,9 +204,6 @@ class ScheduleFreeAdamW(ScheduleFree):
         weight_lr_power: the power of the largest learning rate in the weights of the average.
         **common: see `tf_graft.algorithm.Common`. `weight_decay` is decoupled, and acts at y.
 
-    Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
-
     Row-sparse gradients: as in `tf_graft.ScheduleFreeSGD`; with `sparse="lazy"` the mean square of
     untouched rows stays as it is too.
 
@@ -245,29 +219,29 @@ class ScheduleFreeAdamW(ScheduleFree):
 
     def __init__(
         self,
-        learning_rate: RateLike = 0.0025,
+        learning_rate: ta.RateLike = 0.0025,
         beta_1: Share = 0.9,
-        beta_2: BelowOne = 0.999,
-        epsilon: AboveZero = 1e-8,
+        beta_2: ta.BelowOne = 0.999,
+        epsilon: ta.AboveZero = 1e-8,
         warmup_steps: Steps = 0,
-        r: AtLeastZero = 0.0,
-        weight_lr_power: AtLeastZero = 2.0,
-        **common: Unpack[Common],
+        r: ta.AtLeastZero = 0.0,
+        weight_lr_power: ta.AtLeastZero = 2.0,
+        **common: Unpack[ta.Common],
     ):
         super().__init__(learning_rate, **common)
 
-    def slots(self) -> dict[str, Slot]:
-        return super().slots() | {"velocity": Slot(within=NOT_NEGATIVE)}
+    def slots(self) -> dict[str, ta.Slot]:
+        return super().slots() | {"velocity": ta.Slot(within=ta.NOT_NEGATIVE)}
 
     def warmed(self, lr: tf.Tensor, t: tf.Tensor) -> tf.Tensor:
         return _warmed(lr, self.warmup_steps, t)
 
-    def direction(self, g: tf.Tensor, s: Slots, t: tf.Tensor) -> Step:
-        v = running_mean(s["velocity"], g * g, self.beta_2, t)
+    def direction(self, g: tf.Tensor, s: ta.Slots, t: tf.Tensor) -> ta.Step:
+        v = ta.running_mean(s["velocity"], g * g, self.beta_2, t)
         return g / _root(v, self.beta_2, self.epsilon, t), {"velocity": v}
 
 
-@register
+@ta.register
 class ScheduleFreeRAdam(ScheduleFree):
     """Schedule-Free RAdam: Schedule-Free AdamW with RAdam's rectification in place of a warm-up.
 
@@ -294,9 +268,6 @@ class ScheduleFreeRAdam(ScheduleFree):
             move by SGD until then.
         **common: see `tf_graft.algorithm.Common`. `weight_decay` is decoupled, and acts at y.
 
-    Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
-
     Row-sparse gradients: as in `tf_graft.ScheduleFreeSGD`; with `sparse="lazy"` the mean square of
     untouched rows stays as it is too.
 
@@ -314,26 +285,28 @@ class ScheduleFreeRAdam(ScheduleFree):
 
     def __init__(
         self,
-        learning_rate: RateLike = 0.0025,
+        learning_rate: ta.RateLike = 0.0025,
         beta_1: Share = 0.9,
-        beta_2: Annotated[float, Checked(number, 0.6, 1, open_low=True, open_high=True)] = 0.999,
-        epsilon: AboveZero = 1e-8,
-        r: AtLeastZero = 0.0,
-        weight_lr_power: AtLeastZero = 2.0,
-        silent_sgd_phase: Flag = True,
-        **common: Unpack[Common],
+        beta_2: Annotated[
+            float, ta.Checked(ta.number, 0.6, 1, open_low=True, open_high=True)
+        ] = 0.999,
+        epsilon: ta.AboveZero = 1e-8,
+        r: ta.AtLeastZero = 0.0,
+        weight_lr_power: ta.AtLeastZero = 2.0,
+        silent_sgd_phase: ta.Flag = True,
+        **common: Unpack[ta.Common],
     ):
         super().__init__(learning_rate, **common)
 
-    def slots(self) -> dict[str, Slot]:
-        return super().slots() | {"velocity": Slot(within=NOT_NEGATIVE)}
+    def slots(self) -> dict[str, ta.Slot]:
+        return super().slots() | {"velocity": ta.Slot(within=ta.NOT_NEGATIVE)}
 
     def warmed(self, lr: tf.Tensor, t: tf.Tensor) -> tf.Tensor:
         return _rectified(lr, self.beta_2, self.silent_sgd_phase, t)
 
-    def direction(self, g: tf.Tensor, s: Slots, t: tf.Tensor) -> Step:
-        v = running_mean(s["velocity"], g * g, self.beta_2, t)
-        rectified, _ = rectification(self.beta_2, 4.0, t)
+    def direction(self, g: tf.Tensor, s: ta.Slots, t: tf.Tensor) -> ta.Step:
+        v = ta.running_mean(s["velocity"], g * g, self.beta_2, t)
+        rectified, _ = ta.rectification(self.beta_2, 4.0, t)
         # 1 and 0, as DTensor cannot choose between tensors by a scalar
         divided = tf.cast(rectified, g.dtype)
         root = _root(v, self.beta_2, self.epsilon, t)

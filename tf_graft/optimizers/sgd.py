@@ -4,26 +4,12 @@ from typing import Unpack
 
 import tensorflow as tf
 
-from tf_graft.algorithm import (
-    Common,
-    Flag,
-    FractionOrSchedule,
-    Namesake,
-    Optimizer,
-    RateLike,
-    Slot,
-    Slots,
-    SlotVariables,
-    Step,
-    current,
-    in_place,
-    register,
-)
+from tf_graft import algorithm as ta
 from tf_graft.optimizers.kernels import descend, warn_without_momentum
 
 
-@register
-class SGD(Optimizer):
+@ta.register
+class SGD(ta.Optimizer):
     """Stochastic gradient descent, with classical or Nesterov momentum.
 
     ```
@@ -41,9 +27,6 @@ class SGD(Optimizer):
         nesterov: whether to look ahead (Nesterov momentum); it does nothing without one.
         **common: see `tf_graft.algorithm.Common`.
 
-    Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
-
     Row-sparse gradients: without momentum the result equals that of the dense gradient. With
     momentum and `sparse="lazy"`, the momentum of untouched rows stays as it is.
 
@@ -58,32 +41,32 @@ class SGD(Optimizer):
         learning", equations 1 to 4.
     """
 
-    namesake = Namesake(("momentum",))
+    namesake = ta.Namesake(("momentum",))
 
     def __init__(
         self,
-        learning_rate: RateLike = 0.01,
-        momentum: FractionOrSchedule = 0.0,
-        nesterov: Flag = False,
-        **common: Unpack[Common],
+        learning_rate: ta.RateLike = 0.01,
+        momentum: ta.FractionOrSchedule = 0.0,
+        nesterov: ta.Flag = False,
+        **common: Unpack[ta.Common],
     ):
         super().__init__(learning_rate, **common)
         warn_without_momentum(self)
         self.idle = not self.momentum
 
-    def slots(self) -> dict[str, Slot]:
-        return {"momentum": Slot()} if self.momentum else {}
+    def slots(self) -> dict[str, ta.Slot]:
+        return {"momentum": ta.Slot()} if self.momentum else {}
 
-    def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
+    def step(self, g: tf.Tensor, w: tf.Tensor, s: ta.Slots, lr: tf.Tensor, t: tf.Tensor) -> ta.Step:
         if not self.momentum:
             return -lr * g, {}
-        momentum = current(self.momentum, t)
+        momentum = ta.current(self.momentum, t)
         m = momentum * s["momentum"] - lr * g
         return (momentum * m - lr * g if self.nesterov else m), {"momentum": m}
 
-    @in_place(exact=True)
+    @ta.in_place(exact=True)
     def kernel(
-        self, g: tf.Tensor, w: tf.Variable, s: SlotVariables, lr: tf.Tensor, t: tf.Tensor
+        self, g: tf.Tensor, w: tf.Variable, s: ta.SlotVariables, lr: tf.Tensor, t: tf.Tensor
     ) -> None:
-        momentum = current(self.momentum, t) if self.momentum else None
+        momentum = ta.current(self.momentum, t) if self.momentum else None
         descend(g, w, s, lr, momentum, self.nesterov)

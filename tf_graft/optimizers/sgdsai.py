@@ -5,24 +5,11 @@ from typing import Any, Unpack
 
 import tensorflow as tf
 
-from tf_graft.algorithm import (
-    NOT_NEGATIVE,
-    AboveZero,
-    BelowOne,
-    Common,
-    Optimizer,
-    RateLike,
-    Slot,
-    Slots,
-    Step,
-    length,
-    quotient,
-    register,
-)
+from tf_graft import algorithm as ta
 
 
-@register
-class SGDSaI(Optimizer):
+@ta.register
+class SGDSaI(ta.Optimizer):
     """SGD-SaI: momentum that scales each variable's learning rate once, by its first gradient.
 
     ```
@@ -47,9 +34,6 @@ class SGDSaI(Optimizer):
         epsilon: a term added to the deviation.
         **common: see `tf_graft.algorithm.Common`; the paper trains with weight decay.
 
-    Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
-
     Row-sparse gradients: norm and deviation are taken over the whole gradient, as if it were dense.
     With `sparse="lazy"` untouched rows keep their mean and do not move; the mean of a row that is
     first touched later starts at zero.
@@ -70,22 +54,31 @@ class SGDSaI(Optimizer):
 
     def __init__(
         self,
-        learning_rate: RateLike = 0.01,
-        momentum: BelowOne = 0.9,
-        epsilon: AboveZero = 1e-8,
-        **common: Unpack[Common],
+        learning_rate: ta.RateLike = 0.01,
+        momentum: ta.BelowOne = 0.9,
+        epsilon: ta.AboveZero = 1e-8,
+        **common: Unpack[ta.Common],
     ):
         super().__init__(learning_rate, **common)
 
-    def slots(self) -> dict[str, Slot]:
-        return {"momentum": Slot(), "signal_to_noise": Slot(shape="scalar", within=NOT_NEGATIVE)}
+    def slots(self) -> dict[str, ta.Slot]:
+        return {
+            "momentum": ta.Slot(),
+            "signal_to_noise": ta.Slot(shape="scalar", within=ta.NOT_NEGATIVE),
+        }
 
     def traits(self, path: str) -> dict[str, Any]:
         return {"entries": math.prod(self.rule.shapes[path])}
 
     def step(
-        self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor, entries: int = 0
-    ) -> Step:
+        self,
+        g: tf.Tensor,
+        w: tf.Tensor,
+        s: ta.Slots,
+        lr: tf.Tensor,
+        t: tf.Tensor,
+        entries: int = 0,
+    ) -> ta.Step:
         measured = s["signal_to_noise"] > 0
         r = tf.where(measured, s["signal_to_noise"], self._signal_to_noise(g, entries))
         fresh = tf.where(measured, tf.constant(1 - self.momentum, g.dtype), 1.0)
@@ -94,11 +87,11 @@ class SGDSaI(Optimizer):
 
     def _signal_to_noise(self, g: tf.Tensor, entries: int) -> tf.Tensor:
         """Returns the ratio for a gradient, or for its touched rows; 0 for a gradient of zeros."""
-        norm = length(g)
+        norm = ta.length(g)
         if entries < 2:
             return tf.cast(norm > 0, g.dtype)
-        mean = quotient(tf.reduce_sum(g), entries)
+        mean = ta.quotient(tf.reduce_sum(g), entries)
         given = tf.size(g) if g.shape.num_elements() is None else g.shape.num_elements()
         untouched = tf.cast(entries - given, g.dtype)  # less than none if zeros pad the rows
-        deviation = tf.square(length(g - mean)) + untouched * mean * mean
-        return quotient(norm, tf.sqrt(quotient(deviation, entries - 1)) + self.epsilon)
+        deviation = tf.square(ta.length(g - mean)) + untouched * mean * mean
+        return ta.quotient(norm, tf.sqrt(ta.quotient(deviation, entries - 1)) + self.epsilon)

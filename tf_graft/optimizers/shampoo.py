@@ -6,42 +6,18 @@ from typing import Annotated, Any, Unpack
 
 import tensorflow as tf
 
-from tf_graft.algorithm import (
-    NOT_NEGATIVE,
-    AboveZero,
-    Axes,
-    BelowOne,
-    Checked,
-    Common,
-    Count,
-    Flag,
-    Fraction,
-    GivenAxes,
-    Heads,
-    OptionalCount,
-    RateLike,
-    Sharing,
-    Slot,
-    Slots,
-    Step,
-    choice,
-    memoized,
-    number,
-    one_minus_power,
-    register,
-    running_mean,
-)
+from tf_graft import algorithm as ta
 from tf_graft.optimizers import factors, roots
 from tf_graft.optimizers.factors import Blocks, Sides
 from tf_graft.optimizers.preconditioned import Preconditioned
 
 FAILED = "failed_roots"
 CHOICES = ("both", *factors.BOTH, "smaller")
-Side = Annotated[str, Checked(choice, CHOICES)]
-Exponent = Annotated[float | None, Checked(number, 0, open_low=True, optional=True)]
+Side = Annotated[str, ta.Checked(ta.choice, CHOICES)]
+Exponent = Annotated[float | None, ta.Checked(ta.number, 0, open_low=True, optional=True)]
 
 
-@register
+@ta.register
 class Shampoo(Preconditioned):
     """Shampoo: preconditions each matrix from both sides, by inverse roots of its second moments.
 
@@ -112,21 +88,21 @@ class Shampoo(Preconditioned):
 
     def __init__(
         self,
-        learning_rate: RateLike = 0.001,
-        beta_1: BelowOne = 0.9,
-        beta_2: Fraction = 0.999,
-        epsilon: AboveZero = 1e-3,
-        relative_epsilon: Flag = True,
+        learning_rate: ta.RateLike = 0.001,
+        beta_1: ta.BelowOne = 0.9,
+        beta_2: ta.Fraction = 0.999,
+        epsilon: ta.AboveZero = 1e-3,
+        relative_epsilon: ta.Flag = True,
         exponent: Exponent = None,
         sides: Side = "both",
-        precondition_frequency: Count = 10,
-        start: Count = 1,
-        block_size: OptionalCount = 1024,
+        precondition_frequency: ta.Count = 10,
+        start: ta.Count = 1,
+        block_size: ta.OptionalCount = 1024,
         others: Any = "adamw",
-        axes: GivenAxes = None,
-        heads: Heads = "merged",
-        divide: Flag = True,
-        **common: Unpack[Common],
+        axes: ta.GivenAxes = None,
+        heads: ta.Heads = "merged",
+        divide: ta.Flag = True,
+        **common: Unpack[ta.Common],
     ):
         super().__init__(learning_rate, others, axes, heads, divide, **common)
 
@@ -136,22 +112,24 @@ class Shampoo(Preconditioned):
         counts = [p.slots[FAILED] for p in self.rule.parameters if FAILED in p.slots]
         return sum(int(tf.reduce_sum(tf.convert_to_tensor(count))) for count in counts)
 
-    def slots_of(self, axes: Axes) -> dict[str, Slot]:
+    def slots_of(self, axes: ta.Axes) -> dict[str, ta.Slot]:
         blocks = self.blocks(axes.size)
-        made = {"momentum": Slot()} if self.beta_1 else {}
+        made = {"momentum": ta.Slot()} if self.beta_1 else {}
         for side in self.sides_of(axes.size):
             shape = blocks.squares(side)
-            made[f"{side}_factor"] = Slot(shape=shape)
-            made[f"{side}_root"] = Slot(functools.partial(_identity, shape), shape)
-        return made | {FAILED: Slot(shape=(blocks.number,), within=NOT_NEGATIVE)}
+            made[f"{side}_factor"] = ta.Slot(shape=shape)
+            made[f"{side}_root"] = ta.Slot(functools.partial(_identity, shape), shape)
+        return made | {FAILED: ta.Slot(shape=(blocks.number,), within=ta.NOT_NEGATIVE)}
 
-    def moments(self, g: tf.Tensor, s: Slots, t: tf.Tensor) -> tuple[list[tf.Tensor], Slots]:
+    def moments(self, g: tf.Tensor, s: ta.Slots, t: tf.Tensor) -> tuple[list[tf.Tensor], ta.Slots]:
         if not self.beta_1:
             return [g], {}
-        m = running_mean(s["momentum"], g, self.beta_1, t)
+        m = ta.running_mean(s["momentum"], g, self.beta_1, t)
         return [g, m], {"momentum": m}
 
-    def direction(self, matrices: list[tf.Tensor], s: Slots, t: tf.Tensor, share: Sharing) -> Step:
+    def direction(
+        self, matrices: list[tf.Tensor], s: ta.Slots, t: tf.Tensor, share: ta.Sharing
+    ) -> ta.Step:
         blocks, sides = self.blocks(matrices[0].shape), self.sides_of(matrices[0].shape)
         parts = [blocks.split(m) for m in matrices]  # of the gradient, and of the momentum
         new = {
@@ -167,11 +145,11 @@ class Shampoo(Preconditioned):
         d = blocks.joined(share(factors.multiplied, computed, parts[-1]))
         slots = {f"{side}_factor": x for side, x in new.items()} | {FAILED: failed}
         slots |= {f"{side}_root": x for side, x in computed.items()}
-        return d / one_minus_power(self.beta_1, t) if self.beta_1 else d, slots
+        return d / ta.one_minus_power(self.beta_1, t) if self.beta_1 else d, slots
 
     def _averaged(self, before: tf.Tensor, x: tf.Tensor, t: tf.Tensor) -> tf.Tensor:
         """Returns the running mean, or the sum, of second moments with one more."""
-        return before + x if self.beta_2 == 1 else running_mean(before, x, self.beta_2, t)
+        return before + x if self.beta_2 == 1 else ta.running_mean(before, x, self.beta_2, t)
 
     def _new_roots(
         self, t: tf.Tensor, of: Sides, before: Sides, failed: tf.Tensor
@@ -180,7 +158,7 @@ class Shampoo(Preconditioned):
         made, exponent = {}, self.exponent or 0.5 / len(of)
         for side, factor in of.items():
             if self.beta_2 < 1:
-                factor /= one_minus_power(self.beta_2, t)
+                factor /= ta.one_minus_power(self.beta_2, t)
             root, good = roots.inverse_power(
                 factor, exponent, self.epsilon, self.relative_epsilon, self.eigenvectors
             )
@@ -204,7 +182,7 @@ def _identity(shape: tuple[int, int, int], variable: Any) -> tf.Tensor:
     return tf.eye(shape[-1], batch_shape=shape[:1])
 
 
-@memoized
+@ta.memoized
 def _due(frequency: int, start: int, t: tf.Tensor) -> tf.Tensor:
     """Returns whether the roots are computed at an update."""
     return tf.equal(t, start) | ((t > start) & tf.equal(t % frequency, 0))

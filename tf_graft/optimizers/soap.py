@@ -6,32 +6,13 @@ from typing import Any, Unpack
 
 import tensorflow as tf
 
-from tf_graft.algorithm import (
-    NOT_NEGATIVE,
-    AboveZero,
-    Axes,
-    BelowOne,
-    Common,
-    Count,
-    Flag,
-    GivenAxes,
-    Heads,
-    RateLike,
-    Sharing,
-    Slot,
-    Slots,
-    Step,
-    memoized,
-    one_minus_power,
-    register,
-    running_mean,
-)
+from tf_graft import algorithm as ta
 from tf_graft.optimizers import factors, roots
 from tf_graft.optimizers.factors import Blocks, Sides
 from tf_graft.optimizers.preconditioned import Preconditioned
 
 
-@register
+@ta.register
 class SOAP(Preconditioned):
     """SOAP: Adam's step in the basis of the eigenvectors of each matrix' second moments.
 
@@ -90,18 +71,18 @@ class SOAP(Preconditioned):
 
     def __init__(
         self,
-        learning_rate: RateLike = 0.003,
-        beta_1: BelowOne = 0.95,
-        beta_2: BelowOne = 0.95,
-        shampoo_beta: BelowOne = 0.95,
-        epsilon: AboveZero = 1e-8,
-        precondition_frequency: Count = 10,
-        max_size: Count = 10000,
+        learning_rate: ta.RateLike = 0.003,
+        beta_1: ta.BelowOne = 0.95,
+        beta_2: ta.BelowOne = 0.95,
+        shampoo_beta: ta.BelowOne = 0.95,
+        epsilon: ta.AboveZero = 1e-8,
+        precondition_frequency: ta.Count = 10,
+        max_size: ta.Count = 10000,
         others: Any = "adamw",
-        axes: GivenAxes = None,
-        heads: Heads = "merged",
-        divide: Flag = True,
-        **common: Unpack[Common],
+        axes: ta.GivenAxes = None,
+        heads: ta.Heads = "merged",
+        divide: ta.Flag = True,
+        **common: Unpack[ta.Common],
     ):
         super().__init__(learning_rate, others, axes, heads, divide, **common)
 
@@ -112,26 +93,31 @@ class SOAP(Preconditioned):
     def blocks(self, size: Sequence[int]) -> Blocks:
         return Blocks.of(size, None)
 
-    def slots_of(self, axes: Axes) -> dict[str, Slot]:
-        made = {"momentum": Slot(), "velocity": Slot(shape=axes.size, within=NOT_NEGATIVE)}
+    def slots_of(self, axes: ta.Axes) -> dict[str, ta.Slot]:
+        made = {
+            "momentum": ta.Slot(),
+            "velocity": ta.Slot(shape=axes.size, within=ta.NOT_NEGATIVE),
+        }
         for side in self.sides_of(axes.size):
-            square = Slot(shape=self.blocks(axes.size).squares(side))
+            square = ta.Slot(shape=self.blocks(axes.size).squares(side))
             made |= {f"{side}_factor": square, f"{side}_basis": square}
         return made
 
-    def moments(self, g: tf.Tensor, s: Slots, t: tf.Tensor) -> tuple[list[tf.Tensor], Slots]:
+    def moments(self, g: tf.Tensor, s: ta.Slots, t: tf.Tensor) -> tuple[list[tf.Tensor], ta.Slots]:
         beta_1 = tf.where(tf.reduce_all(_first(s, t)), tf.ones_like(t), self.beta_1)
         m = s["momentum"] + (1 - beta_1) * (g - s["momentum"])
         return [g, m], {"momentum": m}
 
-    def direction(self, matrices: list[tf.Tensor], s: Slots, t: tf.Tensor, share: Sharing) -> Step:
+    def direction(
+        self, matrices: list[tf.Tensor], s: ta.Slots, t: tf.Tensor, share: ta.Sharing
+    ) -> ta.Step:
         g, m = matrices
         bases, first = _of_sides("basis", s), _first(s, t)
         d, v = share(functools.partial(self._turned_step, t), bases, g, m, s["velocity"], first)
         moments = {}
         for side, before in _of_sides("factor", s).items():
             moment = factors.second_moment(g, side)
-            moments[side] = running_mean(before, moment, self.shampoo_beta, t)
+            moments[side] = ta.running_mean(before, moment, self.shampoo_beta, t)
         bases, v = tf.cond(
             _due(self.precondition_frequency, t),
             lambda: share(_next, moments, bases, v),
@@ -149,7 +135,7 @@ class SOAP(Preconditioned):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns Adam's step in the bases, turned back, and the new mean square."""
         turned = factors.turned(bases, g)
-        v = roots.chosen(first, v, running_mean(v, turned * turned, self.beta_2, t))
+        v = roots.chosen(first, v, ta.running_mean(v, turned * turned, self.beta_2, t))
         turned = factors.turned(bases, m)
         return factors.multiplied(bases, turned / (tf.sqrt(v) + self.epsilon)), v
 
@@ -170,12 +156,12 @@ def _next(moments: Sides, bases: Sides, v: tf.Tensor) -> tuple[Sides, tf.Tensor]
     return made, v
 
 
-def _of_sides(role: str, s: Slots) -> Sides:
+def _of_sides(role: str, s: ta.Slots) -> Sides:
     """Returns the slots of a role by side."""
     return {side: s[f"{side}_{role}"] for side in factors.BOTH if f"{side}_{role}" in s}
 
 
-def _first(s: Slots, t: tf.Tensor) -> tf.Tensor:
+def _first(s: ta.Slots, t: tf.Tensor) -> tf.Tensor:
     """Returns which matrices have no basis yet; without any bases, whether it is the first update.
 
     A basis has no row of zeros.
@@ -185,14 +171,14 @@ def _first(s: Slots, t: tf.Tensor) -> tf.Tensor:
     return tf.broadcast_to(t <= 1, s["velocity"].shape[:1])
 
 
-@memoized
+@ta.memoized
 def _correction(beta_1: float, beta_2: float, t: tf.Tensor) -> tf.Tensor:
     """Returns the bias correction of an update, whose moments lack the first gradient."""
     n = tf.maximum(t - 1, 1)
-    return tf.sqrt(one_minus_power(beta_2, n)) / one_minus_power(beta_1, n)
+    return tf.sqrt(ta.one_minus_power(beta_2, n)) / ta.one_minus_power(beta_1, n)
 
 
-@memoized
+@ta.memoized
 def _due(frequency: int, t: tf.Tensor) -> tf.Tensor:
     """Returns whether the bases are turned at an update."""
     return tf.equal((t - 1) % frequency, 0)

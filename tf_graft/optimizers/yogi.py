@@ -4,30 +4,11 @@ from typing import Unpack
 
 import tensorflow as tf
 
-from tf_graft.algorithm import (
-    NOT_NEGATIVE,
-    AboveZero,
-    AtLeastZero,
-    BelowOne,
-    BelowOneOrSchedule,
-    Common,
-    Flag,
-    NumberLike,
-    Optimizer,
-    RateLike,
-    Slot,
-    Slots,
-    Step,
-    current,
-    memoized,
-    one_minus_power,
-    register,
-    running_mean,
-)
+from tf_graft import algorithm as ta
 
 
-@register
-class Yogi(Optimizer):
+@ta.register
+class Yogi(ta.Optimizer):
     """Yogi: Adam whose mean square moves up or down by a fixed share of the gradient's square.
 
     ```
@@ -52,9 +33,6 @@ class Yogi(Optimizer):
         epsilon_hat: whether `epsilon` is added before the root is corrected, as in `Adam`.
         **common: see `tf_graft.algorithm.Common`.
 
-    Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
-
     Row-sparse gradients: with `sparse="lazy"` the averages of untouched rows stay as they are, and
     the bias correction counts the optimizer's steps.
 
@@ -70,36 +48,36 @@ class Yogi(Optimizer):
 
     def __init__(
         self,
-        learning_rate: RateLike = 0.01,
-        beta_1: BelowOneOrSchedule = 0.9,
-        beta_2: BelowOne = 0.999,
-        epsilon: AboveZero = 1e-3,
-        initial_accumulator_value: AtLeastZero = 1e-6,
-        epsilon_hat: Flag = True,
-        **common: Unpack[Common],
+        learning_rate: ta.RateLike = 0.01,
+        beta_1: ta.BelowOneOrSchedule = 0.9,
+        beta_2: ta.BelowOne = 0.999,
+        epsilon: ta.AboveZero = 1e-3,
+        initial_accumulator_value: ta.AtLeastZero = 1e-6,
+        epsilon_hat: ta.Flag = True,
+        **common: Unpack[ta.Common],
     ):
         super().__init__(learning_rate, **common)
 
-    def slots(self) -> dict[str, Slot]:
-        square = Slot(self.initial_accumulator_value, within=NOT_NEGATIVE)
-        return {"momentum": Slot(), "velocity": square}
+    def slots(self) -> dict[str, ta.Slot]:
+        square = ta.Slot(self.initial_accumulator_value, within=ta.NOT_NEGATIVE)
+        return {"momentum": ta.Slot(), "velocity": square}
 
-    def step(self, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor, t: tf.Tensor) -> Step:
-        m = running_mean(s["momentum"], g, self.beta_1, t)
+    def step(self, g: tf.Tensor, w: tf.Tensor, s: ta.Slots, lr: tf.Tensor, t: tf.Tensor) -> ta.Step:
+        m = ta.running_mean(s["momentum"], g, self.beta_1, t)
         square = g * g
         sign = tf.sign(s["velocity"] - square)
-        v = s["velocity"] - (1 - current(self.beta_2, t)) * sign * square
+        v = s["velocity"] - (1 - ta.current(self.beta_2, t)) * sign * square
         root = _root(self.beta_2, t)
         alpha = _alpha(lr, root, self.beta_1, t)
         epsilon = self.epsilon if self.epsilon_hat else self.epsilon * root
         return -alpha * m / (tf.sqrt(v) + epsilon), {"momentum": m, "velocity": v}
 
 
-@memoized
+@ta.memoized
 def _root(beta_2: float, t: tf.Tensor) -> tf.Tensor:
-    return tf.sqrt(one_minus_power(beta_2, t))
+    return tf.sqrt(ta.one_minus_power(beta_2, t))
 
 
-@memoized
-def _alpha(lr: tf.Tensor, root: tf.Tensor, beta_1: NumberLike, t: tf.Tensor) -> tf.Tensor:
-    return lr * root / one_minus_power(beta_1, t)
+@ta.memoized
+def _alpha(lr: tf.Tensor, root: tf.Tensor, beta_1: ta.NumberLike, t: tf.Tensor) -> tf.Tensor:
+    return lr * root / ta.one_minus_power(beta_1, t)

@@ -43,9 +43,6 @@ class Cautious(Around):
         learning_rate: replaces the optimizer's learning rate, if not None.
         **common: see `tf_graft.algorithm.Common`; those given to the optimizer are taken over.
 
-    Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
-
     Row-sparse gradients: with `sparse="lazy"` `size` counts the entries of the touched rows. With a
     dense gradient that is zero in most rows, the others would take steps many times as long.
 

@@ -40,9 +40,6 @@ class AdaptiveGradientClipping(Around):
         learning_rate: replaces the optimizer's learning rate, if not None.
         **common: see `tf_graft.algorithm.Common`; those given to the optimizer are taken over.
 
-    Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
-
     Row-sparse gradients: for embeddings each touched row is clipped by itself. Other variables get
     their gradient as a dense one, because their units span the rows.
 
@@ -110,9 +107,6 @@ class GradientCentralization(Around):
             left out. None means embeddings.
         learning_rate: replaces the optimizer's learning rate, if not None.
         **common: see `tf_graft.algorithm.Common`; those given to the optimizer are taken over.
-
-    Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
 
     Row-sparse gradients: a variable that is not left out gets its gradient as a dense one, because
     the mean is over the rows.

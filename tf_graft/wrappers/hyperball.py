@@ -50,9 +50,6 @@ class Hyperball(Around):
         learning_rate: replaces the optimizer's learning rate, if not None.
         **common: see `tf_graft.algorithm.Common`; those given to the optimizer are taken over.
 
-    Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
-
     Row-sparse gradients: a variable that is not left out gets its gradient as a dense one, because
     the norms are over all rows.
 

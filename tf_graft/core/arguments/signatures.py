@@ -2,7 +2,7 @@
 
 A class lists its own arguments and takes the common ones as `**common`. This module adds the common
 arguments, one by one, to the class's signature and docstring, and to the docstring the ranges and
-defaults of the class's own arguments.
+defaults of the class's own arguments, and what a constructor raises if it says nothing else.
 """
 
 import functools
@@ -20,6 +20,10 @@ Class = TypeVar("Class", bound=type)
 # An entry of a docstring's `Args:`: its name, its text, and the lines that continue the text.
 ENTRY = re.compile(r"^( *)(\w+): (.*(?:\n\1 +.*)*)", re.MULTILINE)
 ARGUMENTS = re.compile(r"(?<=Args:\n)(?:.*\S.*\n)+")
+RAISES = """
+    Raises:
+        TypeError, ValueError: an argument of the wrong type or out of range; the message names it.
+"""
 COMMON_ENTRY = re.compile(r"^( *)\*\*common: see `[\w.]+`[;.] *(.*(?:\n\1 +.*)*)", re.MULTILINE)
 
 
@@ -71,6 +75,8 @@ def complete(cls: Class) -> Class:
     documented = vars(cls).get("__doc__")
     if documented:
         documented = ARGUMENTS.sub(lambda found: _with_ranges(found[0], cls, own), documented)
+        if "Raises:\n" not in documented:
+            documented = ARGUMENTS.sub(lambda found: found[0] + RAISES, documented, count=1)
         cls.__doc__ = COMMON_ENTRY.sub(lambda found: _documented(found, common), documented)
     return cls
 
