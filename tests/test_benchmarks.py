@@ -294,10 +294,7 @@ def tiny():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "area",
-    ["fit", "half", *(pytest.param(a, marks=pytest.mark.rare) for a in ("fit-xla", "wrappers"))],
-)
+@pytest.mark.parametrize("area", ["fit", "half", "fit-xla", "wrappers"])
 def test_every_case_of_fit_trains(area, monkeypatch):
     monkeypatch.setattr(fit, "MODELS", {"Transformer": tiny})
     every = areas.AREAS[area].of(Choice())

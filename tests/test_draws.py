@@ -18,7 +18,7 @@ def test_some_draws(number):
     assert Draw(number, "eager").wrong() is None
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_the_draws_of_today():
     command = [column_runs.forked.python(), column_runs.TESTS / "draws", "--first", TODAY]
     limits = ["--count", 100_000, "--seconds", 10]

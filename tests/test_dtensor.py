@@ -95,7 +95,7 @@ def test_a_mesh_over_two_processes():
     assert found[0] == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_dtensor_used_before_tf_graft_is_imported():
     fresh = {name: value for name, value in os.environ.items() if not name.startswith("DTENSOR_")}
     done = subprocess.run(

@@ -225,7 +225,7 @@ def states(folder):
     return {n: reader.get_tensor(n) for n in names if n.endswith("VARIABLE_VALUE")}
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_layers_are_unfrozen_and_a_run_killed_in_each_phase_ends_with_the_same_bits(
     prepared_data, undrawn, tmp_path, monkeypatch
 ):

@@ -377,7 +377,7 @@ def tf_graft(*arguments, folder, timeout=250, **more):
 SHORT = ("run.epochs=2", "run.tensorboard=false", "run.progress=line")
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_workers_and_replicas_learn_what_one_device_learns(tmp_path):
     config = CONFIGS / "digits_multi_worker.yaml"
     one, replicas = tmp_path / "one.yaml", tmp_path / "replicas.yaml"

@@ -103,7 +103,7 @@ def test_two_processes_learn_what_one_learns(runs):
         np.testing.assert_allclose(mine[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_a_killed_process_costs_no_bit(runs):
     """It is the first, which the others find one another by; the second: below."""
     said = finished(runs, "launch", "killed", kill=killing(runs / "killed", 0))

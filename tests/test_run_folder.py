@@ -135,7 +135,7 @@ def test_another_process_is_named_and_a_killed_one_leaves_no_lock(start, tmp_pat
     assert not (tmp_path / "a" / "run.lock").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_a_full_disk_is_a_sentence(start, tmp_path):
     """Files of more than so many bytes stand for it: the weights' is the first."""
     arguments = ["train", CONFIG, f"run.dir={tmp_path / 'a'}", "run.epochs=2"]

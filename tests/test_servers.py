@@ -21,7 +21,7 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_the_chief_ends_without_a_killed_worker(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

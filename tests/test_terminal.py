@@ -127,7 +127,7 @@ with start._without_noise():
     assert "information" not in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_a_new_config_has_the_optimizers_of_this_package(terminal, tmp_path):
     """Where no other module has registered them."""
     done = terminal(*MODULE, "new", "mlp", "digits")
