@@ -414,22 +414,6 @@ def test_norms_of_what_is_infinite_or_empty(kind):
         assert peak is None or largest == peak
 
 
-def test_clip_by_global_norm_tells_an_infinite_norm():
-    inf, finite = tf.constant([1.0, INF]), tf.constant(2.0)
-    clipped, norm = tg.clip_by_global_norm([inf, None, finite], 1.0)
-    theirs, their_norm = tf.clip_by_global_norm([inf, None, finite], 1.0)
-    assert float(norm) == float(their_norm) == INF
-    for a, b in zip(clipped, theirs, strict=True):
-        assert a is b is None or np.array_equal(a, b, equal_nan=True)
-
-
-@pytest.mark.parametrize("clip", ["clipnorm", "global_clipnorm"])
-def test_an_infinity_that_is_applied_is_no_step_of_zero(clip):
-    w = tf.Variable([1.0, 2.0])
-    tg.SGD(0.5, nonfinite="apply", **{clip: 1.0}).apply([tf.constant([1.0, INF])], [w])
-    assert np.isnan(w.numpy()).all()
-
-
 @pytest.mark.parametrize("bad", [INF, NAN])
 def test_the_metric_of_a_gradient_that_is_not_finite(bad):
     w = tf.Variable([1.0, 2.0], name="w")
@@ -443,21 +427,6 @@ def test_the_metric_of_a_gradient_that_is_not_finite(bad):
         {name: float(x) for name, x in metrics.items()},
         dict.fromkeys(["global_gradient_norm", "gradient_norm/w"], bad),
     )
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        *(tf.constant([3.0, 4.0]), np.array([3.0, 4.0]), tf.Variable([3.0, 4.0])),
-        *(tf.IndexedSlices([[1.0]], [0]), {"w": tf.constant(1.0)}, "w", None),
-    ],
-    ids=lambda given: type(given).__name__,
-)
-def test_clip_by_global_norm_of_no_list(given):
-    with pytest.raises(TypeError, match=r"clip_by_global_norm\(gradients=.* must be a list"):
-        tg.clip_by_global_norm(given, 1.0)
-    with pytest.raises(TypeError, match="gradient 1 is of dtype int32; it must be floating point"):
-        tg.clip_by_global_norm([None, tf.constant([3])], 1.0)
 
 
 # A model that `fit` makes.

@@ -97,7 +97,7 @@ def replay(case, optimizer, function=False, dtype="float32"):
         ]
         with warnings.catch_warnings():
             if any(g is None for g in grads):
-                warnings.simplefilter("ignore")  # `test_nonfinite.py` looks at it
+                warnings.simplefilter("ignore")  # `test_judge.py` looks at it
             apply(*grads)
         history.append({path: v.numpy() for path, v in model.items()})
     return history, model

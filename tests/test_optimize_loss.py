@@ -10,7 +10,6 @@ import tensorflow as tf
 
 import tf_graft as tg
 from support.replicas import mirrored, per_replica
-from support.samples import slices
 from tf_graft import scaling
 from tf_graft.core import tensorboard
 from tf_graft.openseq2seq.optimizers import NAMES as OPTIMIZERS
@@ -477,33 +476,6 @@ def test_regularization_loss():
     assert (loss.dtype, float(loss)) == (tf.float32, 1.5)
     plain = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
     assert float(tg.get_regularization_loss(plain)) == 0
-
-
-def test_clip_by_global_norm():
-    g, h = tf.constant([3.0, 0.0]), tf.constant(4.0, tf.float16)
-    (a, b, c), norm = tg.clip_by_global_norm([g, h, None], 1)
-    np.testing.assert_allclose(a, [0.6, 0.0], rtol=1e-6)
-    np.testing.assert_allclose(b, 0.8, rtol=1e-3)
-    assert (b.dtype, b.shape, c, float(norm)) == (tf.float16, (), None, 5.0)
-    (a, b), _ = tg.clip_by_global_norm([g, h], 10.0)
-    np.testing.assert_array_equal(a, g)
-    (a,), norm = tg.clip_by_global_norm([tf.zeros([2])], 1.0)
-    assert (a.numpy().tolist(), float(norm)) == ([0.0, 0.0], 0.0)
-    assert tg.clip_by_global_norm([None], 1.0) == ([None], None)
-    large = tf.fill([4], tf.constant(4e4, tf.float16))
-    (a,), norm = tg.clip_by_global_norm([large], 1.0)
-    np.testing.assert_allclose(a, 0.5, rtol=1e-3)
-    assert float(norm) == pytest.approx(8e4)
-    with pytest.raises(ValueError, match=r"clip_by_global_norm\(clip_norm=0\)"):
-        tg.clip_by_global_norm([g], 0)
-
-
-def test_clip_by_global_norm_of_repeated_rows():
-    (g,), norm = tg.clip_by_global_norm([slices([1, 1], [[3.0], [1.0]], rows=2)], 2.0)
-    assert float(norm) == 4.0
-    np.testing.assert_allclose(
-        tf.convert_to_tensor(tf.IndexedSlices(g.values, g.indices, [2, 1])), [[0.0], [2.0]]
-    )
 
 
 @pytest.mark.rare

@@ -235,35 +235,6 @@ def test_what_is_unique_is_not_coalesced_again():
     assert operations(traced).count("Unique") == 1
 
 
-# Clipping, for whoever does it himself.
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("jit_compile", [False, True], ids=["function", "xla"])
-def test_clip_by_global_norm_of_rows_of_dynamic_number(jit_compile):
-    @tf.function(jit_compile=jit_compile)
-    def clipped(values, ids, kept):
-        values, ids = tf.boolean_mask(values, kept), tf.boolean_mask(ids, kept)
-        gradient = tf.IndexedSlices(values, ids, tf.constant([4, 1], tf.int64))
-        (g,), norm = tg.clip_by_global_norm([gradient], 2.5)
-        return tf.math.unsorted_segment_sum(g.values, g.indices, 4), norm
-
-    values, kept = tf.constant([[9.0], [1.0], [3.0], [2.0]]), tf.constant([False, True, True, True])
-    dense, norm = clipped(values, tf.constant([0, 1, 2, 1], tf.int64), kept)
-    np.testing.assert_allclose(norm, np.sqrt(18.0), rtol=1e-6)
-    np.testing.assert_allclose(dense[:, 0], np.array([0, 3, 3, 0]) * 2.5 / np.sqrt(18), rtol=1e-6)
-
-
-@pytest.mark.slow
-def test_clip_by_global_norm_has_to_know_the_rows_in_xla():
-    @tf.function(jit_compile=True)
-    def clipped(values):
-        return tg.clip_by_global_norm([slices([1, 1], values)], 2.5)[1]
-
-    with pytest.raises(ValueError, match="must have a constant dense_shape"):
-        clipped(tf.ones([2, 1]))
-
-
 @pytest.mark.slow
 def test_replicas_that_meet_are_refused_in_xla():
     """They would wait for each other for ever."""
