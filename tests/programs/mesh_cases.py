@@ -143,6 +143,8 @@ OTHERS = {
     ("rmsprop_centered_momentum", "accumulation", False),
     ("adam_amsgrad", "ema", False),
     ("wrapped_nadam", "plain", False),
+    ("wrapped_lamb", "plain", False),
+    ("wrapped_adafactor", "plain", False),
 }
 
 

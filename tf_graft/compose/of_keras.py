@@ -24,6 +24,7 @@ from tf_graft.core.state.parameters import Parameters
 from tf_graft.core.state.point import Point, Step
 from tf_graft.core.state.rule import Rule
 from tf_graft.core.state.slots import Slot
+from tf_graft.core.tensors import numerics
 from tf_graft.core.types import NumberLike, Rates, Slots
 
 # The Keras optimizer's arguments that this package's pipeline handles instead.
@@ -172,8 +173,8 @@ class Wrapped(Optimizer, rule=_WrappedRule):
         if self.whole(p.path) or any(x.shape.rank != d.shape.rank for x in new.values()):
             each = [tf.reduce_all(finite) for finite in each]
         fits, old = functools.reduce(tf.logical_and, each), p.state()
-        kept = {role: tf.where(fits, x, old[role]) for role, x in new.items()}
-        return tf.where(fits, d, tf.zeros_like(d)), kept
+        kept = {role: numerics.where(fits, x, old[role]) for role, x in new.items()}
+        return numerics.where(fits, d, tf.zeros_like(d)), kept
 
     def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"optimizer": serialize(self.optimizer)}

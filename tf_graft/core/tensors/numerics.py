@@ -146,6 +146,17 @@ def where_rows(rows: tf.Tensor, value: tf.Tensor, other: tf.Tensor) -> tf.Tensor
     return tf.where(tf.reshape(rows, [-1] + [1] * (other.shape.rank - 1)), value, other)
 
 
+def where(condition: tf.Tensor, value: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+    """Returns `value` where a condition is true, or all of it for a scalar one, else `other`.
+
+    A scalar condition is repeated for each entry: with the divided tensors of a mesh, a scalar in
+    `tf.where` ends the process with a segmentation fault (TensorFlow 2.21).
+    """
+    if not condition.shape.rank:
+        condition = tf.logical_and(condition, tf.ones_like(value, tf.bool))
+    return tf.where(condition, value, other)
+
+
 def of_rows(values: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
     """Returns one value for each row in a shape that broadcasts to `like`, a scalar's as it is."""
     for _ in range(like.shape.rank - 1):
