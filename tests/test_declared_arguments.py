@@ -17,6 +17,8 @@ from tf_graft.algorithm import (
     choice,
     number,
 )
+from tf_graft.core.arguments.description import described
+from tf_graft.schedules import Cyclical
 
 if TYPE_CHECKING:
     from collections import abc, deque
@@ -164,3 +166,47 @@ def test_help_shows_them_with_their_ranges_and_defaults():
     assert "sign: which sign. Default 'minus'." in lines
     assert "nesterov: whether to look ahead. Default False, as everywhere." in lines
     assert any(line.startswith("weight_decay: ") for line in lines)
+
+
+# Schedules and loss scalers declare theirs likewise.
+
+
+class Halving(Cyclical):
+    """Halves.
+
+    Args:
+        peak: the highest rate.
+        lowest: the lowest rate.
+    """
+
+    def __init__(
+        self,
+        lowest: Annotated[float, Checked(number, 0, "peak")] = 0.0,
+        peak: AboveZero = 1.0,
+    ):
+        super().__init__(0.0, peak, 2)
+        self.max_lr = self.peak / 2
+
+
+def test_a_bound_may_be_another_argument():
+    schedule = Cyclical(0.25, 0.5, 2)
+    for name, value in (("base_lr", 0.75), ("max_lr", 0.125)):
+        with pytest.raises(ValueError, match=r"^Cyclical\(base_lr=.*\): base_lr must lie in \[0, "):
+            setattr(schedule, name, value)
+    assert schedule.get_config()["base_lr"] == 0.25
+    schedule.max_lr = 0.75
+    schedule.base_lr = 0.625
+    assert described(schedule) == "Cyclical(base_lr=0.625, max_lr=0.75, step_size_up=2)"
+    assert "base_lr: the lowest learning rate. In [0, max_lr]." in Cyclical.__doc__
+
+
+def test_a_schedule_of_ones_own():
+    schedule = Halving(0.25)
+    assert (schedule.max_lr, schedule.get_config()) == (0.5, {"lowest": 0.25, "peak": 1.0})
+    with pytest.raises(ValueError, match=r"^Halving\(lowest=2\): lowest must lie in \[0, 1\]"):
+        schedule.lowest = 2
+    with pytest.raises(ValueError, match=r"^Halving\(max_lr=-1\): max_lr must be .*at least 0"):
+        schedule.max_lr = -1
+    assert inspect.signature(Halving).parameters["peak"].annotation is float
+    assert list(inspect.signature(schedule).parameters) == ["step"]
+    assert "peak: the highest rate. Above 0. Default 1." in Halving.__doc__

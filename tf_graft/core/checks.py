@@ -4,7 +4,6 @@ Every function takes the owner (a class name, as the caller typed it) and the ar
 returns the value as a plain Python object, so that configs hold only plain values.
 """
 
-import inspect
 import math
 import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -245,37 +244,20 @@ def refuse_misspelt(holder: object, name: str, arguments: Iterable[str]) -> None
         )
 
 
-def as_constructed(holder: object, name: str, value: object) -> Any:
-    """Returns the form that the constructor gives an argument, once all are in attributes.
-
-    It makes a second object, so use it for objects that hold only their arguments.
-
-    Raises:
-        AttributeError: the name is nearly that of an argument.
-        TypeError, ValueError: the constructor refuses the argument together with the others.
-    """
-    held = {n: vars(holder).get(n, holder) for n in inspect.signature(type(holder)).parameters}
-    if any(argument is holder for argument in held.values()):  # the constructor has not ended
-        return value
-    if name not in held:
-        refuse_misspelt(holder, name, held)
-        return value
-    return getattr(type(holder)(**{**held, name: value}), name)
-
-
 def interval(
-    low: float | None = None,
-    high: float | None = None,
+    low: float | str | None = None,
+    high: float | str | None = None,
     open_low: bool = False,
     open_high: bool = False,
 ) -> str:
     """Returns a range in words: "at least 0", "in [0, 1)"; nothing for no range."""
+    low, high = (x if x is None or isinstance(x, str) else f"{x:g}" for x in (low, high))
     if low is not None and high is not None:
-        return f"in {'(' if open_low else '['}{low:g}, {high:g}{')' if open_high else ']'}"
+        return f"in {'(' if open_low else '['}{low}, {high}{')' if open_high else ']'}"
     if low is not None:
-        return f"{'above' if open_low else 'at least'} {low:g}"
+        return f"{'above' if open_low else 'at least'} {low}"
     if high is not None:
-        return f"{'below' if open_high else 'at most'} {high:g}"
+        return f"{'below' if open_high else 'at most'} {high}"
     return ""
 
 

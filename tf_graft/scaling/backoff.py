@@ -1,12 +1,16 @@
 """A loss scale that shrinks on overflows and grows again after a while."""
 
+from typing import Annotated
+
 import keras
 import tensorflow as tf
 
-from tf_graft.core import checks
+from tf_graft.core.arguments.checked import Checked
+from tf_graft.core.arguments.declared import Count
+from tf_graft.core.checks import integer, number
 from tf_graft.core.state.slots import COUNTS, Slot
 from tf_graft.core.tensors import numerics
-from tf_graft.scaling.scaler import SCALES, LossScaler, State, bounds
+from tf_graft.scaling.scaler import SCALES, LossScaler, Scale, State, refuse_crossed
 
 
 @keras.saving.register_keras_serializable(package="tf_graft")
@@ -29,14 +33,11 @@ class BackoffScaler(LossScaler):
     here, and it has no `scale_max`.
 
     Args:
-        scale_min: the least scale, above 0, in [2^-126, 2^126]. Default 1.0.
+        scale_min: the least scale, above 0, in [2^-126, 2^126].
         scale_max: the largest scale, at least `scale_min`, at most 2^126. Default 2^14.
-        step_factor: the factor by which the scale shrinks and grows, above 1. Default 2.0.
-        step_window: steps without an overflow before the scale grows, at least 1. Default 2000.
-        hysteresis: overflows tolerated before the scale shrinks, at least 0. Default 0.
-
-    Raises:
-        TypeError, ValueError: an argument has the wrong type or is out of range.
+        step_factor: the factor by which the scale shrinks and grows.
+        step_window: steps without an overflow before the scale grows.
+        hysteresis: overflows tolerated before the scale shrinks.
 
     Example:
         >>> scaler = BackoffScaler(scale_max=64.0)
@@ -52,17 +53,14 @@ class BackoffScaler(LossScaler):
 
     def __init__(
         self,
-        scale_min: float = 1.0,
-        scale_max: float = 2.0**14,
-        step_factor: float = 2.0,
-        step_window: int = 2000,
-        hysteresis: int = 0,
+        scale_min: Scale = 1.0,
+        scale_max: Scale = 2.0**14,
+        step_factor: Annotated[float, Checked(number, 1, open_low=True)] = 2.0,
+        step_window: Count = 2000,
+        hysteresis: Annotated[int, Checked(integer, 0)] = 0,
     ):
-        owner = type(self).__name__
-        self.scale_min, self.scale_max = bounds(owner, scale_min, scale_max)
-        self.step_factor = checks.number(owner, "step_factor", step_factor, 1, open_low=True)
-        self.step_window = checks.integer(owner, "step_window", step_window, 1)
-        self.hysteresis = checks.integer(owner, "hysteresis", hysteresis, 0)
+        super().__init__()
+        refuse_crossed(type(self).__name__, scale_min, scale_max)
 
     def slots(self) -> dict[str, Slot]:
         return {

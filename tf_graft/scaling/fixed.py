@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 
-from tf_graft.scaling.scaler import LossScaler, State, factor
+from tf_graft.scaling.scaler import LossScaler, Scale, State
 
 
 @keras.saving.register_keras_serializable(package="tf_graft")
@@ -18,10 +18,7 @@ class FixedScaler(LossScaler):
     gradients can be skipped as with any other scaler; OpenSeq2Seq applied them to the weights.
 
     Args:
-        loss_scale: the scale, above 0, in [2^-126, 2^126]. Default 1.0.
-
-    Raises:
-        TypeError, ValueError: an argument has the wrong type or is out of range.
+        loss_scale: the scale, above 0, in [2^-126, 2^126].
 
     Example:
         >>> scaler = FixedScaler(128)
@@ -33,8 +30,8 @@ class FixedScaler(LossScaler):
         `loss_scaling` as a number. NVIDIA's apex calls it a static loss scale.
     """
 
-    def __init__(self, loss_scale: float = 1.0):
-        self.loss_scale = factor(type(self).__name__, "loss_scale", loss_scale)
+    def __init__(self, loss_scale: Scale = 1.0):
+        super().__init__()
 
     def scale(self, s: State) -> tf.Tensor:
         return tf.constant(self.loss_scale, tf.float32)

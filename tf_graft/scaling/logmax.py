@@ -2,16 +2,19 @@
 
 import math
 import sys
+from typing import Annotated, TypeAlias
 
 import keras
 import tensorflow as tf
 
-from tf_graft.core import checks
+from tf_graft.core.arguments.checked import Checked
+from tf_graft.core.checks import number
 from tf_graft.core.state.slots import COUNTS, NOT_NEGATIVE, Slot
 from tf_graft.core.tensors import numerics
-from tf_graft.scaling.scaler import LARGEST, SCALES, LossScaler, State, bounds
+from tf_graft.scaling.scaler import LARGEST, SCALES, LossScaler, Scale, State, refuse_crossed
 
 LEAST_NORMAL = 2.0**-126  # TensorFlow mostly flushes smaller float32 numbers to zero
+Beta: TypeAlias = Annotated[float, Checked(number, 0, 1, open_high=True, float64=True)]
 
 
 @keras.saving.register_keras_serializable(package="tf_graft")
@@ -36,17 +39,14 @@ class LogMaxScaler(LossScaler):
     The ranges of arguments are checked. NVIDIA's apex and Megatron-LM have no such scaler.
 
     Args:
-        scale_min: the least scale, above 0, in [2^-126, 2^126]. Default 1.0.
+        scale_min: the least scale, above 0, in [2^-126, 2^126].
         scale_max: the largest scale, at least `scale_min`, at most 2^126. Default 2^14.
-        log_max: log2 of the magnitude that gradients should not reach, in [-126, 128]; 16 for
-            float16, 128 for bfloat16. Default 16.0.
-        beta1: decay of the average mu, in [0, 1). Default 0.99.
-        beta2: decay of the averages in sigma, in [0, 1). Default 0.999.
+        log_max: log2 of the magnitude that gradients should not reach; 16 for float16, 128 for
+            bfloat16.
+        beta1: decay of the average mu.
+        beta2: decay of the averages in sigma.
         overflow_std_dev: the margin in units of sigma, in [0, 2^126]. Default 3.09: if x is
             normally distributed, one x in a thousand exceeds it.
-
-    Raises:
-        TypeError, ValueError: an argument has the wrong type or is out of range.
 
     Example:
         >>> scaler = LogMaxScaler()
@@ -64,21 +64,15 @@ class LogMaxScaler(LossScaler):
 
     def __init__(
         self,
-        scale_min: float = 1.0,
-        scale_max: float = 2.0**14,
-        log_max: float = 16.0,
-        beta1: float = 0.99,
-        beta2: float = 0.999,
-        overflow_std_dev: float = 3.09,
+        scale_min: Scale = 1.0,
+        scale_max: Scale = 2.0**14,
+        log_max: Annotated[float, Checked(number, -126, 128, float64=True)] = 16.0,
+        beta1: Beta = 0.99,
+        beta2: Beta = 0.999,
+        overflow_std_dev: Annotated[float, Checked(number, 0, LARGEST, float64=True)] = 3.09,
     ):
-        owner = type(self).__name__
-        self.scale_min, self.scale_max = bounds(owner, scale_min, scale_max)
-        self.log_max = checks.number(owner, "log_max", log_max, -126, 128, float64=True)
-        self.beta1 = checks.number(owner, "beta1", beta1, 0, 1, open_high=True, float64=True)
-        self.beta2 = checks.number(owner, "beta2", beta2, 0, 1, open_high=True, float64=True)
-        self.overflow_std_dev = checks.number(
-            owner, "overflow_std_dev", overflow_std_dev, 0, LARGEST, float64=True
-        )
+        super().__init__()
+        refuse_crossed(type(self).__name__, scale_min, scale_max)
 
     def slots(self) -> dict[str, Slot]:
         start = min(max(1.0, self.scale_min), self.scale_max)

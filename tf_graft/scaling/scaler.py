@@ -1,11 +1,12 @@
 """The base class of loss scalers, and the checks of their arguments."""
 
-import inspect
-from typing import Self, TypeAlias
+from typing import Annotated, Self, TypeAlias
 
 import tensorflow as tf
 
 from tf_graft.core import checks
+from tf_graft.core.arguments.checked import Checked
+from tf_graft.core.arguments.holder import Holder
 from tf_graft.core.state.slots import Slot
 from tf_graft.core.types import Config
 
@@ -15,17 +16,23 @@ State: TypeAlias = dict[str, tf.Tensor]  # scalars by role
 SCALES = SMALLEST, LARGEST = 2.0**-126, 2.0**126
 
 
-class LossScaler:
+def factor(owner: str, name: str, value: object) -> float:
+    """Checks a scale: it and its reciprocal must lie in float32's normal range. Returns it."""
+    result = checks.number(owner, name, value, 0, open_low=True)
+    if not SMALLEST <= result <= LARGEST:
+        raise ValueError(f"{owner}({name}={value}): {name} must lie in [2^-126, 2^126].")
+    return result
+
+
+Scale: TypeAlias = Annotated[float, Checked(factor)]
+
+
+class LossScaler(Holder):
     """The base class of loss scalers, which choose the factor on the loss; it holds no variable.
 
     A scaler declares its state in `slots`, computes the scale from a state in `scale`, and the next
-    state in `update`. The caller stores the state. Subclasses keep each constructor argument in an
-    attribute of the same name; if you set such an attribute later, its value is checked as in the
-    constructor.
+    state in `update`. The caller stores the state.
     """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        super().__setattr__(name, checks.as_constructed(self, name, value))
 
     needs_amax = False  # whether `update` uses `amax`, which costs a pass over all gradients
 
@@ -48,30 +55,16 @@ class LossScaler:
         """
         raise NotImplementedError(f"{type(self).__name__} must define update(s, finite, amax).")
 
-    def get_config(self) -> Config:
-        """Returns the constructor's arguments as plain Python values."""
-        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
-
     @classmethod
     def from_config(cls, config: Config) -> Self:
         """Makes a scaler from the result of `get_config`."""
         return cls(**config)
 
 
-def bounds(owner: str, scale_min: object, scale_max: object) -> tuple[float, float]:
-    """Checks `scale_min` and `scale_max` and returns them."""
-    low, high = factor(owner, "scale_min", scale_min), factor(owner, "scale_max", scale_max)
-    if low > high:
+def refuse_crossed(owner: str, scale_min: float, scale_max: float) -> None:
+    """Refuses a least scale above the largest."""
+    if scale_min > scale_max:
         raise ValueError(
             f"{owner}(scale_min={scale_min}, scale_max={scale_max}): scale_min must not be above "
             "scale_max."
         )
-    return low, high
-
-
-def factor(owner: str, name: str, value: object) -> float:
-    """Checks a scale: it and its reciprocal must lie in float32's normal range. Returns it."""
-    result = checks.number(owner, name, value, 0, open_low=True)
-    if not SMALLEST <= result <= LARGEST:
-        raise ValueError(f"{owner}({name}={value}): {name} must lie in [2^-126, 2^126].")
-    return result

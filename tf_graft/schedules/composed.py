@@ -1,13 +1,15 @@
 """The base class of schedules that contain other schedules."""
 
 import numbers
-from typing import ClassVar, Self
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Self, TypeAlias
 
 import keras
 from keras.optimizers.schedules import LearningRateSchedule
 
 from tf_graft.core import checks
 from tf_graft.core.arguments import rates
+from tf_graft.core.arguments.checked import Checked
 from tf_graft.core.types import Config
 from tf_graft.schedules.fixed_lr import FixedLR
 from tf_graft.schedules.schedule import Schedule
@@ -50,3 +52,13 @@ def schedule(owner: str, name: str, given: object) -> LearningRateSchedule:
         )
     rates.refuse_schedule(f"{owner}({name}={type(given).__name__}(...))", given)
     return given
+
+
+def schedules(owner: str, name: str, given: object) -> list[LearningRateSchedule]:
+    """Returns a list of schedules, each as `schedule` does."""
+    listed = checks.listed(f"{owner}({name}={{}}): {name} must be a list of schedules.", given)
+    return [schedule(owner, f"{name}[{i}]", each) for i, each in enumerate(listed)]
+
+
+Given: TypeAlias = Annotated[LearningRateSchedule | float, Checked(schedule)]
+GivenList: TypeAlias = Annotated[Sequence[LearningRateSchedule | float], Checked(schedules)]

@@ -6,8 +6,9 @@ import math
 import keras
 import tensorflow as tf
 
-from tf_graft.core import checks
-from tf_graft.schedules.schedule import CURVES, Schedule, precise
+from tf_graft.core.arguments.declared import AtLeastZero, Count
+from tf_graft.core.checks import MOST_WHOLE
+from tf_graft.schedules.schedule import CURVES, Factor, Schedule, UpToRate, precise
 
 
 @keras.saving.register_keras_serializable(package="tf_graft")
@@ -24,17 +25,11 @@ class CosineRestarts(Schedule):
     0. Keras' `t_mul` may be a fraction; here it may not.
 
     Args:
-        learning_rate: The learning rate at step 0, at least 0.
-        first_decay_steps: The steps up to the first restart, at least 1.
-        t_mul: Each period is this many times as long as the one before: a whole number, at least
-            1. Default: 1.
-        m_mul: Each period begins with this share of the height of the one before, in (0, 1].
-            Default: 1.
-        min_lr: The rate that each period falls to, in [0, learning_rate]. Default: 0.
-
-    Raises:
-        TypeError: If an argument is not of its type.
-        ValueError: If an argument lies outside its range.
+        learning_rate: the learning rate at step 0.
+        first_decay_steps: the steps up to the first restart.
+        t_mul: each period is this many times as long as the one before: a whole number.
+        m_mul: each period begins with this share of the height of the one before.
+        min_lr: the rate that each period falls to.
 
     Example:
         >>> schedule = CosineRestarts(8.0, first_decay_steps=2, t_mul=2, m_mul=0.5)
@@ -47,23 +42,13 @@ class CosineRestarts(Schedule):
 
     def __init__(
         self,
-        learning_rate: float,
-        first_decay_steps: int,
-        t_mul: int = 1,
-        m_mul: float = 1.0,
-        min_lr: float = 0.0,
+        learning_rate: AtLeastZero,
+        first_decay_steps: Count,
+        t_mul: Count = 1,
+        m_mul: Factor = 1.0,
+        min_lr: UpToRate = 0.0,
     ):
-        owner = type(self).__name__
-        rate = checks.number(owner, "learning_rate", learning_rate, low=0)
-        self.learning_rate = rate
-        self.first_decay_steps = checks.integer(
-            owner, "first_decay_steps", first_decay_steps, low=1
-        )
-        self.t_mul = checks.integer(owner, "t_mul", t_mul, low=1)
-        self.m_mul = checks.number(
-            owner, "m_mul", m_mul, low=0, high=1, open_low=True, float64=True
-        )
-        self.min_lr = checks.number(owner, "min_lr", min_lr, low=0, high=rate, float64=True)
+        super().__init__()
 
     def rate(self, t: tf.Tensor) -> tf.Tensor:
         """Returns the rate in the period that contains `t`."""
@@ -79,7 +64,7 @@ class CosineRestarts(Schedule):
             restarts = t // first
             return restarts, restarts * first, tf.ones_like(t) * first
         powers = (self.t_mul**i for i in itertools.count())
-        longest = itertools.takewhile(lambda power: first * power <= checks.MOST_WHOLE, powers)
+        longest = itertools.takewhile(lambda power: first * power <= MOST_WHOLE, powers)
         lengths = [first * power for power in longest]
         starts = [0, *itertools.accumulate(lengths)][: len(lengths)]
         passed = t[..., tf.newaxis] >= tf.constant(starts[1:], t.dtype)

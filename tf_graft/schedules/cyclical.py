@@ -1,12 +1,15 @@
 """A learning rate that rises and falls in triangles."""
 
 import math
+from typing import Annotated
 
 import keras
 import tensorflow as tf
 
-from tf_graft.core import checks
-from tf_graft.schedules.schedule import Schedule, precise, progress, remaining
+from tf_graft.core.arguments.checked import Checked
+from tf_graft.core.arguments.declared import AtLeastZero, Count, OptionalCount
+from tf_graft.core.checks import choice, number
+from tf_graft.schedules.schedule import Factor, Schedule, precise, progress, remaining
 
 MODES = ("triangular", "triangular2", "exp_range")
 
@@ -24,17 +27,16 @@ class Cyclical(Schedule):
     as the one before), and gamma^t in "exp_range". Override `scale` for another scale.
 
     Args:
-        base_lr: The lowest learning rate, in [0, max_lr].
-        max_lr: The highest learning rate, at least 0.
-        step_size_up: The steps in which the rate rises, at least 1.
-        step_size_down: The steps in which the rate falls, at least 1. Default: None, the same as
-            `step_size_up`.
-        mode: "triangular", "triangular2" or "exp_range". Default: "triangular".
-        gamma: The factor of each step in the mode "exp_range", in (0, 1]. Default: 1.
+        base_lr: the lowest learning rate.
+        max_lr: the highest learning rate.
+        step_size_up: the steps in which the rate rises.
+        step_size_down: the steps in which the rate falls; None for as many as `step_size_up`.
+        mode: "triangular", "triangular2" or "exp_range".
+        gamma: the factor of each step in the mode "exp_range".
 
     Raises:
-        TypeError: If an argument is not of its type.
-        ValueError: If an argument lies outside its range, or `gamma` is given in another mode.
+        TypeError, ValueError: an argument of the wrong type or out of range; a `gamma` in another
+            mode.
 
     Example:
         >>> schedule = Cyclical(1.0, 3.0, step_size_up=2, mode="triangular2")
@@ -47,30 +49,18 @@ class Cyclical(Schedule):
 
     def __init__(
         self,
-        base_lr: float,
-        max_lr: float,
-        step_size_up: int,
-        step_size_down: int | None = None,
-        mode: str = "triangular",
-        gamma: float = 1.0,
+        base_lr: Annotated[float, Checked(number, 0, "max_lr", float64=True)],
+        max_lr: AtLeastZero,
+        step_size_up: Count,
+        step_size_down: OptionalCount = None,
+        mode: Annotated[str, Checked(choice, MODES)] = "triangular",
+        gamma: Factor = 1.0,
     ):
-        owner = type(self).__name__
-        self.max_lr = checks.number(owner, "max_lr", max_lr, low=0)
-        self.base_lr = checks.number(
-            owner, "base_lr", base_lr, low=0, high=self.max_lr, float64=True
-        )
-        self.step_size_up = checks.integer(owner, "step_size_up", step_size_up, low=1)
-        self.step_size_down = checks.integer(
-            owner, "step_size_down", step_size_down, low=1, optional=True
-        )
-        self.mode = checks.choice(owner, "mode", mode, MODES)
-        self.gamma = checks.number(
-            owner, "gamma", gamma, low=0, high=1, open_low=True, float64=True
-        )
+        super().__init__()
         if self.gamma != 1 and mode != "exp_range":
             raise ValueError(
-                f"{owner}(gamma={self.gamma}): gamma acts only in the mode 'exp_range', and the "
-                f"mode is {mode!r}."
+                f"{type(self).__name__}(gamma={self.gamma}): gamma acts only in the mode "
+                f"'exp_range', and the mode is {mode!r}."
             )
 
     def rate(self, t: tf.Tensor) -> tf.Tensor:

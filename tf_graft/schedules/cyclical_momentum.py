@@ -1,9 +1,13 @@
 """The momentum that goes with a cyclical learning rate."""
 
+from typing import Annotated
+
 import keras
 import tensorflow as tf
 
-from tf_graft.core import checks
+from tf_graft.core.arguments.checked import Checked
+from tf_graft.core.arguments.declared import Fraction
+from tf_graft.core.checks import instance, number
 from tf_graft.schedules.composed import Composed
 from tf_graft.schedules.cyclical import Cyclical
 from tf_graft.schedules.one_cycle import OneCycle
@@ -20,14 +24,9 @@ class CyclicalMomentum(Composed):
     stays 0 in the last phase, so the momentum stays at `max_momentum` there.
 
     Args:
-        schedule: The schedule of the learning rate, a `OneCycle` or a `Cyclical`.
-        base_momentum: The momentum at the peak of the learning rate, in [0, max_momentum]. Default:
-            0.85.
-        max_momentum: The highest momentum, in [0, 1]. Default: 0.95.
-
-    Raises:
-        TypeError: If an argument is not of its type.
-        ValueError: If an argument lies outside its range.
+        schedule: the schedule of the learning rate, a `OneCycle` or a `Cyclical`.
+        base_momentum: the momentum at the peak of the learning rate.
+        max_momentum: the highest momentum.
 
     Example:
         >>> rate = Cyclical(1.0, 3.0, step_size_up=2)
@@ -42,16 +41,11 @@ class CyclicalMomentum(Composed):
 
     def __init__(
         self,
-        schedule: OneCycle | Cyclical,
-        base_momentum: float = 0.85,
-        max_momentum: float = 0.95,
+        schedule: Annotated[OneCycle | Cyclical, Checked(instance, OneCycle, Cyclical)],
+        base_momentum: Annotated[float, Checked(number, 0, "max_momentum")] = 0.85,
+        max_momentum: Fraction = 0.95,
     ):
-        owner = type(self).__name__
-        self.schedule = checks.instance(owner, "schedule", schedule, OneCycle, Cyclical)
-        self.max_momentum = checks.number(owner, "max_momentum", max_momentum, low=0, high=1)
-        self.base_momentum = checks.number(
-            owner, "base_momentum", base_momentum, low=0, high=self.max_momentum
-        )
+        super().__init__()
 
     def rate(self, t: tf.Tensor) -> tf.Tensor:
         """Returns the momentum at step `t`."""

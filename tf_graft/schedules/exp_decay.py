@@ -5,8 +5,8 @@ import math
 import keras
 import tensorflow as tf
 
-from tf_graft.core import checks
-from tf_graft.schedules.schedule import Schedule, precise, ratio
+from tf_graft.core.arguments.declared import AtLeastZero, Count, Flag
+from tf_graft.schedules.schedule import Factor, Schedule, Steps, UpToRate, precise, ratio
 
 
 @keras.saving.register_keras_serializable(package="tf_graft")
@@ -23,16 +23,12 @@ class ExpDecay(Schedule):
         * `decay_rate` above 1 is refused; there the rate grew without bound.
 
     Args:
-        learning_rate: The learning rate before the decay, at least 0.
-        decay_steps: Steps for one factor of `decay_rate`, at least 1.
-        decay_rate: The factor, in (0, 1].
-        staircase: Whether the rate drops only once every `decay_steps` steps. Default: False.
-        begin_decay_at: Steps before the decay starts, at least 0. Default: 0.
-        min_lr: The rate never falls below this, in [0, learning_rate]. Default: 0.
-
-    Raises:
-        TypeError: If an argument is not of its type.
-        ValueError: If an argument lies outside its range.
+        learning_rate: the learning rate before the decay.
+        decay_steps: steps for one factor of `decay_rate`.
+        decay_rate: the factor.
+        staircase: whether the rate drops only once every `decay_steps` steps.
+        begin_decay_at: steps before the decay starts.
+        min_lr: the rate never falls below this.
 
     Example:
         Halved every 10 steps:
@@ -47,23 +43,14 @@ class ExpDecay(Schedule):
 
     def __init__(
         self,
-        learning_rate: float,
-        decay_steps: int,
-        decay_rate: float,
-        staircase: bool = False,
-        begin_decay_at: int = 0,
-        min_lr: float = 0.0,
+        learning_rate: AtLeastZero,
+        decay_steps: Count,
+        decay_rate: Factor,
+        staircase: Flag = False,
+        begin_decay_at: Steps = 0,
+        min_lr: UpToRate = 0.0,
     ):
-        owner = type(self).__name__
-        rate = checks.number(owner, "learning_rate", learning_rate, low=0)
-        self.learning_rate = rate
-        self.decay_steps = checks.integer(owner, "decay_steps", decay_steps, low=1)
-        self.decay_rate = checks.number(
-            owner, "decay_rate", decay_rate, low=0, high=1, open_low=True, float64=True
-        )
-        self.staircase = checks.boolean(owner, "staircase", staircase)
-        self.begin_decay_at = checks.integer(owner, "begin_decay_at", begin_decay_at, low=0)
-        self.min_lr = checks.number(owner, "min_lr", min_lr, low=0, high=rate, float64=True)
+        super().__init__()
 
     def rate(self, t: tf.Tensor) -> tf.Tensor:
         """Returns the decayed rate."""

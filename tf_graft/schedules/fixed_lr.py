@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 
-from tf_graft.core import checks
+from tf_graft.core.arguments.declared import AtLeastZero
 from tf_graft.schedules.schedule import Schedule, precise
 
 
@@ -16,11 +16,7 @@ class FixedLR(Schedule):
     This schedule returns a float32 tensor; OpenSeq2Seq's `fixed_lr` returns the Python float.
 
     Args:
-        learning_rate: The learning rate, at least 0.
-
-    Raises:
-        TypeError: If the rate is not a number.
-        ValueError: If the rate is negative, NaN or infinite.
+        learning_rate: the learning rate.
 
     Example:
         >>> float(FixedLR(0.5)(1000))
@@ -30,9 +26,8 @@ class FixedLR(Schedule):
         OpenSeq2Seq, `lr_policies.fixed_lr` (arXiv:1805.10387).
     """
 
-    def __init__(self, learning_rate: float):
-        owner = type(self).__name__
-        self.learning_rate = checks.number(owner, "learning_rate", learning_rate, low=0)
+    def __init__(self, learning_rate: AtLeastZero):
+        super().__init__()
 
     def rate(self, t: tf.Tensor) -> tf.Tensor:
         """Returns the constant rate."""

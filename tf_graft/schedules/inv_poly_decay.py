@@ -1,12 +1,15 @@
 """Inverse polynomial decay of the learning rate."""
 
 import math
+from typing import Annotated
 
 import keras
 import tensorflow as tf
 
-from tf_graft.core import checks
-from tf_graft.schedules.schedule import Schedule, precise, progress, ramp, remaining
+from tf_graft.core.arguments.checked import Checked
+from tf_graft.core.arguments.declared import AboveZero, Count
+from tf_graft.core.checks import number
+from tf_graft.schedules.schedule import Power, Schedule, Steps, precise, progress, ramp, remaining
 
 
 @keras.saving.register_keras_serializable(package="tf_graft")
@@ -28,16 +31,12 @@ class InvPolyDecay(Schedule):
         * `min_lr` above `learning_rate` is refused; there the rate was constant.
 
     Args:
-        learning_rate: The highest learning rate, above 0.
-        decay_steps: Length of the decay in steps, at least 1.
-        min_lr: The rate at the end of the decay, in (0, learning_rate].
-        power: Exponent of the decay, above 0. Default: 1.
-        begin_decay_at: First step of the decay, at least 0. Default: 0.
-        warmup_steps: Length of the linear warm-up in steps, at least 0. Default: 0, none.
-
-    Raises:
-        TypeError: If an argument is not of its type.
-        ValueError: If an argument lies outside its range.
+        learning_rate: the highest learning rate.
+        decay_steps: length of the decay in steps.
+        min_lr: the rate at the end of the decay.
+        power: exponent of the decay.
+        begin_decay_at: first step of the decay.
+        warmup_steps: length of the linear warm-up in steps; 0 for none.
 
     Example:
         60 over 1, 2, 3, 4, 5, then constant:
@@ -52,23 +51,14 @@ class InvPolyDecay(Schedule):
 
     def __init__(
         self,
-        learning_rate: float,
-        decay_steps: int,
-        min_lr: float,
-        power: float = 1.0,
-        begin_decay_at: int = 0,
-        warmup_steps: int = 0,
+        learning_rate: AboveZero,
+        decay_steps: Count,
+        min_lr: Annotated[float, Checked(number, 0, "learning_rate", open_low=True, float64=True)],
+        power: Power = 1.0,
+        begin_decay_at: Steps = 0,
+        warmup_steps: Steps = 0,
     ):
-        owner = type(self).__name__
-        rate = checks.number(owner, "learning_rate", learning_rate, low=0, open_low=True)
-        self.learning_rate = rate
-        self.decay_steps = checks.integer(owner, "decay_steps", decay_steps, low=1)
-        self.min_lr = checks.number(
-            owner, "min_lr", min_lr, low=0, high=rate, open_low=True, float64=True
-        )
-        self.power = checks.number(owner, "power", power, low=0, open_low=True, float64=True)
-        self.begin_decay_at = checks.integer(owner, "begin_decay_at", begin_decay_at, low=0)
-        self.warmup_steps = checks.integer(owner, "warmup_steps", warmup_steps, low=0)
+        super().__init__()
 
     def rate(self, t: tf.Tensor) -> tf.Tensor:
         """Returns the rate after warm-up and decay."""

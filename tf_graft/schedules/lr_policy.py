@@ -2,11 +2,13 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from typing import Annotated
 
 import keras
 import tensorflow as tf
 
 from tf_graft.core import checks
+from tf_graft.core.arguments.checked import Checked
 from tf_graft.core.arguments.names import refuse_missing, refuse_unknown
 from tf_graft.core.types import Config, Scalar, TensorLike
 from tf_graft.schedules import lr_policies
@@ -29,13 +31,13 @@ class LrPolicy(Schedule):
         rate(t) = policy(t, **params)
 
     Args:
-        policy: The name of a function of `tf_graft.schedules.lr_policies`.
-        params: Its arguments by name, without the step. Default: None, no arguments.
+        policy: the name of a function of `tf_graft.schedules.lr_policies`.
+        params: its arguments by name, without the step; None for no arguments.
 
     Raises:
-        TypeError: If an argument of the policy must be a number and is not.
-        ValueError: If the policy is unknown, one of its arguments is missing or unknown, or a
-            number is NaN or infinite. Ranges are not checked: the traps remain.
+        TypeError: an argument of the policy must be a number and is not.
+        ValueError: the policy is unknown, one of its arguments is missing or unknown, or a number
+            is NaN or infinite. Ranges are not checked: the traps remain.
 
     Example:
         >>> schedule = LrPolicy("poly_decay", {"learning_rate": 1.0, "decay_steps": 4})
@@ -46,8 +48,12 @@ class LrPolicy(Schedule):
         OpenSeq2Seq, `lr_policy` and `lr_policy_params` (arXiv:1805.10387).
     """
 
-    def __init__(self, policy: str, params: Config | None = None):
-        self.policy = checks.choice("LrPolicy", "policy", policy, list(POLICIES))
+    def __init__(
+        self,
+        policy: Annotated[str, Checked(checks.choice, tuple(POLICIES))],
+        params: Config | None = None,
+    ):
+        super().__init__()
         if not isinstance(params, Mapping | None):
             raise TypeError(f"LrPolicy(params={checks.shown(params)}): params must be a dict.")
         self.params = dict(params or {})

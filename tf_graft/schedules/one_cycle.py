@@ -1,10 +1,16 @@
 """The one-cycle learning rate."""
 
+from typing import Annotated, TypeAlias
+
 import keras
 import tensorflow as tf
 
-from tf_graft.core import checks
-from tf_graft.schedules.schedule import CURVES, Schedule, through
+from tf_graft.core.arguments.checked import Checked
+from tf_graft.core.arguments.declared import AboveZero, BetweenZeroAndOne, Flag
+from tf_graft.core.checks import integer, number
+from tf_graft.schedules.schedule import Curve, Schedule, through
+
+AtLeastOne: TypeAlias = Annotated[float, Checked(number, 1)]
 
 
 @keras.saving.register_keras_serializable(package="tf_graft")
@@ -25,19 +31,16 @@ class OneCycle(Schedule):
         * A phase without steps is refused; there it divides by zero.
 
     Args:
-        max_lr: The highest learning rate, above 0.
-        total_steps: The number of updates of the cycle, at least 3.
-        pct_start: The share of the updates in which the rate rises, in (0, 1); below 0.5 with
-            `three_phase`. Default: 0.3.
-        anneal: "cosine" or "linear". Default: "cosine".
-        div_factor: `max_lr` divided by the first rate, at least 1. Default: 25.
-        final_div_factor: The first rate divided by the last, at least 1. Default: 1e4.
-        three_phase: Whether the rate returns to the first rate before it falls to the last.
-            Default: False.
+        max_lr: the highest learning rate.
+        total_steps: the number of updates of the cycle.
+        pct_start: the share of the updates in which the rate rises; below 0.5 with `three_phase`.
+        anneal: "cosine" or "linear".
+        div_factor: `max_lr` divided by the first rate.
+        final_div_factor: the first rate divided by the last.
+        three_phase: whether the rate returns to the first rate before it falls to the last.
 
     Raises:
-        TypeError: If an argument is not of its type.
-        ValueError: If an argument lies outside its range, or a phase has no steps.
+        TypeError, ValueError: an argument of the wrong type or out of range; a phase without steps.
 
     Example:
         >>> schedule = OneCycle(8.0, 6, pct_start=0.5, anneal="linear", div_factor=2)
@@ -50,29 +53,21 @@ class OneCycle(Schedule):
 
     def __init__(
         self,
-        max_lr: float,
-        total_steps: int,
-        pct_start: float = 0.3,
-        anneal: str = "cosine",
-        div_factor: float = 25.0,
-        final_div_factor: float = 1e4,
-        three_phase: bool = False,
+        max_lr: AboveZero,
+        total_steps: Annotated[int, Checked(integer, 3)],
+        pct_start: BetweenZeroAndOne = 0.3,
+        anneal: Curve = "cosine",
+        div_factor: AtLeastOne = 25.0,
+        final_div_factor: AtLeastOne = 1e4,
+        three_phase: Flag = False,
     ):
-        owner = type(self).__name__
-        self.max_lr = checks.number(owner, "max_lr", max_lr, low=0, open_low=True)
-        self.total_steps = checks.integer(owner, "total_steps", total_steps, low=3)
-        self.pct_start = checks.number(
-            owner, "pct_start", pct_start, low=0, high=1, open_low=True, open_high=True
-        )
-        self.anneal = checks.choice(owner, "anneal", anneal, list(CURVES))
-        self.div_factor = checks.number(owner, "div_factor", div_factor, low=1)
-        self.final_div_factor = checks.number(owner, "final_div_factor", final_div_factor, low=1)
-        self.three_phase = checks.boolean(owner, "three_phase", three_phase)
+        super().__init__()
         steps = self._turns()
         if steps != sorted(set(steps)):
             raise ValueError(
-                f"{owner}(pct_start={self.pct_start}, total_steps={self.total_steps}): each phase "
-                f"must have at least one step, but pct_start makes them begin and end at {steps}."
+                f"{type(self).__name__}(pct_start={self.pct_start}, "
+                f"total_steps={self.total_steps}): each phase must have at least one step, but "
+                f"pct_start makes them begin and end at {steps}."
             )
 
     def _turns(self) -> list[int]:

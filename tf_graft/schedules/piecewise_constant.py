@@ -1,13 +1,14 @@
 """A learning rate that changes at given steps or epochs."""
 
+import itertools
 from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
 
 from tf_graft.core import checks
-from tf_graft.core.types import Config
-from tf_graft.schedules.schedule import Schedule, numbers
+from tf_graft.core.arguments.declared import AtLeastZero, OptionalCount
+from tf_graft.schedules.schedule import Rates, Schedule, numbers
 
 
 @keras.saving.register_keras_serializable(package="tf_graft")
@@ -27,14 +28,14 @@ class PiecewiseConstant(Schedule):
         * Without boundaries the rate is constant; there that raised an IndexError.
 
     Args:
-        learning_rate: The learning rate before the first boundary, at least 0.
-        boundaries: Increasing steps, each at least 0; epochs if `steps_per_epoch` is given.
-        decay_rates: One factor for each boundary, at least 0.
-        steps_per_epoch: Updates in an epoch, at least 1. Default: None, `boundaries` are steps.
+        learning_rate: the learning rate before the first boundary.
+        boundaries: increasing steps, each at least 0; epochs if `steps_per_epoch` is given.
+        decay_rates: one factor for each boundary, at least 0.
+        steps_per_epoch: updates in an epoch; None if `boundaries` are steps.
 
     Raises:
-        TypeError: If an argument is not of its type.
-        ValueError: If an argument lies outside its range, or the two lists differ in length.
+        TypeError, ValueError: an argument of the wrong type or out of range; lists that differ in
+            length.
 
     Example:
         >>> schedule = PiecewiseConstant(1.0, [1, 2.5], [0.5, 0.25], steps_per_epoch=10)
@@ -47,28 +48,21 @@ class PiecewiseConstant(Schedule):
 
     def __init__(
         self,
-        learning_rate: float,
+        learning_rate: AtLeastZero,
         boundaries: Sequence[float],
-        decay_rates: Sequence[float],
-        steps_per_epoch: int | None = None,
+        decay_rates: Rates,
+        steps_per_epoch: OptionalCount = None,
     ):
+        super().__init__()
         owner = type(self).__name__
-        self.learning_rate = checks.number(owner, "learning_rate", learning_rate, low=0)
-        self.steps_per_epoch = checks.integer(
-            owner, "steps_per_epoch", steps_per_epoch, low=1, optional=True
-        )
-        self.boundaries: Sequence[float] = (
-            numbers(checks.integer, owner, "boundaries", boundaries)
-            if steps_per_epoch is None
-            else numbers(checks.number, owner, "boundaries", boundaries)
-        )
-        self.decay_rates = numbers(checks.number, owner, "decay_rates", decay_rates)
+        check = checks.integer if steps_per_epoch is None else checks.number
+        self.boundaries = numbers(owner, "boundaries", boundaries, check)
         if len(self.boundaries) != len(self.decay_rates):
             raise ValueError(
                 f"{owner}(boundaries={self.boundaries}, decay_rates={self.decay_rates}): "
                 "decay_rates must have as many entries as boundaries."
             )
-        if any(b <= a for a, b in zip(self.boundaries, self.boundaries[1:], strict=False)):
+        if any(b <= a for a, b in itertools.pairwise(self.boundaries)):
             raise ValueError(f"{owner}(boundaries={self.boundaries}): boundaries must increase.")
         for i, factor in enumerate(self.decay_rates):
             name = f"learning_rate * decay_rates[{i}]"
@@ -85,8 +79,3 @@ class PiecewiseConstant(Schedule):
         rates = [self.learning_rate * factor for factor in (1.0, *self.decay_rates)]
         piece = tf.reduce_sum(tf.cast(passed, tf.int32), axis=-1)
         return tf.gather(tf.constant(rates, tf.float32), piece)
-
-    def get_config(self) -> Config:
-        """Returns the constructor's arguments, the lists copied."""
-        lists = {"boundaries": list(self.boundaries), "decay_rates": list(self.decay_rates)}
-        return {**super().get_config(), **lists}

@@ -3,8 +3,8 @@
 import keras
 import tensorflow as tf
 
-from tf_graft.core import checks
-from tf_graft.schedules.schedule import Schedule, ramp, remaining
+from tf_graft.core.arguments.declared import AtLeastZero, Count
+from tf_graft.schedules.schedule import Power, Schedule, Steps, UpToRate, ramp, remaining
 
 
 @keras.saving.register_keras_serializable(package="tf_graft")
@@ -26,16 +26,12 @@ class PolyDecay(Schedule):
         * `power=0` is refused; there the rate never fell.
 
     Args:
-        learning_rate: The highest learning rate, at least 0.
-        decay_steps: Length of the decay in steps, at least 1.
-        power: Exponent of the decay, above 0; 1 is a straight line. Default: 1.
-        begin_decay_at: First step of the decay, at least 0. Default: 0.
-        min_lr: The rate at the end of the decay, in [0, learning_rate]. Default: 0.
-        warmup_steps: Length of the linear warm-up in steps, at least 0. Default: 0, none.
-
-    Raises:
-        TypeError: If an argument is not of its type.
-        ValueError: If an argument lies outside its range.
+        learning_rate: the highest learning rate.
+        decay_steps: length of the decay in steps.
+        power: exponent of the decay; 1 is a straight line.
+        begin_decay_at: first step of the decay.
+        min_lr: the rate at the end of the decay.
+        warmup_steps: length of the linear warm-up in steps; 0 for none.
 
     Example:
         Two steps up, four steps down:
@@ -50,21 +46,14 @@ class PolyDecay(Schedule):
 
     def __init__(
         self,
-        learning_rate: float,
-        decay_steps: int,
-        power: float = 1.0,
-        begin_decay_at: int = 0,
-        min_lr: float = 0.0,
-        warmup_steps: int = 0,
+        learning_rate: AtLeastZero,
+        decay_steps: Count,
+        power: Power = 1.0,
+        begin_decay_at: Steps = 0,
+        min_lr: UpToRate = 0.0,
+        warmup_steps: Steps = 0,
     ):
-        owner = type(self).__name__
-        rate = checks.number(owner, "learning_rate", learning_rate, low=0)
-        self.learning_rate = rate
-        self.decay_steps = checks.integer(owner, "decay_steps", decay_steps, low=1)
-        self.power = checks.number(owner, "power", power, low=0, open_low=True, float64=True)
-        self.begin_decay_at = checks.integer(owner, "begin_decay_at", begin_decay_at, low=0)
-        self.min_lr = checks.number(owner, "min_lr", min_lr, low=0, high=rate, float64=True)
-        self.warmup_steps = checks.integer(owner, "warmup_steps", warmup_steps, low=0)
+        super().__init__()
 
     def rate(self, t: tf.Tensor) -> tf.Tensor:
         """Returns the rate after warm-up and decay."""

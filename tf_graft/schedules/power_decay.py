@@ -3,8 +3,8 @@
 import keras
 import tensorflow as tf
 
-from tf_graft.core import checks
-from tf_graft.schedules.schedule import Schedule, precise, remaining
+from tf_graft.core.arguments.declared import AtLeastZero, Count, Fraction
+from tf_graft.schedules.schedule import AnyPower, Schedule, Steps, UpperLimit, precise, remaining
 
 
 @keras.saving.register_keras_serializable(package="tf_graft")
@@ -19,14 +19,10 @@ class PowerDecay(Schedule):
     `pre_offset_learning_rate`, whose default gave a learning rate of 1e6 at step 0.
 
     Args:
-        learning_rate: The learning rate at n = 1, at least 0.
-        power: The exponent; the rate falls if it is below 0. Default: -0.5.
-        offset: The steps before the power begins, at least 0. Default: 0.
-        max_lr: The rate up to `offset`, and an upper limit after it, above 0. Default: None.
-
-    Raises:
-        TypeError: If an argument is not of its type.
-        ValueError: If an argument lies outside its range.
+        learning_rate: the learning rate at n = 1.
+        power: the exponent; the rate falls if it is below 0.
+        offset: the steps before the power begins.
+        max_lr: the rate up to `offset`, and an upper limit after it; None for neither.
 
     Example:
         >>> schedule = PowerDecay(8.0, power=-1, offset=2, max_lr=4.0)
@@ -39,16 +35,12 @@ class PowerDecay(Schedule):
 
     def __init__(
         self,
-        learning_rate: float,
-        power: float = -0.5,
-        offset: int = 0,
-        max_lr: float | None = None,
+        learning_rate: AtLeastZero,
+        power: AnyPower = -0.5,
+        offset: Steps = 0,
+        max_lr: UpperLimit = None,
     ):
-        owner = type(self).__name__
-        self.learning_rate = checks.number(owner, "learning_rate", learning_rate, low=0)
-        self.power = checks.number(owner, "power", power, float64=True)
-        self.offset = checks.integer(owner, "offset", offset, low=0)
-        self.max_lr = checks.number(owner, "max_lr", max_lr, low=0, open_low=True, optional=True)
+        super().__init__()
 
     def rate(self, t: tf.Tensor) -> tf.Tensor:
         """Returns the power of the step, limited to `max_lr`."""
@@ -69,16 +61,11 @@ class PowerLinearDecay(Schedule):
     `decay_steps` is its `total_decay_steps`.
 
     Args:
-        learning_rate: The learning rate at n = 1, at least 0.
-        decay_steps: The steps from `offset` until the rate is 0, at least 1.
-        power: The exponent; the rate falls if it is below 0. Default: -0.5.
-        linear_fraction: The share of `decay_steps` in which the line falls, in [0, 1]; 0 for no
-            line. Default: 0.1.
-        offset: The steps before the power begins, at least 0. Default: 0.
-
-    Raises:
-        TypeError: If an argument is not of its type.
-        ValueError: If an argument lies outside its range.
+        learning_rate: the learning rate at n = 1.
+        decay_steps: the steps from `offset` until the rate is 0.
+        power: the exponent; the rate falls if it is below 0.
+        linear_fraction: the share of `decay_steps` in which the line falls; 0 for no line.
+        offset: the steps before the power begins.
 
     Example:
         >>> schedule = PowerLinearDecay(8.0, decay_steps=8, power=-1, linear_fraction=0.5)
@@ -91,20 +78,13 @@ class PowerLinearDecay(Schedule):
 
     def __init__(
         self,
-        learning_rate: float,
-        decay_steps: int,
-        power: float = -0.5,
-        linear_fraction: float = 0.1,
-        offset: int = 0,
+        learning_rate: AtLeastZero,
+        decay_steps: Count,
+        power: AnyPower = -0.5,
+        linear_fraction: Fraction = 0.1,
+        offset: Steps = 0,
     ):
-        owner = type(self).__name__
-        self.learning_rate = checks.number(owner, "learning_rate", learning_rate, low=0)
-        self.decay_steps = checks.integer(owner, "decay_steps", decay_steps, low=1)
-        self.power = checks.number(owner, "power", power, float64=True)
-        self.linear_fraction = checks.number(
-            owner, "linear_fraction", linear_fraction, low=0, high=1
-        )
-        self.offset = checks.integer(owner, "offset", offset, low=0)
+        super().__init__()
 
     def rate(self, t: tf.Tensor) -> tf.Tensor:
         """Returns the power of the step times the line."""

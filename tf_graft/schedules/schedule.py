@@ -1,18 +1,19 @@
 """The base class of schedules, and the arithmetic on steps that they share."""
 
-import inspect
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from tf_graft.core import checks
+from tf_graft.core.arguments.checked import Checked
+from tf_graft.core.arguments.holder import Holder
 from tf_graft.core.places import tpus
-from tf_graft.core.types import Config, TensorLike
+from tf_graft.core.types import TensorLike
 
 
 def as_step(step: TensorLike) -> tf.Tensor:
@@ -90,24 +91,41 @@ def through(
 
 
 def numbers(
-    check: Callable[[str, str, object, int], Number], owner: str, name: str, values: object
+    owner: str, name: str, values: object, check: Callable[[str, str, object, int], Number]
 ) -> list[Number]:
     """Returns a list of numbers, each checked by a function of `checks` and at least 0."""
     listed = checks.listed(f"{owner}({name}={{}}): {name} must be a list of numbers.", values)
     return [check(owner, f"{name}[{i}]", value, 0) for i, value in enumerate(listed)]
 
 
-class Schedule(keras.optimizers.schedules.LearningRateSchedule):
+def milestones(owner: str, name: str, values: object) -> list[int]:
+    """Returns a list of steps that increase from above 0."""
+    steps = numbers(owner, name, values, checks.integer)
+    if any(b <= a for a, b in itertools.pairwise([0, *steps])):
+        raise ValueError(f"{owner}({name}={steps}): {name} must increase from above 0.")
+    return steps
+
+
+Steps: TypeAlias = Annotated[int, Checked(checks.integer, 0)]
+Milestones: TypeAlias = Annotated[Sequence[int], Checked(milestones)]
+Rates: TypeAlias = Annotated[Sequence[float], Checked(numbers, checks.number)]
+Factor: TypeAlias = Annotated[float, Checked(checks.number, 0, 1, open_low=True, float64=True)]
+Power: TypeAlias = Annotated[float, Checked(checks.number, 0, open_low=True, float64=True)]
+AnyPower: TypeAlias = Annotated[float, Checked(checks.number, float64=True)]
+UpToRate: TypeAlias = Annotated[float, Checked(checks.number, 0, "learning_rate", float64=True)]
+UpperLimit: TypeAlias = Annotated[
+    float | None, Checked(checks.number, 0, open_low=True, optional=True)
+]
+Curve: TypeAlias = Annotated[str, Checked(checks.choice, tuple(CURVES))]
+
+
+class Schedule(Holder, keras.optimizers.schedules.LearningRateSchedule):
     """A learning rate as a function of the step, returned as float32.
 
     Steps are compared as integers. The learning rate is computed in float64. A TPU only emulates
     float64, so it computes in float32: a learning rate that fell by four decades has an error of
-    1e-6 there. Subclasses keep each constructor argument in an attribute of the same name; if you
-    set such an attribute later, its value is checked as in the constructor.
+    1e-6 there.
     """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        super().__setattr__(name, checks.as_constructed(self, name, value))
 
     def __call__(self, step: TensorLike) -> tf.Tensor:
         """Returns the rate at `step`, in float32 and of the shape of `step`.
@@ -120,7 +138,3 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
     def rate(self, t: tf.Tensor) -> tf.Tensor:
         """Returns the rate at step `t`, an int64 tensor, or float64 if the step is a float."""
         raise NotImplementedError(f"{type(self).__name__} must define rate(t).")
-
-    def get_config(self) -> Config:
-        """Returns the constructor's arguments as plain Python values."""
-        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}

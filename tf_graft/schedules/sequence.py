@@ -1,17 +1,13 @@
 """Schedules one after another."""
 
-import itertools
-from collections.abc import Sequence as Listed
 from typing import ClassVar
 
 import keras
 import tensorflow as tf
-from keras.optimizers.schedules import LearningRateSchedule
 
-from tf_graft.core import checks
-from tf_graft.core.types import Config, TensorLike
+from tf_graft.core.types import TensorLike
 from tf_graft.schedules import composed
-from tf_graft.schedules.schedule import as_step, numbers, precise
+from tf_graft.schedules.schedule import Milestones, as_step, precise
 
 
 @keras.saving.register_keras_serializable(package="tf_graft")
@@ -22,14 +18,13 @@ class Sequence(composed.Composed):
         rate(t) = schedules[i](t - begin[i])      (i: the number of milestones up to step t)
 
     Args:
-        schedules: The schedules, each any `LearningRateSchedule` or a number for a constant rate.
-        milestones: The steps at which the second, third, ... schedule begins: increasing, above 0,
+        schedules: the schedules, each any `LearningRateSchedule` or a number for a constant rate.
+        milestones: the steps at which the second, third, ... schedule begins: increasing, above 0,
             one fewer than schedules.
 
     Raises:
-        TypeError: If an argument is not of its type.
-        ValueError: If an argument, or a schedule's rate at step 0, lies outside its range, or the
-            numbers of schedules and milestones do not match.
+        TypeError, ValueError: an argument of the wrong type or out of range; a schedule whose rate
+            at step 0 is out of range; numbers of schedules and milestones that do not match.
 
     Example:
         >>> from tf_graft.schedules import PolyDecay
@@ -40,23 +35,13 @@ class Sequence(composed.Composed):
 
     inner: ClassVar[str] = "schedules"
 
-    def __init__(self, schedules: Listed[LearningRateSchedule | float], milestones: Listed[int]):
-        owner = type(self).__name__
-        given = checks.listed(
-            f"{owner}(schedules={{}}): schedules must be a list of schedules.", schedules
-        )
-        self.schedules = [
-            composed.schedule(owner, f"schedules[{i}]", each) for i, each in enumerate(given)
-        ]
-        self.milestones = numbers(checks.integer, owner, "milestones", milestones)
+    def __init__(self, schedules: composed.GivenList, milestones: Milestones):
+        super().__init__()
         if len(self.schedules) != len(self.milestones) + 1:
             raise ValueError(
-                f"{owner}({len(self.schedules)} schedules, milestones={self.milestones}): "
-                "milestones must have one entry fewer than schedules."
-            )
-        if any(b <= a for a, b in itertools.pairwise([0, *self.milestones])):
-            raise ValueError(
-                f"{owner}(milestones={self.milestones}): milestones must increase from above 0."
+                f"{type(self).__name__}({len(self.schedules)} schedules, "
+                f"milestones={self.milestones}): milestones must have one entry fewer than "
+                "schedules."
             )
 
     def __call__(self, step: TensorLike) -> tf.Tensor:
@@ -69,7 +54,3 @@ class Sequence(composed.Composed):
         for begin, schedule in zip(self.milestones, self.schedules[1:], strict=True):
             rate = tf.where(t >= begin, precise(schedule(tf.maximum(t - begin, 0))), rate)
         return tf.cast(rate, tf.float32)
-
-    def get_config(self) -> Config:
-        """Returns the constructor's arguments, the schedules serialized, the milestones copied."""
-        return {**super().get_config(), "milestones": list(self.milestones)}

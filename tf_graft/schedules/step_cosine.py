@@ -1,14 +1,9 @@
 """Cosine decays from value to value."""
 
-import itertools
-from collections.abc import Sequence
-
 import keras
 import tensorflow as tf
 
-from tf_graft.core import checks
-from tf_graft.core.types import Config
-from tf_graft.schedules.schedule import Schedule, numbers, through
+from tf_graft.schedules.schedule import Milestones, Rates, Schedule, Steps, through
 
 
 @keras.saving.register_keras_serializable(package="tf_graft")
@@ -26,13 +21,13 @@ class StepCosine(Schedule):
     piece has no steps, and its rate is NaN there.
 
     Args:
-        boundaries: The steps at which the pieces end: increasing, above 0.
-        values: The learning rate at the beginning of each piece, at least 0; as many as boundaries.
-        offset: The steps before the first piece, at least 0. Default: 0.
+        boundaries: the steps at which the pieces end: increasing, above 0.
+        values: the learning rate at the beginning of each piece, at least 0; as many as boundaries.
+        offset: the steps before the first piece.
 
     Raises:
-        TypeError: If an argument is not of its type.
-        ValueError: If an argument lies outside its range, or the two lists differ in length.
+        TypeError, ValueError: an argument of the wrong type or out of range; lists that differ in
+            length, or are empty.
 
     Example:
         >>> schedule = StepCosine([2, 6], [8.0, 4.0])
@@ -43,27 +38,15 @@ class StepCosine(Schedule):
         TensorFlow Model Garden, `official/modeling/optimization/lr_schedule.py`.
     """
 
-    def __init__(self, boundaries: Sequence[int], values: Sequence[float], offset: int = 0):
-        owner = type(self).__name__
-        self.boundaries = numbers(checks.integer, owner, "boundaries", boundaries)
-        self.values = numbers(checks.number, owner, "values", values)
-        self.offset = checks.integer(owner, "offset", offset, low=0)
+    def __init__(self, boundaries: Milestones, values: Rates, offset: Steps = 0):
+        super().__init__()
         if not self.boundaries or len(self.boundaries) != len(self.values):
             raise ValueError(
-                f"{owner}(boundaries={self.boundaries}, values={self.values}): values must have as "
-                "many entries as boundaries, and at least one."
-            )
-        if any(b <= a for a, b in itertools.pairwise([0, *self.boundaries])):
-            raise ValueError(
-                f"{owner}(boundaries={self.boundaries}): boundaries must increase from above 0."
+                f"{type(self).__name__}(boundaries={self.boundaries}, values={self.values}): "
+                "values must have as many entries as boundaries, and at least one."
             )
 
     def rate(self, t: tf.Tensor) -> tf.Tensor:
         """Returns the rate on the piece that contains `t`."""
         steps = [self.offset + boundary for boundary in (0, *self.boundaries)]
         return through(t, steps, [*self.values, 0.0], "cosine")
-
-    def get_config(self) -> Config:
-        """Returns the constructor's arguments, the lists copied."""
-        lists = {"boundaries": list(self.boundaries), "values": list(self.values)}
-        return {**super().get_config(), **lists}

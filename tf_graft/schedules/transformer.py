@@ -3,8 +3,9 @@
 import keras
 import tensorflow as tf
 
-from tf_graft.core import checks
-from tf_graft.schedules.schedule import Schedule, precise
+from tf_graft.core.arguments.declared import AtLeastZero, Count
+from tf_graft.core.checks import number
+from tf_graft.schedules.schedule import Schedule, Steps, UpperLimit, precise
 
 
 @keras.saving.register_keras_serializable(package="tf_graft")
@@ -24,15 +25,11 @@ class TransformerSchedule(Schedule):
         * There is no `dtype`; there, float16 made the rate 0 from step 65520 on.
 
     Args:
-        learning_rate: A factor, at least 0. Default: 1.
-        d_model: Width of the model, at least 1.
-        warmup_steps: Length of the warm-up in steps, at least 0; 0 and 1 both mean none.
-        max_lr: The upper limit of the learning rate, above 0. Default: None, no limit.
-        coefficient: Another factor, at least 0; OpenSeq2Seq advises 0.002 for Adam. Default: 1.
-
-    Raises:
-        TypeError: If an argument is not of its type.
-        ValueError: If an argument lies outside its range.
+        learning_rate: a factor.
+        d_model: width of the model.
+        warmup_steps: length of the warm-up in steps; 0 and 1 both mean none.
+        max_lr: the upper limit of the learning rate; None for no limit.
+        coefficient: another factor; OpenSeq2Seq advises 0.002 for Adam.
 
     Example:
         >>> schedule = Noam(d_model=4, warmup_steps=4)
@@ -45,20 +42,16 @@ class TransformerSchedule(Schedule):
 
     def __init__(
         self,
-        learning_rate: float = 1.0,
+        learning_rate: AtLeastZero = 1.0,
         *,
-        d_model: int,
-        warmup_steps: int,
-        max_lr: float | None = None,
-        coefficient: float = 1.0,
+        d_model: Count,
+        warmup_steps: Steps,
+        max_lr: UpperLimit = None,
+        coefficient: AtLeastZero = 1.0,
     ):
-        owner = type(self).__name__
-        self.learning_rate = checks.number(owner, "learning_rate", learning_rate, low=0)
-        self.d_model = checks.integer(owner, "d_model", d_model, low=1)
-        self.warmup_steps = checks.integer(owner, "warmup_steps", warmup_steps, low=0)
-        self.max_lr = checks.number(owner, "max_lr", max_lr, low=0, open_low=True, optional=True)
-        self.coefficient = checks.number(owner, "coefficient", coefficient, low=0)
-        checks.number(owner, "learning_rate * coefficient", self.learning_rate * self.coefficient)
+        super().__init__()
+        factor = self.learning_rate * self.coefficient
+        number(type(self).__name__, "learning_rate * coefficient", factor)
 
     def rate(self, t: tf.Tensor) -> tf.Tensor:
         """Returns the rate of arXiv:1706.03762, equation 3, scaled and limited to `max_lr`."""

@@ -2,15 +2,17 @@
 
 import math
 from collections.abc import Callable
+from typing import Annotated
 
 import keras
 import tensorflow as tf
-from keras.optimizers.schedules import LearningRateSchedule
 
-from tf_graft.core import checks
+from tf_graft.core.arguments.checked import Checked
+from tf_graft.core.arguments.declared import Flag, Fraction
+from tf_graft.core.checks import choice, number
 from tf_graft.core.types import TensorLike
 from tf_graft.schedules import composed
-from tf_graft.schedules.schedule import as_step, precise, ramp
+from tf_graft.schedules.schedule import Steps, as_step, precise, ramp
 
 # Each maps the time x, in [0, 1], and the factor at x = 0 to the factor at x.
 SHAPES: dict[str, Callable[[tf.Tensor, float], tf.Tensor]] = {
@@ -36,15 +38,15 @@ class Warmup(composed.Composed):
     skipped, and it ends at its own last step. With `start=0` the first update changes nothing.
 
     Args:
-        schedule: Any `LearningRateSchedule`, or a number for a constant rate.
-        steps: Length of the warm-up in steps, at least 0; 0 for no warm-up.
-        shape: "linear", "quadratic", "cosine" or "exponential". Default: "linear".
-        start: The factor at step 0, in [0, 1]; above 0 for "exponential". Default: 0.
-        shift: Whether the schedule counts its steps from the end of the warm-up. Default: True.
+        schedule: any `LearningRateSchedule`, or a number for a constant rate.
+        steps: length of the warm-up in steps; 0 for none.
+        shape: "linear", "quadratic", "cosine" or "exponential".
+        start: the factor at step 0; above 0 for "exponential".
+        shift: whether the schedule counts its steps from the end of the warm-up.
 
     Raises:
-        TypeError: If an argument is not of its type.
-        ValueError: If an argument, or the schedule's rate at step 0, lies outside its range.
+        TypeError, ValueError: an argument of the wrong type or out of range; a schedule whose rate
+            at step 0 is out of range.
 
     Example:
         >>> schedule = Warmup(8.0, steps=4)
@@ -57,20 +59,14 @@ class Warmup(composed.Composed):
 
     def __init__(
         self,
-        schedule: LearningRateSchedule | float,
-        steps: int,
-        shape: str = "linear",
-        start: float = 0.0,
-        shift: bool = True,
+        schedule: composed.Given,
+        steps: Steps,
+        shape: Annotated[str, Checked(choice, tuple(SHAPES))] = "linear",
+        start: Fraction = 0.0,
+        shift: Flag = True,
     ):
-        owner = type(self).__name__
-        self.schedule = composed.schedule(owner, "schedule", schedule)
-        self.steps = checks.integer(owner, "steps", steps, low=0)
-        self.shape = checks.choice(owner, "shape", shape, list(SHAPES))
-        self.start = checks.number(
-            owner, "start", start, low=0, high=1, open_low=shape == "exponential"
-        )
-        self.shift = checks.boolean(owner, "shift", shift)
+        super().__init__()
+        number(type(self).__name__, "start", start, 0, 1, open_low=shape == "exponential")
 
     def __call__(self, step: TensorLike) -> tf.Tensor:
         """Returns the rate at `step`: float32, of the shape of `step`.

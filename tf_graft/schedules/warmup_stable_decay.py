@@ -1,12 +1,15 @@
 """A warm-up, a constant learning rate, and a short decay."""
 
 from collections.abc import Callable
+from typing import Annotated
 
 import keras
 import tensorflow as tf
 
-from tf_graft.core import checks
-from tf_graft.schedules.schedule import CURVES, Schedule, progress, ramp, remaining
+from tf_graft.core.arguments.checked import Checked
+from tf_graft.core.arguments.declared import AtLeastZero, Count
+from tf_graft.core.checks import choice
+from tf_graft.schedules.schedule import CURVES, Schedule, Steps, UpToRate, progress, ramp, remaining
 
 # Each maps the done and the remaining share of the decay to the share of the height that is left.
 SHAPES: dict[str, Callable[[tf.Tensor, tf.Tensor], tf.Tensor]] = {
@@ -29,17 +32,16 @@ class WarmupStableDecay(Schedule):
     nothing.
 
     Args:
-        learning_rate: The learning rate between warm-up and decay, at least 0.
-        total_steps: The step at which the decay ends; warm-up and decay are included.
-        decay_steps: Length of the decay in steps, at least 1.
-        warmup_steps: Length of the linear warm-up in steps, at least 0. Default: 0, none.
-        min_lr: The rate at the end of the decay, in [0, learning_rate]. Default: 0.
-        shape: "linear", "cosine" or "sqrt". Default: "linear".
+        learning_rate: the learning rate between warm-up and decay.
+        total_steps: the step at which the decay ends; warm-up and decay are included.
+        decay_steps: length of the decay in steps.
+        warmup_steps: length of the linear warm-up in steps; 0 for none.
+        min_lr: the rate at the end of the decay.
+        shape: "linear", "cosine" or "sqrt".
 
     Raises:
-        TypeError: If an argument is not of its type.
-        ValueError: If an argument lies outside its range, or warm-up and decay are longer than
-            `total_steps`.
+        TypeError, ValueError: an argument of the wrong type or out of range; a warm-up and a decay
+            that are together longer than `total_steps`.
 
     Example:
         >>> schedule = WarmupStableDecay(4.0, total_steps=8, decay_steps=4, warmup_steps=2)
@@ -53,26 +55,19 @@ class WarmupStableDecay(Schedule):
 
     def __init__(
         self,
-        learning_rate: float,
-        total_steps: int,
-        decay_steps: int,
-        warmup_steps: int = 0,
-        min_lr: float = 0.0,
-        shape: str = "linear",
+        learning_rate: AtLeastZero,
+        total_steps: Count,
+        decay_steps: Count,
+        warmup_steps: Steps = 0,
+        min_lr: UpToRate = 0.0,
+        shape: Annotated[str, Checked(choice, tuple(SHAPES))] = "linear",
     ):
-        owner = type(self).__name__
-        rate = checks.number(owner, "learning_rate", learning_rate, low=0)
-        self.learning_rate = rate
-        self.total_steps = checks.integer(owner, "total_steps", total_steps, low=1)
-        self.decay_steps = checks.integer(owner, "decay_steps", decay_steps, low=1)
-        self.warmup_steps = checks.integer(owner, "warmup_steps", warmup_steps, low=0)
-        self.min_lr = checks.number(owner, "min_lr", min_lr, low=0, high=rate, float64=True)
-        self.shape = checks.choice(owner, "shape", shape, list(SHAPES))
+        super().__init__()
         if self.warmup_steps + self.decay_steps > self.total_steps:
             raise ValueError(
-                f"{owner}(total_steps={self.total_steps}, warmup_steps={self.warmup_steps}, "
-                f"decay_steps={self.decay_steps}): total_steps must be at least "
-                "warmup_steps + decay_steps."
+                f"{type(self).__name__}(total_steps={self.total_steps}, "
+                f"warmup_steps={self.warmup_steps}, decay_steps={self.decay_steps}): total_steps "
+                "must be at least warmup_steps + decay_steps."
             )
 
     def rate(self, t: tf.Tensor) -> tf.Tensor:

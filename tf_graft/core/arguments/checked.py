@@ -2,7 +2,8 @@
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import tensorflow as tf
@@ -12,13 +13,16 @@ from tf_graft.core.arguments import rates
 from tf_graft.core.arguments.settable import Settable
 from tf_graft.core.checks import shown
 
+NONE: Mapping[str, Any] = MappingProxyType({})
+
 
 class Checked:
-    """An optimizer's argument, kept in the attribute of the same name.
+    """An argument of an optimizer, a schedule or a loss scaler, kept in the attribute of its name.
 
     Args:
         check: one of `tf_graft.core.checks`, which returns the value as it is kept.
-        *bounds: further positional arguments of `check`.
+        *bounds: further positional arguments of `check`; the name of another argument stands for
+            its value.
         default: the value if none is given, for arguments that all optimizers take.
         kept_as: the attribute's name, if it is not the argument's.
         scheduled: whether the argument may also be a schedule of such values. An algorithm reads
@@ -53,7 +57,7 @@ class Checked:
 
     def __set__(self, optimizer: Any, value: Any) -> None:
         owner, kept = type(optimizer).__name__, vars(optimizer)
-        value = self.checked(owner, value)
+        value = self.checked(owner, value, kept)
         before = kept.setdefault(self.kept_as, value)
         if isinstance(before, Settable) and isinstance(value, float | Settable):
             if before.variable is None:
@@ -83,6 +87,11 @@ class Checked:
             )
 
     @property
+    def relative(self) -> bool:
+        """Whether a bound is another argument."""
+        return any(isinstance(bound, str) for bound in self._bounds)
+
+    @property
     def holds_patterns(self) -> bool:
         """Whether the argument is a list of regular expressions for paths of variables."""
         return self._check is checks.patterns
@@ -108,8 +117,13 @@ class Checked:
         low, high, *_ = *self._bounds, math.inf, math.inf
         return low, high
 
-    def checked(self, owner: str, value: Any) -> Any:
+    def checked(self, owner: str, value: Any, others: Mapping[str, Any] = NONE) -> Any:
         """Returns the value as it is kept.
+
+        Args:
+            owner: the name of the class.
+            value: what was given.
+            others: the other arguments by name; one that is missing bounds nothing.
 
         Raises:
             TypeError: the value has the wrong type.
@@ -120,7 +134,8 @@ class Checked:
             if isinstance(found, Settable):
                 found.within = self._ends
             return found
-        return self._check(owner, self.name, value, *self._bounds, **self._details)
+        bounds = [others.get(x) if isinstance(x, str) else x for x in self._bounds]
+        return self._check(owner, self.name, value, *bounds, **self._details)
 
     def _check_alone(self, owner: str, name: str, value: Any) -> None:
         self._check(owner, name, value, *self._bounds, **self._details)

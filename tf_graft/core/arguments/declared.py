@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeAlias, get_args
 
 import keras
 
-from tf_graft.core.arguments import rates
+from tf_graft.core.arguments import rates, signatures
 from tf_graft.core.arguments.checked import Checked
 from tf_graft.core.checks import boolean, integer, number, patterns
 from tf_graft.core.types import NumberLike
@@ -53,15 +53,15 @@ def declare(cls: type) -> None:
     cls.__init__ = _noting(constructor, list(found))  # type: ignore[misc]
 
 
-def constructed(optimizer: Any) -> bool:
-    """Returns whether an optimizer's constructor has ended."""
-    return vars(optimizer).get(_CONSTRUCTED, False)
+def constructed(holder: Any) -> bool:
+    """Returns whether the constructor of an optimizer, or of a `Holder`, has ended."""
+    return vars(holder).get(_CONSTRUCTED, False)
 
 
-def assign(optimizer: Any) -> None:
+def assign(holder: Any) -> None:
     """Sets the attributes of the declared arguments to what the constructors were given."""
-    for name, value in vars(optimizer).pop(_GIVEN, {}).items():
-        setattr(optimizer, name, value)
+    for name, value in vars(holder).pop(_GIVEN, {}).items():
+        setattr(holder, name, value)
 
 
 def plain(value: Any) -> Any:
@@ -72,7 +72,7 @@ def plain(value: Any) -> Any:
 
 
 def _checks_of(constructor: Any) -> dict[str, Checked]:
-    """Returns the checks in the types of a constructor's parameters, by name."""
+    """Returns the checks in the types of a constructor's parameters, by name, bounds first."""
     names = getattr(inspect.unwrap(constructor), "__globals__", {})
     annotations: dict[str, Any] = {}
     for name, hint in inspect.get_annotations(constructor).items():
@@ -81,7 +81,8 @@ def _checks_of(constructor: Any) -> dict[str, Checked]:
     checks = {
         name: [x for x in get_args(a) if isinstance(x, Checked)] for name, a in annotations.items()
     }
-    return {name: found[0] for name, found in checks.items() if found}
+    found = {name: of_it[0] for name, of_it in checks.items() if of_it}
+    return dict(sorted(found.items(), key=lambda item: item[1].relative))
 
 
 def _noting(constructor: Any, names: Sequence[str]) -> Any:
@@ -99,4 +100,6 @@ def _noting(constructor: Any, names: Sequence[str]) -> Any:
         if type(self).__init__ is __init__:  # otherwise a subclass's constructor goes on
             vars(self)[_CONSTRUCTED] = True
 
+    shown = [signatures.named(p) for p in signature.parameters.values()]
+    __init__.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
     return __init__

@@ -59,7 +59,9 @@ def call(cls: type, arguments: Mapping[str, object], defaults: Mapping[str, obje
 def _kept(cls: type, name: str, default: object) -> object:
     """Returns a default as the attribute of the argument holds it."""
     check = inspect.getattr_static(cls, name, None)
-    return check.checked(cls.__name__, default) if isinstance(check, Checked) else default
+    if default is inspect.Parameter.empty or not isinstance(check, Checked):
+        return default
+    return check.checked(cls.__name__, default)
 
 
 def mesh(given: dtensor.Mesh | None) -> Written | None:

@@ -9,6 +9,7 @@ import functools
 import inspect
 import re
 import textwrap
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from tf_graft.core.arguments.checked import Checked
@@ -68,31 +69,36 @@ def own_arguments(cls: type) -> list[str]:
 
 def complete(cls: Class) -> Class:
     """Gives an optimizer class a signature and a docstring that show all arguments."""
-    own = [_named(p) for p in parameters(cls) if p.kind is not p.VAR_KEYWORD]
+    own = [named(p) for p in parameters(cls) if p.kind is not p.VAR_KEYWORD]
     names = {p.name for p in own}
     common = [argument for argument in common_arguments() if argument.name not in names]
     cls.__signature__ = inspect.Signature([*own, *map(_parameter, common)])  # type: ignore[attr-defined]
+    document(cls, common)
+    return cls
+
+
+def document(cls: type, common: Sequence[Argument] = ()) -> None:
+    """Adds ranges, defaults and common arguments to a class's docstring, and what it raises."""
     documented = vars(cls).get("__doc__")
     if documented:
+        own = {p.name: p for p in parameters(cls)}
         documented = ARGUMENTS.sub(lambda found: _with_ranges(found[0], cls, own), documented)
         if "Raises:\n" not in documented:
             documented = ARGUMENTS.sub(lambda found: found[0] + RAISES, documented, count=1)
         cls.__doc__ = COMMON_ENTRY.sub(lambda found: _documented(found, common), documented)
-    return cls
 
 
-def _with_ranges(entries: str, cls: type, own: list[inspect.Parameter]) -> str:
+def _with_ranges(entries: str, cls: type, own: Mapping[str, inspect.Parameter]) -> str:
     """Adds its range and its default to the entry of each argument that has them."""
-    by_name = {p.name: p for p in own}
 
     def completed(found: re.Match[str]) -> str:
         indent, name, text = found.groups()
-        if name not in by_name or "Default" in text:
+        if name not in own or "Default" in text:
             return found[0]
         option = inspect.getattr_static(cls, name, None)
         within = option.range if isinstance(option, Checked) else ""
         within = f"{within[:1].upper()}{within[1:]}." if within else ""
-        default = _default(by_name[name].default)
+        default = _default(own[name].default)
         words = " ".join(f"{name}: {text} {within} {default}".split())
         return textwrap.fill(words, 100, initial_indent=indent, subsequent_indent=indent + "    ")
 
@@ -107,7 +113,7 @@ def _default(value: object) -> str:
     return f"Default {shown}."
 
 
-def _named(parameter: inspect.Parameter) -> inspect.Parameter:
+def named(parameter: inspect.Parameter) -> inspect.Parameter:
     """Returns the parameter with its type alone, and with a name for a long union of types."""
     annotation = parameter.annotation
     if get_origin(annotation) is Annotated:
@@ -122,7 +128,7 @@ def _parameter(argument: Argument) -> inspect.Parameter:
     return inspect.Parameter(argument.name, kind, default=default, annotation=argument.annotation)
 
 
-def _documented(found: re.Match[str], common: list[Argument]) -> str:
+def _documented(found: re.Match[str], common: Sequence[Argument]) -> str:
     """Replaces the entry for `**common` by all entries; its remark, if any, stays before them."""
     indent, remark = found.groups()
     entries = [f"{argument.name}: {argument.text}" for argument in common]
