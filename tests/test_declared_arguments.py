@@ -200,6 +200,14 @@ def test_a_bound_may_be_another_argument():
     assert "base_lr: the lowest learning rate. In [0, max_lr]." in Cyclical.__doc__
 
 
+def test_a_bound_names_an_argument_of_the_constructor():
+    with pytest.raises(TypeError, match=r"^Odd: low is bounded by 'peek', but Odd.__init__ has no"):
+
+        class Odd(Cyclical):
+            def __init__(self, low: Annotated[float, Checked(number, 0, "peek")], peak: float):
+                super().__init__(low, peak, 2)
+
+
 def test_a_schedule_of_ones_own():
     schedule = Halving(0.25)
     assert (schedule.max_lr, schedule.get_config()) == (0.5, {"lowest": 0.25, "peak": 1.0})

@@ -87,9 +87,9 @@ class Checked:
             )
 
     @property
-    def relative(self) -> bool:
-        """Whether a bound is another argument."""
-        return any(isinstance(bound, str) for bound in self._bounds)
+    def others(self) -> list[str]:
+        """The names of the arguments that bound this one."""
+        return [bound for bound in self._bounds if isinstance(bound, str)]
 
     @property
     def holds_patterns(self) -> bool:

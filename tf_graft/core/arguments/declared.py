@@ -41,12 +41,21 @@ _CONSTRUCTED = "_constructed"
 
 
 def declare(cls: type) -> None:
-    """Makes an attribute of each argument that the constructor of a class declares with a check."""
+    """Makes an attribute of each argument that the constructor of a class declares with a check.
+
+    Raises:
+        TypeError: an argument is bounded by one that the constructor does not have.
+    """
     constructor: Any = vars(cls).get("__init__")
     if constructor is None:
         return
     found = _checks_of(constructor)
     for name, check in found.items():
+        for other in {*check.others} - {*inspect.signature(constructor).parameters}:
+            raise TypeError(
+                f"{cls.__name__}: {name} is bounded by {other!r}, but {cls.__name__}.__init__ has "
+                "no such argument."
+            )
         attribute = copy.copy(check)  # a type such as `BelowOne` serves many arguments
         attribute.__set_name__(cls, name)
         setattr(cls, name, attribute)
@@ -82,7 +91,7 @@ def _checks_of(constructor: Any) -> dict[str, Checked]:
         name: [x for x in get_args(a) if isinstance(x, Checked)] for name, a in annotations.items()
     }
     found = {name: of_it[0] for name, of_it in checks.items() if of_it}
-    return dict(sorted(found.items(), key=lambda item: item[1].relative))
+    return dict(sorted(found.items(), key=lambda item: bool(item[1].others)))
 
 
 def _noting(constructor: Any, names: Sequence[str]) -> Any:
