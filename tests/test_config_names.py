@@ -21,6 +21,7 @@ WITHOUT = {
     ("config", "change", "message"),
     [
         ("digits_adagrad", "model.name=mpl", "no model 'mpl'; did you mean 'mlp'?"),
+        ("digits_adagrad", "model.name=MLP", "name is the text 'MLP'; it should be 'mlp'."),
         ("digits_adagrad", "model.name=ResNet51", "no model 'ResNet51'; did you mean 'resnet50'?"),
         (
             "digits_adagrad",

@@ -18,6 +18,7 @@ except ModuleNotFoundError:
 
 if TYPE_CHECKING:
     from tf_graft.fit.finder import LearningRateCurve
+    from tf_graft.training.schema import RunConfig
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -74,11 +75,7 @@ def train(
 ) -> None:
     """Trains a model, or continues an interrupted run."""
     with errors():
-        from tf_graft.training import config as configs
-        from tf_graft.training import start
-
-        parsed = configs.load(config, overrides or [])
-        start.tensorflow()
+        parsed = _load(config, overrides)
         from tf_graft.training import description, run
 
         if dry_run:
@@ -164,11 +161,7 @@ def schedule(
 ) -> None:
     """Draws the learning rate over the run a config describes; tells what each variable gets."""
     with errors():
-        from tf_graft.training import config as configs
-        from tf_graft.training import start
-
-        parsed = configs.load(config, overrides or [])
-        start.tensorflow()
+        parsed = _load(config, overrides)
         from tf_graft.training import schedule_plot
 
         path = output or Path(f"{config.stem}_schedule.png")
@@ -197,11 +190,7 @@ def find(
     if not 0 < low < high:
         raise typer.BadParameter(f"--low {low:g} must be above 0 and below --high {high:g}.")
     with errors():
-        from tf_graft.training import config as configs
-        from tf_graft.training import start
-
-        parsed = configs.load(config, overrides or [])
-        start.tensorflow()
+        parsed = _load(config, overrides)
         from tf_graft.training import rate_test
 
         path = output or Path(f"{config.stem}_find.png")
@@ -279,6 +268,16 @@ def average(
     table.add_row(f"mean of {last} states", *(f"{x:.4g}" for x in done.after.values()))
     Terminal().print(table)
     _say(f"Written to {done.file}.")
+
+
+def _load(config: Path, overrides: list[str] | None) -> "RunConfig":
+    """Returns a config, and imports TensorFlow after what can be checked without it."""
+    from tf_graft.training import config as configs
+    from tf_graft.training import start
+
+    parsed = configs.load(config, overrides or [])
+    start.tensorflow()
+    return parsed
 
 
 def _say(line: str) -> None:

@@ -162,7 +162,8 @@ MODELS: dict[str, type[Section]] = {
 
 def _which_model(value: object) -> str:
     name = value.get("name") if isinstance(value, dict) else getattr(value, "name", None)
-    return name if isinstance(name, str) and name in MODELS else "application"
+    kind = name.lower() if isinstance(name, str) else ""
+    return kind if kind in MODELS else "application"
 
 
 Model = Annotated[
