@@ -6,9 +6,9 @@
 
 The mutants are in `mutants.toml`. Each is tested in a copy of this folder. A first run without a
 mutant notes which tests execute which lines (in `.coverage.*`; remove it when the code changes).
-Tests of a mutant's lines run first, then all, and the first one that fails ends a run. A line of
-`mutants.csv` in the working directory says of each: the file, the line before and after, the test
-that found it ("" for none), and seconds.
+Tests of a mutant's lines run first, then all, and the first one that fails ends a run. A mutant is
+tested on each processor. A line of `mutants.csv` in the working directory says of each: the file,
+the line before and after, the test that found it ("" for none), and seconds.
 """
 
 import argparse
@@ -22,6 +22,7 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, groupby, zip_longest
 from pathlib import Path
 from typing import NamedTuple
@@ -101,7 +102,7 @@ def found_by(mutant: Mutant, marks: str, first: Sequence[str]) -> tuple[str, flo
         shutil.copytree(ROOT, root, ignore=kept)
         mutant.apply(root)
         for tests in [first, []] if first else [[]]:
-            run = run_tests(root, marks, ["-x", *tests], {})
+            run = run_tests(root, marks, ["-x", "-n0", *tests], {})
             failed = re.search(r"^(?:FAILED|ERROR) (\S+)", run.stdout, re.MULTILINE)
             if failed or run.returncode not in (0, 5):  # 5: no test has these marks
                 name = failed[1] if failed else f"exit status {run.returncode}"
@@ -115,18 +116,17 @@ def main() -> None:
     parser.add_argument("--only", default="")
     options = parser.parse_args()
     data = covered(options.marks)
-    with open("mutants.csv", "a", newline="") as file:
+    mutants = [mutant for mutant in MUTANTS if options.only in mutant.file]
+    first = [tests_of(mutant, data) for mutant in mutants]
+    with open("mutants.csv", "a", newline="") as file, ThreadPoolExecutor(os.cpu_count()) as pool:
         write = csv.writer(file).writerow
-        for mutant in MUTANTS:
-            if options.only in mutant.file:
-                name, seconds = found_by(mutant, options.marks, tests_of(mutant, data))
-                write(
-                    [mutant.file, mutant.before, mutant.after, options.marks, name, round(seconds)]
-                )
-                file.flush()
-                print(
-                    f"{mutant.file}: {mutant.before!r} -> {mutant.after!r}: {name or 'NOT FOUND'}"
-                )
+        found = pool.map(
+            lambda mutant, tests: found_by(mutant, options.marks, tests), mutants, first
+        )
+        for mutant, (name, seconds) in zip(mutants, found, strict=True):
+            write([*mutant, options.marks, name, round(seconds)])
+            file.flush()
+            print(f"{mutant.file}: {mutant.before!r} -> {mutant.after!r}: {name or 'NOT FOUND'}")
 
 
 if __name__ == "__main__":
