@@ -559,7 +559,7 @@ CHANGED = {
     "direction_optimizer": {"name": "ftrl", "learning_rate": 0.125},
     "use_global_norm": True,
     "diagnostic": True,
-    "optimizer": {"name": "ftrl", "learning_rate": 0.25},
+    "optimizer": keras.optimizers.serialize(keras.optimizers.Ftrl(0.25)),
     "optimizers": {"head/": {"name": "ftrl", "learning_rate": 0.25}, ".*": {"name": "sgd"}},
     "weight_decay_rate": 0.3,
     "eeta": 0.3,
@@ -684,7 +684,7 @@ NAMES = {
 # Made of optimizers, which a name alone does not say: the arguments that do.
 OF_OTHERS = {
     "ada_graft": {"magnitude_optimizer": "adam", "direction_optimizer": "sgd"},
-    "wrapped": {"optimizer": "ftrl"},
+    "wrapped": {"optimizer": keras.optimizers.serialize(keras.optimizers.Nadam())},
     "larc": {"optimizer": "adam"},
 }
 

@@ -239,6 +239,14 @@ _ADAGRAD = (
     *_number("Adagrad", "initial_accumulator_value", -0.1, must=_NOT_NEGATIVE),
     *_number("Adagrad", "epsilon", 0, -1e-7, must=_POSITIVE),
 )
+_FTRL = (
+    *_number("Ftrl", "learning_rate_power", -1.5, 0.5, must="lie in [-1, 0]"),
+    *_number("Ftrl", "initial_accumulator_value", -0.1, must=_NOT_NEGATIVE),
+    *_number("Ftrl", "l1_regularization_strength", -0.1, must=_NOT_NEGATIVE),
+    *_number("Ftrl", "l2_regularization_strength", -0.1, must=_NOT_NEGATIVE),
+    *_number("Ftrl", "l2_shrinkage_regularization_strength", -0.1, must=_NOT_NEGATIVE),
+    *_number("Ftrl", "beta", -0.1, must=_NOT_NEGATIVE),
+)
 _ADADELTA = (
     *_number("Adadelta", "rho", -0.1, 1.1, must=_UNIT),
     *_number("Adadelta", "epsilon", 0, -1e-7, must=_POSITIVE),
@@ -528,6 +536,35 @@ SAMPLES = (
         slots=("accumulator",),
         tiny=1e-3,
         refuses=_ADAGRAD,
+    ),
+    Sample(
+        name="ftrl",
+        cls=tf_graft.Ftrl,
+        kwargs={},
+        idle=False,
+        stock=keras.optimizers.Ftrl,
+        oracle=oracles.ftrl,
+        slots=("accumulator", "linear"),
+        grows=False,  # its weights are those of all gradients, not a sum of steps
+        refuses=_FTRL,
+    ),
+    Sample(
+        name="ftrl_regularized",
+        cls=tf_graft.Ftrl,
+        kwargs={
+            "learning_rate_power": -0.25,
+            "initial_accumulator_value": 0.5,
+            "l1_regularization_strength": 0.125,
+            "l2_regularization_strength": 0.0625,
+            "l2_shrinkage_regularization_strength": 0.03125,
+            "beta": 0.5,
+        },
+        idle=False,
+        stock=keras.optimizers.Ftrl,
+        oracle=oracles.ftrl,
+        slots=("accumulator", "linear"),
+        slow=True,
+        grows=False,
     ),
     Sample(
         name="adadelta",

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import keras
+
 import tf_graft
 from tf_graft.compose.of_keras import Wrapped
 from trust.nonsense import (
@@ -265,7 +267,10 @@ OPTIMIZERS: dict[type, tuple[dict[str, Any], dict[str, Values]]] = {
         {"optimizer": "sgd", "rates": RATES},
         OWN_RATE | {"optimizer": OPTIMIZER, "rates": NO_RATES},
     ),
-    Wrapped: ({"optimizer": "ftrl"}, {"optimizer": OPTIMIZER, "learning_rate": RATE}),
+    Wrapped: (
+        {"optimizer": keras.optimizers.serialize(keras.optimizers.Ftrl())},
+        {"optimizer": OPTIMIZER, "learning_rate": RATE},
+    ),
 }
 # What else holds its arguments: schedules and loss scalers.
 WHOLE: dict[str, Values] = {"decay_steps": FROM_ONE, "begin_decay_at": COUNT, "warmup_steps": COUNT}

@@ -11,6 +11,7 @@ from tf_graft.optimizers.adan import Adan
 from tf_graft.optimizers.ademamix import AdEMAMix
 from tf_graft.optimizers.adopt import ADOPT
 from tf_graft.optimizers.cocob import COCOB
+from tf_graft.optimizers.ftrl import Ftrl
 from tf_graft.optimizers.lamb import LAMB
 from tf_graft.optimizers.lars import LARS
 from tf_graft.optimizers.lion import Lion
@@ -53,6 +54,7 @@ __all__ = [
     "AdamW",
     "Adamax",
     "Adan",
+    "Ftrl",
     "Lion",
     "Momentum",
     "Muon",
