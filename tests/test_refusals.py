@@ -29,6 +29,7 @@ from support.samples import (
     variables,
     weights,
 )
+from tf_graft.core.arguments import registry
 
 # G33: hyperparameters. Those of one algorithm are on its row in `samples.py`.
 
@@ -192,6 +193,12 @@ def test_refuses_common_arguments_under_its_own_name(sample):
 )
 def test_refuses_own_arguments(sample, refusal):
     assert_refused(sample.cls, refusal, **needed_by(sample))
+
+
+def test_every_optimizer_is_a_sample():
+    ours = {cls for cls in registry.OURS.classes() if cls.__module__.startswith("tf_graft.")}
+    with_tests_of_their_own = {tf_graft.AGN, tf_graft.LayerwiseRates, tf_graft.MixedPrecision}
+    assert ours - {sample.cls for sample in SAMPLES} == with_tests_of_their_own
 
 
 def test_every_number_has_its_refusals():

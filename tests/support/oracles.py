@@ -311,10 +311,19 @@ def adopt(g, w, s, lr, t, beta_1=0.9, beta_2=0.9999, epsilon=1e-6):
     return -lr * s["m"]
 
 
+def _squares_of_rows(g):
+    return (g**2).mean(tuple(range(1, g.ndim)), keepdims=True) if g.ndim > 1 and g.size else g**2
+
+
 def rowwise_adagrad(g, w, s, lr, t, initial_accumulator_value=0.0, epsilon=1e-8):
-    square = (g**2).mean(tuple(range(1, g.ndim)), keepdims=True) if g.ndim > 1 and g.size else g**2
-    s["a"] = s.get("a", initial_accumulator_value) + square
+    s["a"] = s.get("a", initial_accumulator_value) + _squares_of_rows(g)
     return -lr * g / (np.sqrt(s["a"]) + epsilon)
+
+
+def rowwise_adam(g, w, s, lr, t, beta_1=0.9, beta_2=0.999, epsilon=1e-8):
+    s["m"] = beta_1 * s.get("m", 0.0) + (1 - beta_1) * g
+    s["v"] = beta_2 * s.get("v", 0.0) + (1 - beta_2) * _squares_of_rows(g)
+    return -lr * s["m"] / (1 - beta_1**t) / (np.sqrt(s["v"] / (1 - beta_2**t)) + epsilon)
 
 
 def cautious(g, w, s, lr, t, child, xi=0.0, **hyperparameters):

@@ -26,6 +26,7 @@ from tf_graft.optimizers.prodigy import Prodigy
 from tf_graft.optimizers.radam import RAdam
 from tf_graft.optimizers.rmsprop import RMSprop
 from tf_graft.optimizers.rowwise_adagrad import RowWiseAdagrad
+from tf_graft.optimizers.rowwise_adam import RowWiseAdam
 from tf_graft.optimizers.schedule_free import (
     ScheduleFreeAdamW,
     ScheduleFreeRAdam,
@@ -66,6 +67,7 @@ __all__ = [
     "RAdam",
     "RMSprop",
     "RowWiseAdagrad",
+    "RowWiseAdam",
     "SGDSaI",
     "ScheduleFreeAdamW",
     "ScheduleFreeRAdam",
