@@ -775,6 +775,7 @@ SAMPLES = (
         refuses=(
             *_betas("NAdam"),
             *_number("NAdam", "epsilon", 0, -1.0, must=_POSITIVE),
+            *_number("NAdam", "momentum_decay", -0.1, must=_NOT_NEGATIVE),
         ),
     ),
     Sample(
