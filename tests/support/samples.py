@@ -775,7 +775,11 @@ SAMPLES = (
         refuses=(
             *_betas("NAdam"),
             *_number("NAdam", "epsilon", 0, -1.0, must=_POSITIVE),
-            *_number("NAdam", "momentum_decay", -0.1, must=_NOT_NEGATIVE),
+            *(
+                refusal
+                for refusal in _number("NAdam", "momentum_decay", -0.1, must=_NOT_NEGATIVE)
+                if refusal.kwargs["momentum_decay"] is not None
+            ),
         ),
     ),
     Sample(

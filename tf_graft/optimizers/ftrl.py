@@ -49,7 +49,7 @@ class Ftrl(ta.Optimizer):
         2011, "Follow-the-regularized-leader and mirror descent", section 3.
     """
 
-    namesake = ta.Namesake(("accumulator",), ("linear",))
+    namesake = ta.Namesake(("accumulator", "linear"))
 
     def __init__(
         self,
@@ -100,7 +100,8 @@ class Ftrl(ta.Optimizer):
         power = -self.learning_rate_power
         return tf.sqrt(n) if power == 0.5 else n**power
 
-    @ta.in_place()  # the weights decay before, as in `step`
+    # The kernel takes NaN for 0; `step` keeps it. Weights decay before, as in `step`.
+    @ta.in_place(serves=lambda self: self.nonfinite != "apply")
     def kernel(
         self,
         g: tf.Tensor,
