@@ -61,7 +61,7 @@ OPTIMIZERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
     "MARS": lambda: tg.MARS(),
     "Lion": lambda: tg.Lion(),
     "Adafactor": lambda: tg.Adafactor(relative_step=False),
-    "Ftrl": lambda: tg.wrap(keras.optimizers.Ftrl()),
+    "Ftrl": lambda: tg.Ftrl(),
     "LARS": lambda: tg.LARS(eeta=0.1),
     "LAMB": lambda: tg.LAMB(),
     "NovoGrad": lambda: tg.NovoGrad(),

@@ -148,6 +148,15 @@ def undrawn(monkeypatch):
 
 
 @pytest.fixture
+def keras_alone_has_ftrl(monkeypatch):
+    """The name stands for Keras' optimizer, as that of a newer one of Keras would."""
+    from tf_graft.core.arguments import names, registry
+
+    others = [cls for cls in registry.OURS.classes() if cls.__name__ != "Ftrl"]
+    monkeypatch.setattr(registry, "OURS", names.Registry("optimizer", others))
+
+
+@pytest.fixture
 def names_forgotten(monkeypatch):
     """The optimizers that a test registers are unknown to the next."""
     from tf_graft.core.arguments import registry

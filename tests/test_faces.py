@@ -192,6 +192,7 @@ def test_get_ours(identifier):
     ],
     ids=str,
 )
+@pytest.mark.usefixtures("keras_alone_has_ftrl")
 def test_get_what_only_keras_has_ready_to_use(identifier):
     optimizer = tg.get(identifier)
     assert isinstance(optimizer, Wrapped)

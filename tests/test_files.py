@@ -237,6 +237,7 @@ STOCK = {
     "sgd": (KERAS.SGD, SGD, {}),
     "momentum": (KERAS.SGD, SGD, {"momentum": 0.9, "nesterov": True}),
     "adagrad": (KERAS.Adagrad, Adagrad, {"epsilon": 0.1}),
+    "ftrl": (KERAS.Ftrl, tf_graft.Ftrl, {"l1_regularization_strength": 0.01, "beta": 0.5}),
     "rmsprop": (KERAS.RMSprop, tf_graft.RMSprop, {"momentum": 0.9, "centered": True}),
     "adadelta": (KERAS.Adadelta, tf_graft.Adadelta, {"epsilon": 0.01}),
     "lamb": (KERAS.Lamb, tf_graft.LAMB, {"epsilon": 1e-6}),

@@ -502,15 +502,14 @@ def test_a_child_that_has_been_built_is_refused():
 
 
 def test_children_by_name_config_and_object():
-    for child in (
-        "ftrl",
-        {"name": "ftrl"},
-        keras.optimizers.Ftrl(),
-        wrap(keras.optimizers.Ftrl()),
-    ):
+    for child in ("ftrl", {"name": "ftrl"}, tf_graft.Ftrl()):
+        graft = tf_graft.AdaGraft(child, "sgd")
+        assert type(graft.magnitude_optimizer) is tf_graft.Ftrl
+        assert type(graft.direction_optimizer) is tf_graft.SGD
+    stock = keras.optimizers.Ftrl()
+    for child in (keras.optimizers.serialize(stock), stock, wrap(keras.optimizers.Ftrl())):
         graft = tf_graft.AdaGraft(child, "sgd")
         assert type(graft.magnitude_optimizer.optimizer) is keras.optimizers.Ftrl
-        assert type(graft.direction_optimizer) is tf_graft.SGD
 
 
 def one_step(graft, w):

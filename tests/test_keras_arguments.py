@@ -65,6 +65,7 @@ def test_what_keras_takes_is_taken():
     assert tg.wrap(keras.optimizers.Nadam(beta_1=momentum)).optimizer.beta_1 is momentum
 
 
+@pytest.mark.usefixtures("keras_alone_has_ftrl")
 def test_a_config_is_checked_before_keras_sees_it():
     assert float(tg.get({"name": "ftrl", "learning_rate": 1}).learning_rate) == 1.0
     with pytest.raises(TypeError, match=r"^Ftrl\(betta=...\): .* did you mean beta\?"):

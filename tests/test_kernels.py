@@ -34,6 +34,7 @@ INEXACT = {
     "nadam": lambda: tg.NAdam(0.01),
     "ademamix": lambda: tg.AdEMAMix(0.01),
     "adadelta": lambda: tg.Adadelta(0.01),
+    "ftrl": lambda: tg.Ftrl(0.01),
     "momentum": lambda: tg.Momentum(0.01, use_nesterov=True),
 }
 # Zeros of both signs, numbers below the normal ones, numbers that lose the others.

@@ -47,7 +47,7 @@ def test_names_and_params():
     assert found == (0.5, 0.25, 1e-10, 1.0)
     assert config.precision.policy == "float32"
     ftrl, _ = built(optimizer="Ftrl", optimizer_params="{learning_rate_power: -0.25}")
-    assert ftrl.optimizer.learning_rate_power == -0.25
+    assert ftrl.learning_rate_power == -0.25
     assert type(built(optimizer="NovoGrad", optimizer_params="{beta1: 0.5}")[0]) is tg.NovoGrad
 
 

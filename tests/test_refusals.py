@@ -29,6 +29,7 @@ from support.samples import (
     variables,
     weights,
 )
+from tf_graft.core.arguments import registry
 
 # G33: hyperparameters. Those of one algorithm are on its row in `samples.py`.
 
@@ -192,6 +193,12 @@ def test_refuses_common_arguments_under_its_own_name(sample):
 )
 def test_refuses_own_arguments(sample, refusal):
     assert_refused(sample.cls, refusal, **needed_by(sample))
+
+
+def test_every_optimizer_is_a_sample():
+    ours = {cls for cls in registry.OURS.classes() if cls.__module__.startswith("tf_graft.")}
+    with_tests_of_their_own = {tf_graft.AGN, tf_graft.LayerwiseRates, tf_graft.MixedPrecision}
+    assert ours - {sample.cls for sample in SAMPLES} == with_tests_of_their_own
 
 
 def test_every_number_has_its_refusals():
@@ -495,6 +502,11 @@ CHANGED = {
     "beta_2": 0.8,
     "amsgrad": True,
     "scale": "spectral",
+    "learning_rate_power": -0.25,
+    "l1_regularization_strength": 0.5,
+    "l2_regularization_strength": 0.5,
+    "l2_shrinkage_regularization_strength": 0.5,
+    "beta": 0.5,
     "ns_steps": 3,
     "ns_coefficients": [[2.0, -1.5, 0.5]],
     "others": {"name": "adamax", "learning_rate": 0.25},
@@ -559,7 +571,7 @@ CHANGED = {
     "direction_optimizer": {"name": "ftrl", "learning_rate": 0.125},
     "use_global_norm": True,
     "diagnostic": True,
-    "optimizer": {"name": "ftrl", "learning_rate": 0.25},
+    "optimizer": keras.optimizers.serialize(keras.optimizers.Ftrl(0.25)),
     "optimizers": {"head/": {"name": "ftrl", "learning_rate": 0.25}, ".*": {"name": "sgd"}},
     "weight_decay_rate": 0.3,
     "eeta": 0.3,
@@ -684,7 +696,7 @@ NAMES = {
 # Made of optimizers, which a name alone does not say: the arguments that do.
 OF_OTHERS = {
     "ada_graft": {"magnitude_optimizer": "adam", "direction_optimizer": "sgd"},
-    "wrapped": {"optimizer": "ftrl"},
+    "wrapped": {"optimizer": keras.optimizers.serialize(keras.optimizers.Nadam())},
     "larc": {"optimizer": "adam"},
 }
 

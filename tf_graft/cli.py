@@ -148,7 +148,8 @@ def list_() -> None:
         table = Table(names, "", title=title, title_justify="left", show_header=False, box=None)
         for name, line in sorted(entries.items()):
             table.add_row(name, line)
-        Terminal().print(table, "")
+        if entries:
+            Terminal().print(table, "")
 
 
 @app.command()

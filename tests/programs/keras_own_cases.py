@@ -18,8 +18,8 @@ import pytest
 
 import tf_graft
 
-SAME = ("SGD", "Adam", "AdamW", "Adagrad", "Adadelta", "RMSprop")
-WRAPPED = ("Adafactor", "Adamax", "Ftrl", "Lion", "Muon", "Nadam", "ScheduleFreeAdamW")
+SAME = ("SGD", "Adam", "AdamW", "Adagrad", "Adadelta", "Ftrl", "RMSprop")
+WRAPPED = ("Adafactor", "Adamax", "Lion", "Muon", "Nadam", "ScheduleFreeAdamW")
 PACKAGE = "keras.src.optimizers"
 
 

@@ -23,6 +23,30 @@ def adagrad(g, w, s, lr, t, initial_accumulator_value=0.1, epsilon=1e-7):
     return -lr * g / np.sqrt(total + epsilon)
 
 
+def ftrl(
+    g,
+    w,
+    s,
+    lr,
+    t,
+    learning_rate_power=-0.5,
+    initial_accumulator_value=0.1,
+    l1_regularization_strength=0.0,
+    l2_regularization_strength=0.0,
+    l2_shrinkage_regularization_strength=0.0,
+    beta=0.0,
+    decay=0.0,
+):
+    power, l1, l2 = -learning_rate_power, l1_regularization_strength, l2_regularization_strength
+    before = s.get("n", np.full_like(g, initial_accumulator_value))
+    n = s["n"] = before + g**2
+    start = w - lr * decay * w
+    z = s.get("z", 0.0) + g + 2 * l2_shrinkage_regularization_strength * start
+    z = s["z"] = z - (n**power - before**power) / lr * start
+    chosen = (np.sign(z) * l1 - z) / ((n**power + beta) / lr + 2 * l2)
+    return np.where(np.abs(z) > l1, chosen, 0.0) - w
+
+
 def centered_gradient(g, w, s, lr, t):
     return -lr * (g - np.mean(g))
 
@@ -287,10 +311,19 @@ def adopt(g, w, s, lr, t, beta_1=0.9, beta_2=0.9999, epsilon=1e-6):
     return -lr * s["m"]
 
 
+def _squares_of_rows(g):
+    return (g**2).mean(tuple(range(1, g.ndim)), keepdims=True) if g.ndim > 1 and g.size else g**2
+
+
 def rowwise_adagrad(g, w, s, lr, t, initial_accumulator_value=0.0, epsilon=1e-8):
-    square = (g**2).mean(tuple(range(1, g.ndim)), keepdims=True) if g.ndim > 1 and g.size else g**2
-    s["a"] = s.get("a", initial_accumulator_value) + square
+    s["a"] = s.get("a", initial_accumulator_value) + _squares_of_rows(g)
     return -lr * g / (np.sqrt(s["a"]) + epsilon)
+
+
+def rowwise_adam(g, w, s, lr, t, beta_1=0.9, beta_2=0.999, epsilon=1e-8):
+    s["m"] = beta_1 * s.get("m", 0.0) + (1 - beta_1) * g
+    s["v"] = beta_2 * s.get("v", 0.0) + (1 - beta_2) * _squares_of_rows(g)
+    return -lr * s["m"] / (1 - beta_1**t) / (np.sqrt(s["v"] / (1 - beta_2**t)) + epsilon)
 
 
 def cautious(g, w, s, lr, t, child, xi=0.0, **hyperparameters):
@@ -432,7 +465,7 @@ def schedule_free_radam(
 
 LAYERWISE = (lars, lamb)
 SCHEDULE_FREE = (schedule_free_sgd, schedule_free_adamw, schedule_free_radam)
-DECAYS_WITHIN = (*SCHEDULE_FREE, novograd, adan, prodigy, hyperball)
+DECAYS_WITHIN = (*SCHEDULE_FREE, ftrl, novograd, adan, prodigy, hyperball)
 
 
 def quintic(x, steps, coefficients=(3.4445, -4.7750, 2.0315)):

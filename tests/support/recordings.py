@@ -30,8 +30,6 @@ ELSEWHERE = {
 OTHER = {
     "adam_mini": "Adam-mini.",
     "asgd_torch": "Averaged SGD with decaying rates.",
-    "keras_builtin/ftrl": "FTRL.",
-    "keras_tests/ftrl__correctness_with_golden": "FTRL.",
     "keras_tests/optimizer__overwrite_with_gradient_with_gradient_accumulation": (
         "Keras' variables that are overwritten by their gradient, for float8."
     ),

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import keras
+
 import tf_graft
 from tf_graft.compose.of_keras import Wrapped
 from trust.nonsense import (
@@ -158,6 +160,19 @@ OPTIMIZERS: dict[type, tuple[dict[str, Any], dict[str, Values]]] = {
         {},
         OWN_RATE | {"initial_accumulator_value": NOT_NEGATIVE, "epsilon": POSITIVE},
     ),
+    tf_graft.RowWiseAdam: (
+        {},
+        OWN_RATE | {k: ADAM[k] for k in ("beta_1", "beta_2", "epsilon")},
+    ),
+    tf_graft.Ftrl: (
+        {},
+        OWN_RATE
+        | {"learning_rate_power": NO_NUMBERS | NO_FINITE | NOTHING | {"0.5": 0.5, "-2": -2}}
+        | dict.fromkeys(("initial_accumulator_value", "beta"), NOT_NEGATIVE)
+        | {
+            f"{kind}_regularization_strength": NOT_NEGATIVE for kind in ("l1", "l2", "l2_shrinkage")
+        },
+    ),
     tf_graft.Adafactor: (
         {},
         OWN_RATE
@@ -265,7 +280,10 @@ OPTIMIZERS: dict[type, tuple[dict[str, Any], dict[str, Values]]] = {
         {"optimizer": "sgd", "rates": RATES},
         OWN_RATE | {"optimizer": OPTIMIZER, "rates": NO_RATES},
     ),
-    Wrapped: ({"optimizer": "ftrl"}, {"optimizer": OPTIMIZER, "learning_rate": RATE}),
+    Wrapped: (
+        {"optimizer": keras.optimizers.serialize(keras.optimizers.Ftrl())},
+        {"optimizer": OPTIMIZER, "learning_rate": RATE},
+    ),
 }
 # What else holds its arguments: schedules and loss scalers.
 WHOLE: dict[str, Values] = {"decay_steps": FROM_ONE, "begin_decay_at": COUNT, "warmup_steps": COUNT}

@@ -199,8 +199,8 @@ def get(identifier: Any) -> keras.optimizers.Optimizer:
             with Keras (`"tf_graft>Adam"`); a flat config
             (`{"name": "adam", "learning_rate": 0.1}`); a config of Keras
             (`{"class_name": "adam", "config": {...}}`); or a result of `serialize`. An optimizer
-            that only Keras has (`"ftrl"`), or that is described as Keras', is wrapped. A dict is
-            left unchanged.
+            that only Keras has, or that is described as Keras', is wrapped. A dict is left
+            unchanged.
 
     Raises:
         TypeError: the identifier is something else, or has an argument that the optimizer lacks.
@@ -209,7 +209,7 @@ def get(identifier: Any) -> keras.optimizers.Optimizer:
     Example:
         >>> get({"name": "sgd", "momentum": 0.9})
         SGD(learning_rate=0.01, momentum=0.9)
-        >>> get("ftrl")
+        >>> get(keras.optimizers.serialize(keras.optimizers.Ftrl()))
         wrap(optimizer=keras.optimizers.Ftrl(learning_rate=0.001))
     """
     if isinstance(identifier, keras.optimizers.Optimizer):

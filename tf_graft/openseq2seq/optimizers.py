@@ -14,7 +14,7 @@ from tf_graft.core.checks import shown
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.spelling import meant
 from tf_graft.core.types import Config, RateLike, TensorLike
-from tf_graft.optimizers import SGD, Adagrad, Adam, AdamW, Momentum, NovoGrad, RMSprop
+from tf_graft.optimizers import SGD, Adagrad, Adam, AdamW, Ftrl, Momentum, NovoGrad, RMSprop
 
 # An optimizer, its class or its name.
 Identifier: TypeAlias = str | type[keras.optimizers.Optimizer] | keras.optimizers.Optimizer
@@ -44,7 +44,7 @@ NAMES = {
     "Adagrad": Named(Adagrad, defaults={"epsilon": 1e-30}),  # TensorFlow 1 has none
     "Adam": Named(Adam, _ADAM_NAMES, _ADAM_DEFAULTS),
     "AdamW": Named(AdamW, _ADAM_NAMES, _ADAM_DEFAULTS, ("weight_decay",)),
-    "Ftrl": Named(keras.optimizers.Ftrl),
+    "Ftrl": Named(Ftrl),
     "Momentum": Named(Momentum, required=("momentum",)),
     "NovoGrad": Named(NovoGrad),
     "RMSProp": Named(RMSprop, {"decay": "rho"}, {"epsilon": 1e-10, "initial_velocity": 1.0}),

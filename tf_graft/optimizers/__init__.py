@@ -11,6 +11,7 @@ from tf_graft.optimizers.adan import Adan
 from tf_graft.optimizers.ademamix import AdEMAMix
 from tf_graft.optimizers.adopt import ADOPT
 from tf_graft.optimizers.cocob import COCOB
+from tf_graft.optimizers.ftrl import Ftrl
 from tf_graft.optimizers.lamb import LAMB
 from tf_graft.optimizers.lars import LARS
 from tf_graft.optimizers.lion import Lion
@@ -25,6 +26,7 @@ from tf_graft.optimizers.prodigy import Prodigy
 from tf_graft.optimizers.radam import RAdam
 from tf_graft.optimizers.rmsprop import RMSprop
 from tf_graft.optimizers.rowwise_adagrad import RowWiseAdagrad
+from tf_graft.optimizers.rowwise_adam import RowWiseAdam
 from tf_graft.optimizers.schedule_free import (
     ScheduleFreeAdamW,
     ScheduleFreeRAdam,
@@ -53,6 +55,7 @@ __all__ = [
     "AdamW",
     "Adamax",
     "Adan",
+    "Ftrl",
     "Lion",
     "Momentum",
     "Muon",
@@ -64,6 +67,7 @@ __all__ = [
     "RAdam",
     "RMSprop",
     "RowWiseAdagrad",
+    "RowWiseAdam",
     "SGDSaI",
     "ScheduleFreeAdamW",
     "ScheduleFreeRAdam",
