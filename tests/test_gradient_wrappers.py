@@ -165,6 +165,14 @@ def test_a_kernel_of_attention_is_clipped_over_its_first_axis():
     np.testing.assert_allclose(w, before - largest / np.sqrt(2), rtol=1e-6)
 
 
+def test_few_cautious_entries_are_at_most_1000_times_as_long():
+    w, optimizer = tf.Variable(tf.zeros([4000])), tg.Cautious(tg.SGD(0.5, momentum=0.5))
+    optimizer.apply([tf.ones([4000])], [w])
+    before = w.numpy()
+    optimizer.apply([tf.concat([[1.0], -0.25 * tf.ones([3999])], 0)], [w])
+    np.testing.assert_allclose(w - before, [-0.5 * 1.5 * 1000, *[0.0] * 3999], rtol=1e-5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "make", [tg.AdaptiveGradientClipping, tg.GradientCentralization, tg.Cautious]

@@ -137,6 +137,12 @@ def test_rounding_is_right_in_the_mean():
     assert np.abs(error.mean()) > 0  # they are random
 
 
+def test_slots_of_equal_values_get_different_noise():
+    x, t = tf.linspace(1.0, 2.0, 100), tf.constant(1.0)
+    momentum, velocity = (rounding.rounded(x, x, x, t, name) for name in ("momentum", "velocity"))
+    assert np.not_equal(momentum, velocity).any()
+
+
 def test_an_error_term_keeps_the_upper_24_bits():
     """Over all exponents, both signs, zeros, and numbers beyond the largest of bfloat16."""
     draw = np.random.default_rng(4).integers(0, 2**32, 20_000, np.uint32) & 0xFFFFFF00
