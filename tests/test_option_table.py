@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import tf_graft as tg
 from support import samples
+from tf_graft import algorithm as ta
 from tf_graft.compose.option_table import COLUMNS, TABLE, Acts
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "guides" / "wrappers.md"
@@ -180,7 +181,17 @@ DECAYING = [
     lambda **given: tg.Adagrad(**SGD, **given),
     lambda **given: tg.SGD(**SGD, momentum=0.5, **given),
 ]
+@keras.saving.register_keras_serializable("test_option_table")
+class Halving(ta.Around):
+    """Halves the gradients."""
+
+    def inner(self, p):
+        inner = super().inner(p)
+        return inner._replace(g=inner.g / 2)
+
+
 WRAPPING = {
+    "one's own": lambda inner, **given: Halving(inner, **given),
     "LARC": lambda inner, **given: tg.LARC(inner, **given),
     "MixedPrecision": lambda inner, **given: tg.MixedPrecision(inner, "backoff", **given),
     "AGN": lambda inner, **given: tg.AGN(inner, None, 3, tg.SGD(1.0), **given),
