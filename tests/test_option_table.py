@@ -181,6 +181,8 @@ DECAYING = [
     lambda **given: tg.Adagrad(**SGD, **given),
     lambda **given: tg.SGD(**SGD, momentum=0.5, **given),
 ]
+
+
 @keras.saving.register_keras_serializable("test_option_table")
 class Halving(ta.Around):
     """Halves the gradients."""
