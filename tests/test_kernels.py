@@ -185,6 +185,34 @@ def test_several_kernels_make_the_step(name, around):
     assert not np.array_equal(found, expected)  # what is rounded differs
 
 
+@pytest.mark.parametrize("name", tg.list_optimizers(kernel=True))
+def test_a_wrapper_that_reshapes_steps_gets_those_of_step(name):
+    def after(optimizer):
+        w = tf.Variable(numbers(0, 64), name="w")
+        step = traced(tg.AdaGraft(optimizer, tg.SGD(0.1)), [w])
+        for number in range(1, 6):
+            step(tf.constant(numbers(number, 64)))
+        return w.numpy()
+
+    expected = after(without_kernel(tg.get(name)))
+    np.testing.assert_allclose(after(tg.get(name)), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("around", [False, True])
+@pytest.mark.parametrize("name", tg.list_optimizers(kernel=True))
+def test_nan_stays_nan_where_nobody_judges(name, around):
+    """In an update with `nonfinite="apply"`, and in one of `update_step`."""
+    nan = tf.constant([math.nan, 1.0])
+    for alone in (False, True):
+        w = tf.Variable([1.0, 2.0], name="w")
+        given = {"nonfinite": "apply"} if not alone else {}
+        optimizer = tg.get({"name": name} | ({} if around else given))
+        optimizer = tg.MultiOptimizer({".*": optimizer}, **given) if around else optimizer
+        optimizer.build([w])
+        optimizer.update_step(nan, w, 0.1) if alone else optimizer.apply([nan], [w])
+        assert math.isnan(w.numpy()[0]), alone
+
+
 @pytest.mark.parametrize("name", ["lars", "lamb"])
 def test_a_kernel_that_reads_the_weights_reads_them_before_they_decay(name):
     found = run(EXACT[name](weight_decay=0.1), "float32", True)

@@ -100,8 +100,7 @@ class Ftrl(ta.Optimizer):
         power = -self.learning_rate_power
         return tf.sqrt(n) if power == 0.5 else n**power
 
-    # The kernel takes NaN for 0; `step` keeps it. Weights decay before, as in `step`.
-    @ta.in_place(serves=lambda self: self.nonfinite != "apply")
+    @ta.in_place(replaces=True)  # for NaN by 0; the weights decay before, as in `step`
     def kernel(
         self,
         g: tf.Tensor,

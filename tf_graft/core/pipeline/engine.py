@@ -187,17 +187,17 @@ class Engine:
             averaging.catch_up(parameters, parts, done, options.averages, since=done)
         if any(clip is not None for clip in options.clips):
             update = clipping.clipped(update, *options.clips)
-        self._write(update, self.exchange.alike)
+        self._write(update, self.exchange.alike, judged=not judge.applies(options.nonfinite))
         if options.use_ema:
             in_place = self.state.takes_kernels
             averaging.update(parameters, parts, done + 1, options.averages, in_place)
             self._overwrite_when_due(done + 1)
         self._count("iteration")
 
-    def _write(self, update: Update, alike: bool) -> None:
+    def _write(self, update: Update, alike: bool, judged: bool) -> None:
         compiles = self.options.jit_compile is True and self.state.compiles
         takes_kernels = self.state.takes_kernels and self.options.state_dtype is None
-        writer = Writer(self.rule, compiles, takes_kernels, alike)
+        writer = Writer(self.rule, compiles, takes_kernels, alike, judged)
         writer.write(update, self.state.updates() + 1, self.state.shared)
 
     def _count(self, role: str) -> None:
@@ -212,7 +212,7 @@ class Engine:
         rates = {**self.state.rates(self.rule), "learning_rate": rate}
         gradients = in_precision(gradients, parameters)
         with self._coalesced(gradients, parameters) as ready:
-            self._write(Update(ready, parameters, None, rates), alike=False)
+            self._write(Update(ready, parameters, None, rates), alike=False, judged=False)
 
     def _overwrite_when_due(self, step: tf.Tensor) -> None:
         frequency = self.options.ema_overwrite_frequency

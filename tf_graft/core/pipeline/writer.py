@@ -42,12 +42,14 @@ class Writer:
         compiles: whether XLA compiles the steps of dense variables.
         takes_kernels: whether in-place kernels update the variables.
         alike: whether all replicas write the same steps.
+        judged: whether the gradients are known to be finite.
     """
 
     rule: Rule
     compiles: bool
     takes_kernels: bool
     alike: bool
+    judged: bool
 
     def write(self, update: Update, t: tf.Tensor, shared: Mapping[str, keras.Variable]) -> None:
         """Adds the steps of an update to its variables, and applies their constraints.
@@ -117,7 +119,7 @@ class Writer:
         while (delegate := found.rule.delegate(found.parameter, found.rates)) is not None:
             found = delegate
         kernel = found.rule.kernel_for(parameter.path)
-        if kernel is None:
+        if kernel is None or (kernel.replaces and not self.judged):
             return None
         exact = kernel.exact and not found.rule.decays(parameter.path)
         return found if self._kernels_serve(parameter.has_master and not exact) else None

@@ -100,7 +100,7 @@ class Algorithm:
         new slots of a step may include `shared_slots` that depend on the gradients.
         """
         for p in points:
-            if p.in_place and self.kernel is not None:
+            if p.in_place and self.kernel is not None and not self.kernel.replaces:
                 yield scratch_variables.added(p.w, functools.partial(self._run_kernel, p)), {}
                 continue
             with self.rule.at(p.rates):

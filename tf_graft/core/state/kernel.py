@@ -12,11 +12,13 @@ class Kernel(NamedTuple):
             are tensors. It adds the step to `w`.
         exact: whether it adds exactly the bits of `step`.
         reads_weights: whether it reads `w`, which must not decay before it runs.
+        replaces: whether it assigns `w` new values, from finite gradients only, instead of adding.
     """
 
     run: Callable[..., None]
     exact: bool
     reads_weights: bool
+    replaces: bool = False
 
 
 class InPlace:
@@ -31,8 +33,10 @@ class InPlace:
         exact: bool | Callable[[Any], bool] = False,
         reads_weights: bool = False,
         serves: Callable[[Any], bool] | None = None,
+        replaces: bool = False,
     ):
         self._run, self._exact, self._reads, self._serves = run, exact, reads_weights, serves
+        self._replaces = replaces
         self.__doc__ = run.__doc__
 
     def __get__(self, optimizer: Any, cls: type | None = None) -> Any:
@@ -41,13 +45,14 @@ class InPlace:
         if self._serves is not None and not self._serves(optimizer):
             return None
         exact = self._exact(optimizer) if callable(self._exact) else self._exact
-        return Kernel(self._run.__get__(optimizer), exact, self._reads)
+        return Kernel(self._run.__get__(optimizer), exact, self._reads, self._replaces)
 
 
 def in_place(
     exact: bool | Callable[[Any], bool] = False,
     reads_weights: bool = False,
     serves: Callable[[Any], bool] | None = None,
+    replaces: bool = False,
 ) -> Callable[[Callable[..., None]], Any]:
     """Makes the method `kernel` of an optimizer the in-place form of its `step`.
 
@@ -62,8 +67,11 @@ def in_place(
         reads_weights: whether it reads `w.value()`, so that the weights must not decay before.
         serves: a function of the optimizer that says whether the kernel does what `step` does with
             its arguments; None if it always does.
+        replaces: whether the kernel assigns new weights instead of adding a step, and gives them
+            right only for finite gradients. It then serves where the optimizer itself updates a
+            variable, with gradients that were judged; `step` serves elsewhere.
     """
-    return lambda run: InPlace(run, exact, reads_weights, serves)
+    return lambda run: InPlace(run, exact, reads_weights, serves, replaces)
 
 
 def remembers(role: str) -> Callable[[Any], bool]:
