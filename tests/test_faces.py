@@ -21,7 +21,7 @@ INF, NAN = np.inf, np.nan
 
 FOR_USERS = {
     *("compute_gradients", "decay_exclusions", "loss_scale", "minimize"),
-    *("synchronized_averages", "table", "warn_of_skips"),
+    *("reset_rows", "synchronized_averages", "table", "warn_of_skips"),
 }
 TWO_WEIGHTS = {
     *("evaluating", "evaluation_weights", "use_evaluation_weights", "use_training_weights"),

@@ -190,6 +190,29 @@ def test_norms_on_a_mesh_are_of_the_whole_variable(name, graph):
     test_steps_on_a_mesh_equal_one_device(name, "plain", graph)
 
 
+@pytest.mark.parametrize("option", ["ema", "accumulation"])
+def test_rows_that_begin_anew_on_a_mesh_equal_one_device(option):
+    variables, steps = on_mesh(), samples.gradients(STEPS, SHAPES)
+    optimizer, one = (tf_graft.Adam(0.1, name="optimizer", **OPTIONS[option]) for _ in range(2))
+    run(
+        optimizer,
+        [*variables.values()],
+        [[laid_out(g[p], SPECS[p]) for p in SHAPES] for g in steps],
+        False,
+    )
+    alone = {p: tf.Variable(value, name=p) for p, value in samples.weights(SHAPES).items()}
+    run(one, [*alone.values()], [[tf.constant(g[p]) for p in SHAPES] for g in steps], False)
+    for path in SHAPES:
+        optimizer.reset_rows(variables[path], [1, 3])
+        one.reset_rows(alone[path], [1, 3])
+    assert_equals_one_device(optimizer, variables.values(), one, alone.values())
+    found = {v.path: whole(v) for v in optimizer.variables}
+    for path in SHAPES:
+        momentum = found[f"optimizer/{path}/momentum"]
+        assert not np.any(momentum[[1, 3]])
+        assert np.all(momentum[[0, 2]] != 0)
+
+
 def test_the_comparison_notices_one_shard():
     variables = list(on_mesh().values())
     alone = [tf.Variable(value, name=path) for path, value in samples.weights(SHAPES).items()]

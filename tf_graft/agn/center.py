@@ -19,7 +19,7 @@ from tf_graft.core.state import write
 from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.state.slots import Slot
 from tf_graft.core.state.write import Whole
-from tf_graft.core.types import Config, OptimizerLike, Store, VariableLike
+from tf_graft.core.types import Config, OptimizerLike, Store, TensorLike, VariableLike
 
 
 class _CenterRule(ComposedRule):
@@ -103,6 +103,22 @@ class Centered(Around, rule=_CenterRule):
             building.build(center, list(centers.values()), self.rule.models)
         self.state.beside = {"center_optimizer/": center.state}
         self.state.keep(center.state.named("center_optimizer/"))
+
+    def reset_rows(self, table: VariableLike, rows: TensorLike) -> None:
+        """Also gives the rows of the center the weights of the table; see `Optimizer.reset_rows`.
+
+        Raises:
+            ValueError: the variables are on parameter servers; or see there.
+        """
+        owner = f"{type(self).__name__}.reset_rows"
+        if self.on_servers:
+            raise ValueError(
+                f"{owner}: on parameter servers every worker has its own state, which no call "
+                "reaches; assign new weights alone."
+            )
+        super().reset_rows(table, rows)
+        (parameter,) = self.state.parameters_of(owner, [table])
+        self.center_optimizer.reset_rows(center_of(parameter), rows)
 
     def start_center(self) -> None:
         """Sets the center to the weights as long as no step has been made."""

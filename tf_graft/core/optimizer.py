@@ -12,7 +12,8 @@ from tf_graft.core.keras_optimizer import KerasOptimizer
 from tf_graft.core.pipeline import matching, skips
 from tf_graft.core.places import replicas
 from tf_graft.core.state.parameters import Parameter
-from tf_graft.core.types import Gradient, Scalar, VariableLike
+from tf_graft.core.tensors import rows as row_numbers
+from tf_graft.core.types import Gradient, Scalar, TensorLike, VariableLike
 
 
 @signatures.complete
@@ -126,6 +127,39 @@ class Optimizer(KerasOptimizer):
         """
         building.parameters_for(self, "table", None)
         return variable_table.table(self)
+
+    def reset_rows(self, table: VariableLike, rows: TensorLike) -> None:
+        """Gives rows of a table the state of the start, as after an id was replaced by another.
+
+        Every slot with an entry for each row has its first value there: momenta, squares, counts.
+        Accumulated gradients of these rows are dropped, and averages of weights begin with the
+        present weights, so assign the weights of the rows first. Other rows, slots of a whole
+        variable and counters stay.
+
+        Args:
+            table: a variable that the optimizer updates, of shape [number of rows, ...].
+            rows: row numbers, integers in any shape; repeated ones count once.
+
+        Raises:
+            TypeError: `rows` are not integers.
+            ValueError: a row is not in the table; the variable is a scalar, or not the optimizer's;
+                or it is called while a step is traced.
+
+        Example:
+            >>> from tf_graft.optimizers import Adam
+            >>> table, optimizer = tf.Variable(tf.zeros([3, 2])), Adam()
+            >>> optimizer.apply([tf.ones([3, 2])], [table])
+            >>> optimizer.reset_rows(table, [1])
+            >>> optimizer.variables[-1].numpy().round(4).tolist()
+            [[0.001, 0.001], [0.0, 0.0], [0.001, 0.001]]
+        """
+        owner = f"{type(self).__name__}.reset_rows"
+        if not tf.executing_eagerly():
+            raise ValueError(f"{owner}: call it between the steps, not in a tf.function.")
+        with self.state.alone():
+            wanted = self.state.parameters_of(owner, matching.variables(owner, [table]))
+            indices = row_numbers.numbers(owner, rows, wanted[0].rows)
+            self.state.everywhere(self.engine.reset_rows, wanted, indices)
 
     def synchronized_averages(self) -> list[keras.Variable]:
         """Returns the averages of all variables as of the last update, in the variables' order."""

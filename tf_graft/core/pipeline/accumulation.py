@@ -67,14 +67,18 @@ def with_marked(
 def take(gradient: Gradient, parameter: Parameter) -> Gradient:
     """Returns the sum over the micro-steps, in the form of `gradient`; empties the accumulator."""
     accumulator = replicas.local(parameter.state["gradient_accumulator"])
-    marks = replicas.local(parameter.state["accumulated_rows"])
     part = write.part_of(gradient, parameter.rows)
     if isinstance(part, Masked):
         part = Whole()  # the other rows are zero, and so are their marks
     total = part.read(accumulator)
-    write.clear(accumulator, part)
-    _mark(marks, part, False)
+    clear(parameter, part)
     return numerics.like(gradient, total)
+
+
+def clear(parameter: Parameter, part: Part) -> None:
+    """Empties a part of the accumulator."""
+    write.clear(replicas.local(parameter.state["gradient_accumulator"]), part)
+    _mark(replicas.local(parameter.state["accumulated_rows"]), part, False)
 
 
 def _mark(marks: tf.Variable, part: Part, mark: bool) -> None:

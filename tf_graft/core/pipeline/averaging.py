@@ -103,6 +103,13 @@ def update(
                 _stamp(stamp, part, step)
 
 
+def restart(parameter: Parameter, part: Part, step: tf.Tensor) -> None:
+    """Begins a part of an average anew with the present weights, as of an update."""
+    average, stamp = _averages_of(parameter)
+    part.write(average, parameter.read(part))
+    _stamp(stamp, part, step)
+
+
 @memoized
 def _shares(averages: Averages, step: tf.Tensor, dtype: tf.DType) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the shares of the previous average and of the weights in the new one."""

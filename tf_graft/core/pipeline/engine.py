@@ -17,9 +17,9 @@ from tf_graft.core.pipeline.skips import Skips
 from tf_graft.core.pipeline.update import Update
 from tf_graft.core.pipeline.writer import Writer
 from tf_graft.core.places import replicas
-from tf_graft.core.state import write
+from tf_graft.core.state import slots, write
 from tf_graft.core.state.optimizer_state import OptimizerState, nothing
-from tf_graft.core.state.parameters import Parameter
+from tf_graft.core.state.parameters import Parameter, error_of
 from tf_graft.core.state.rule import Rule
 from tf_graft.core.state.write import Part, Whole
 from tf_graft.core.tensors import memo, numerics, rows
@@ -213,6 +213,27 @@ class Engine:
         gradients = in_precision(gradients, parameters)
         with self._coalesced(gradients, parameters) as ready:
             self._write(Update(ready, parameters, None, rates), alike=False, judged=False)
+
+    def reset_rows(self, parameters: list[Parameter], indices: tf.Tensor) -> None:
+        """Gives rows of a variable the state that they had at the start; their weights stay.
+
+        Args:
+            parameters: the variable, in a list.
+            indices: the rows, each once, an int64 tensor of shape [k].
+        """
+        (parameter,), self.options = parameters, self.present()
+        variable, part = parameter.variable, parameter.part_of(indices)
+        for role, slot in self.rule.optimizer.slots_for(parameter.path).items():
+            if slot.has_rows(variable):
+                slots.refill(parameter.slots[role], slot, variable, part)
+                error = parameter.state.get(error_of(role))
+                if error is not None:
+                    write.clear(replicas.local(error), part)
+        if self.options.gradient_accumulation_steps:
+            accumulation.clear(parameter, part)
+        if self.options.use_ema:
+            averaging.restart(parameter, part, self.state.updates())
+        self.state.release(parameter)
 
     def _overwrite_when_due(self, step: tf.Tensor) -> None:
         frequency = self.options.ema_overwrite_frequency

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import keras
+import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from tf_graft.core.places import replicas
 from tf_graft.core.state import slots
 from tf_graft.core.state.point import Point
-from tf_graft.core.state.write import Part, Whole
+from tf_graft.core.state.write import Masked, Part, Rows, Whole
 from tf_graft.core.tensors import numerics, rounding
 from tf_graft.core.types import Gradient, Key, VariableLike
 
@@ -79,6 +80,16 @@ class Parameter:
     def rows(self) -> int:
         """The length of the variable's first dimension; 0 for a scalar."""
         return self.variable.shape[0] if len(self.variable.shape) else 0
+
+    def part_of(self, indices: tf.Tensor) -> Part:
+        """Returns the part that some rows are, each given once."""
+        layout = slots.layout_of(self.variable)
+        if layout is None:
+            return Rows(indices, self.rows)
+        mask = np.isin(np.arange(self.rows), indices)
+        return Masked(
+            dtensor.copy_to_mesh(mask, dtensor.Layout.replicated(layout.mesh, 1)), self.rows
+        )
 
     @property
     def dtype(self) -> tf.DType:

@@ -13,7 +13,7 @@ from tensorflow.experimental import dtensor
 
 from tf_graft.core import keras_contract
 from tf_graft.core.places import mesh_storage, replicas
-from tf_graft.core.state.write import Part, Whole
+from tf_graft.core.state.write import Part
 from tf_graft.core.types import VariableLike
 
 SHAPES = ("variable", "rows", "scalar")
@@ -80,6 +80,12 @@ class Slot(NamedTuple):
         if callable(self.shape):
             return self.shape(shape)
         return {"variable": shape, "rows": shape[:1], "scalar": ()}[self.shape]
+
+    def has_rows(self, variable: VariableLike) -> bool:
+        """Returns whether each row of a model variable has its own part of the slot."""
+        shape = self.shape_for(variable)
+        axes = [getattr(length, "axis", None) for length in shape]
+        return shape == tuple(variable.shape) or (axes[:1] == [0] and axes.count(0) == 1)
 
 
 class Dimension(int):
@@ -162,10 +168,8 @@ def shared_dtype(dtypes: Iterable[tf.DType]) -> tf.DType:
 def refill(held: keras.Variable, slot: Slot, variable: VariableLike, part: Part) -> None:
     """Resets a part of the calling replica's copy of a slot to its value at the start."""
     kept = replicas.local(held)
-    if callable(slot.fill):
-        part = Whole()
     start = _filled(slot.fill, variable, tf.shape(part.read(kept)), kept.dtype)
-    part.write(kept, start)
+    part.write(kept, part.read(start) if callable(slot.fill) else start)
 
 
 def _filled(

@@ -3,9 +3,12 @@
 After `coalesced` no row occurs twice; the type of the gradient shows this.
 """
 
+import math
+
+import numpy as np
 import tensorflow as tf
 
-from tf_graft.core import keras_contract
+from tf_graft.core import checks, keras_contract
 from tf_graft.core.tensors import numerics
 from tf_graft.core.types import Gradient, MaskedGradient, TensorLike, UniqueRows
 
@@ -116,6 +119,30 @@ def as_slices(gradient: Gradient) -> tf.Tensor | tf.IndexedSlices | MaskedGradie
     if isinstance(gradient, UniqueRows):
         return tf.IndexedSlices(gradient.values, gradient.indices)
     return gradient
+
+
+def numbers(owner: str, given: TensorLike, count: int) -> tf.Tensor:
+    """Returns row numbers, each once, as an int64 tensor of shape [k].
+
+    Args:
+        owner: class and method, for messages.
+        given: row numbers, in any shape.
+        count: the number of rows that there are.
+
+    Raises:
+        TypeError: they are no integers.
+        ValueError: a row does not exist.
+    """
+    try:
+        rows = np.unique(given)
+    except (TypeError, ValueError):  # of lists that make no array, and of objects without an order
+        rows = np.array([math.nan])
+    if rows.size and not np.issubdtype(rows.dtype, np.integer):
+        raise TypeError(f"{owner}: rows must be integers, not {checks.shown(given)}.")
+    outside = rows[(rows < 0) | (rows >= count)]
+    if outside.size:
+        raise ValueError(f"{owner}: there is no row {outside[0]} in [0, {count}).")
+    return tf.constant(rows, tf.int64)
 
 
 def share(variable: tf.Variable) -> None:
