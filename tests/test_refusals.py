@@ -120,6 +120,7 @@ COMMON_REFUSALS = [
         "(exclude_from_weight_decay=['bias', '(']): '(' is not a regular expression: missing ) at "
         "position 1.",
     ),
+    *_types("count_rows", "be a list of patterns, or a dict of multipliers by pattern", 0.5, "a"),
     *_types("learning_rate_multipliers", "be a dict of multipliers by pattern", 0.5, [("a", 1)]),
     *[
         Refusal(
@@ -566,6 +567,7 @@ CHANGED = {
     "nonfinite": "raise",
     "exclude_from_weight_decay": ["bias$", "^norm"],
     "learning_rate_multipliers": {"bias$": 0.5},
+    "count_rows": {"table$": 0.5},
     "state_dtype": "bfloat16",
     "magnitude_optimizer": {"name": "adadelta", "learning_rate": 0.25},
     "direction_optimizer": {"name": "ftrl", "learning_rate": 0.125},
@@ -612,7 +614,11 @@ def changed(cls, name):
 def changed_arguments(cls):
     """Each argument that is not a clip away from its default; then each clip alone."""
     alone = ("clipnorm", "clipvalue", "global_clipnorm", "sum_of_norms")
-    everything = {name: changed(cls, name) for name in arguments_of(cls) if name not in alone}
+    no = {
+        *alone,
+        *(["count_rows"] if cls.__name__ == "Wrapped" else []),
+    }  # whose rows Keras does not count
+    everything = {name: changed(cls, name) for name in arguments_of(cls) if name not in no}
     return [everything, *({name: CHANGED[name]} for name in arguments_of(cls) if name in alone)]
 
 

@@ -213,6 +213,28 @@ def test_rows_that_begin_anew_on_a_mesh_equal_one_device(option):
         assert np.all(momentum[[0, 2]] != 0)
 
 
+@pytest.mark.parametrize("graph", [False, True])
+def test_rows_that_count_on_a_mesh_equal_one_device(graph):
+    """The gradient is row-sparse, and other rows are touched in each step."""
+    start = samples.weights(SHAPES)["columns"]
+    table = dtensor.DVariable(laid_out(start, SPECS["columns"]), name="table")
+    alone = tf.Variable(start, name="table")
+    optimizer, one = (tf_graft.Adam(0.1, count_rows=["table"]) for _ in range(2))
+    optimizer.build([table])
+
+    def step(values, ids):
+        optimizer.apply([tf.IndexedSlices(values, ids)], [table])
+
+    step = tf.function(step) if graph else step
+    for number, ids in enumerate([[1, 1], [0, 1], [3, 0]]):
+        values = np.random.default_rng(number).normal(size=[2, 6]).astype("float32")
+        step(laid_out(values, [UNSHARDED, "y"]), laid_out(np.array(ids), [UNSHARDED]))
+        one.apply([tf.IndexedSlices(values, ids)], [alone])
+    np.testing.assert_allclose(whole(table), alone, rtol=1e-5, atol=1e-6)
+    (counts,) = [v for v in optimizer.variables if v.path.endswith("row_updates")]
+    assert whole(counts).tolist() == [2, 2, 0, 1]
+
+
 def test_the_comparison_notices_one_shard():
     variables = list(on_mesh().values())
     alone = [tf.Variable(value, name=path) for path, value in samples.weights(SHAPES).items()]

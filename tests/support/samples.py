@@ -186,6 +186,7 @@ COMMON_NAMES = (
     "nonfinite",
     "exclude_from_weight_decay",
     "learning_rate_multipliers",
+    "count_rows",
     "state_dtype",
 )
 

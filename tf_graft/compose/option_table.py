@@ -71,13 +71,19 @@ TABLE: dict[str, tuple[Acts, ...]] = {
     "sparse": (_O, _O, _O, _SHARED, _SHARED, _SHARED, _SHARED, _O),
     "nonfinite": (_O, _O, _O, _OWN, _OUTSIDE, _OUTSIDE, _OUTSIDE, _O),
     "learning_rate_multipliers": (_O, _O, _O, _OWN, _OUTSIDE, _OUTSIDE, _OUTSIDE, _O),
+    "count_rows": (_O, _O, _NEITHER, _NEITHER, _OUTSIDE, _OUTSIDE, _OUTSIDE, _NEITHER),
     "state_dtype": (_O, _O, _NEITHER, _NEITHER, _OUTSIDE, _OUTSIDE, _OUTSIDE, _O),
 }
 # Why an argument is refused, and what to do instead; otherwise it is for the outer optimizer.
 _OF_LOSS = "only optimizer sees gradients of the loss; give it to optimizer"
 _OF_CENTER = "the center is averaged, not the local copies; give it to center_optimizer"
 _OF_WORKERS = "AGN exchanges state in float32; give None"
+_OF_ROUNDS = "AGN counts the updates of whole variables; give None"
+_OF_KERAS = "an optimizer of Keras has one count for all rows; give this to one of tf_graft's own"
 REASONS = {
+    ("count_rows", "local"): _OF_ROUNDS,
+    ("count_rows", "center"): _OF_ROUNDS,
+    ("count_rows", "keras"): _OF_KERAS,
     ("state_dtype", "local"): _OF_WORKERS,
     ("state_dtype", "center"): _OF_WORKERS,
     ("weight_decay", "local"): "each of the two optimizers has its own; give it to optimizer",
@@ -129,7 +135,8 @@ def divided(pair: Pair, given: Mapping[str, Any], inside: Mapping[str, Any]) -> 
         TypeError, ValueError: an argument is out of range, or not allowed for its optimizer.
     """
     outer, inner = dict(given), {}
-    for name, held in inside.items():
+    lacking = {name: OPTIONS[name].default for name in given if name in OPTIONS}  # as Keras' do
+    for name, held in {**lacking, **inside}.items():
         option, acts = OPTIONS[name], pair.acts(name)
         value = outer.get(name, option.default)
         if not _same(held, option.default) and _refused_inside(acts, held, value):

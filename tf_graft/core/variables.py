@@ -10,11 +10,12 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from tf_graft.core import keras_contract
+from tf_graft.core.arguments import multipliers
 from tf_graft.core.arguments.options import Options
 from tf_graft.core.arguments.settable import Settable
 from tf_graft.core.files import checked_state
 from tf_graft.core.files.identity import Named
-from tf_graft.core.pipeline import accumulation, averaging, judge, matching
+from tf_graft.core.pipeline import accumulation, averaging, judge, matching, row_counts
 from tf_graft.core.places import replicas
 from tf_graft.core.state import slots, write
 from tf_graft.core.state.optimizer_state import OptimizerState
@@ -178,7 +179,7 @@ class Variables(OptimizerState):
         own: dict[str, dict[str, Slot]] = {p: self._optimizer.slots_for(p) for p in new}
         if options.state_dtype is not None:
             own = _halved(owner, own, new, options.state_dtype)
-        engine = {path: engine_slots(options, v, own[path]) for path, v in new.items()}
+        engine = {path: engine_slots(options, path, v, own[path]) for path, v in new.items()}
         shared = self._optimizer.shared_slots()
         checked_state.refuse_clashes(owner, own, engine, shared, self.early())
         dtype = slots.shared_dtype([tf.as_dtype(v.dtype) for v in new.values()]).name
@@ -200,7 +201,7 @@ class Variables(OptimizerState):
     def lacks(self, options: Options) -> bool:
         """Returns whether there is less state than the options require."""
         return any(role not in self.counters for role in counters_of(options)) or any(
-            engine_slots(options, p.variable, p.slots).keys() - p.state.keys()
+            engine_slots(options, p.path, p.variable, p.slots).keys() - p.state.keys()
             for p in self.parameters
         )
 
@@ -257,7 +258,7 @@ class Variables(OptimizerState):
 
 
 def engine_slots(
-    options: Options, variable: VariableLike, own: Mapping[str, Slot | keras.Variable]
+    options: Options, path: str, variable: VariableLike, own: Mapping[str, Slot | keras.Variable]
 ) -> dict[str, Slot]:
     """Returns the engine's slots for a variable, by role, beside those of its algorithm."""
     engine: dict[str, Slot] = {}
@@ -267,6 +268,8 @@ def engine_slots(
         engine |= averaging.SLOTS
     if options.gradient_accumulation_steps:
         engine |= accumulation.SLOTS
+    if multipliers.of(options.count_rows, path) is not None:
+        engine |= row_counts.SLOTS
     if options.state_dtype == "bfloat16+8":
         engine |= {error_of(r): ERROR for r, slot in own.items() if slot.dtype == "bfloat16"}
     return engine

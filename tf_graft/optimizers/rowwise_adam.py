@@ -58,9 +58,11 @@ class RowWiseAdam(ta.Optimizer):
         return {"momentum": ta.Slot(), "velocity": ta.Slot(shape="rows", within=ta.NOT_NEGATIVE)}
 
     def step(self, g: tf.Tensor, w: tf.Tensor, s: ta.Slots, lr: tf.Tensor, t: tf.Tensor) -> ta.Step:
+        within_row = list(range(1, g.shape.rank))
         m = ta.running_mean(s["momentum"], g, self.beta_1, t)
-        square = tf.reduce_mean(g * g, list(range(1, g.shape.rank)))
-        v = ta.running_mean(s["velocity"], square, self.beta_2, t)
+        square = tf.reduce_mean(g * g, within_row, keepdims=True)
+        v = ta.running_mean(ta.of_rows(s["velocity"], g), square, self.beta_2, t)
         root = tf.sqrt(ta.quotient(v, ta.one_minus_power(self.beta_2, t))) + self.epsilon
         rate = ta.quotient(lr, ta.one_minus_power(self.beta_1, t))
-        return -ta.of_rows(ta.quotient(rate, root), g) * m, {"momentum": m, "velocity": v}
+        new = {"momentum": m, "velocity": tf.reduce_sum(v, within_row)}  # of one entry each
+        return -ta.quotient(rate, root) * m, new

@@ -31,6 +31,23 @@ def checked(owner: str, name: str, given: object) -> Multipliers | None:
     return {key: _multiplier(owner, f"{name}[{shown(key)}]", x) for key, x in given.items()} or None
 
 
+def of_counted(owner: str, name: str, given: object) -> Multipliers | None:
+    """Returns multipliers by regular expression; a list of expressions has the multiplier 1.
+
+    Raises:
+        TypeError: the argument is neither a list nor a mapping; or as `checked`.
+        ValueError: see `checked`.
+    """
+    if given is None or isinstance(given, Mapping):
+        return checked(owner, name, given)
+    found = checks.listed(
+        f"{owner}({name}={{}}): {name} must be a list of patterns, or a dict of multipliers by "
+        "pattern.",
+        given,
+    )
+    return dict.fromkeys(checks.patterns(owner, name, found) or (), 1.0) or None
+
+
 def _multiplier(owner: str, name: str, given: Any) -> Any:
     where = f"{owner}({name}={shown(given)})"
     if isinstance(given, dict):
@@ -61,15 +78,22 @@ def role_of(multipliers: Multipliers | None, path: str) -> str | None:
     return None if key is None else _role(key)
 
 
+def of(multipliers: Multipliers | None, path: str) -> Any:
+    """Returns the multiplier of a variable, a number or a schedule; None if no pattern matches."""
+    key = _first(multipliers, path)
+    return None if multipliers is None or key is None else multipliers[key]
+
+
 def freezes(multipliers: Multipliers | None, path: str) -> bool:
     """Returns whether the multiplier of a variable is the number 0."""
-    key = _first(multipliers, path)
-    return key is not None and multipliers is not None and multipliers[key] == 0
+    return bool(of(multipliers, path) == 0)
 
 
-def refuse_idle(owner: str, multipliers: Multipliers | None, paths: Iterable[str]) -> None:
+def refuse_idle(
+    owner: str, name: str, multipliers: Multipliers | None, paths: Iterable[str]
+) -> None:
     """Refuses a pattern that is the first to match for no variable."""
-    where = f"{owner}(learning_rate_multipliers={{{{}}: ...}})"
+    where = f"{owner}({name}={{{{}}: ...}})"
     refuse_idle_patterns(where, tuple(multipliers or ()), list(paths))
 
 

@@ -137,6 +137,12 @@ class Common(TypedDict, total=False):
             the multiplier 1. Weight decay is multiplied too, as the learning rate is a factor of
             it. The number 0 freezes: weights and state stay as they are, and the gradient counts
             in no norm. An expression that matches no variable is an error.
+        count_rows: regular expressions; in a variable whose path contains a match every row counts
+            its own updates, and `t` in the optimizer's equations is that count. Each row then has
+            its own bias correction, as if it were a variable of its own. Or a dict of such
+            expressions with multipliers of the learning rate: numbers, or schedules, which follow
+            the row's count. In-place kernels do not update these variables. Optimizers with state
+            for several rows together are refused. None: all rows have the optimizer's count.
         state_dtype: `"bfloat16"` halves the optimizer's state: slots of a float32 variable's shape
             are stored in bfloat16 with stochastic rounding, which is the same in every execution.
             `"bfloat16+8"` adds an error term of 8 bits to each, which makes rounding 256 times as
@@ -167,6 +173,10 @@ class Common(TypedDict, total=False):
     ]
     learning_rate_multipliers: Annotated[
         Multipliers | None, Option(multipliers.checked, plain=multipliers.config)
+    ]
+    count_rows: Annotated[
+        Sequence[str] | Multipliers | None,
+        Option(multipliers.of_counted, plain=multipliers.config),
     ]
     state_dtype: Annotated[str | None, Option(checks.choice, (None, "bfloat16", "bfloat16+8"))]
 
@@ -199,6 +209,7 @@ class Options:
     nonfinite: str
     exclude_from_weight_decay: Sequence[str] | None
     learning_rate_multipliers: Multipliers | None
+    count_rows: Multipliers | None
     state_dtype: str | None
 
     @classmethod

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tf_graft.core import keras_contract
 from tf_graft.core.arguments.options import Options
-from tf_graft.core.pipeline import accumulation, averaging, clipping, judge, skips
+from tf_graft.core.pipeline import accumulation, averaging, clipping, judge, row_counts, skips
 from tf_graft.core.pipeline.exchange import Exchange
 from tf_graft.core.pipeline.scale import Scaling
 from tf_graft.core.pipeline.skips import Skips
@@ -229,6 +229,8 @@ class Engine:
                 error = parameter.state.get(error_of(role))
                 if error is not None:
                     write.clear(replicas.local(error), part)
+        if parameter.counts_rows:
+            row_counts.clear(parameter, part)
         if self.options.gradient_accumulation_steps:
             accumulation.clear(parameter, part)
         if self.options.use_ema:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
+from tf_graft.core.pipeline import row_counts
 from tf_graft.core.pipeline.turns import Turns
 from tf_graft.core.pipeline.update import Update
 from tf_graft.core.places import replicas
@@ -111,7 +112,7 @@ class Writer:
         self, gradient: Gradient, parameter: Parameter, rates: Rates, shared: Slots
     ) -> Delegate | None:
         """Returns the owner of the kernel that updates the variable; None if `step` does."""
-        if numerics.row_sparse(gradient):
+        if numerics.row_sparse(gradient) or parameter.counts_rows:
             return None
         own = {role: replicas.local(slot) for role, slot in parameter.slots.items()}
         given = dataclasses.replace(parameter, slots={**own, **shared})
@@ -150,6 +151,9 @@ class Writer:
             with turns.of(parameter.variable):
                 point, (d, slots) = next(proposed)
                 turns.ends_with(parameter.move(part, point.w, d))
+                if parameter.counts_rows:
+                    row_counts.add(parameter, part)
+                    point = point._replace(t=scalars[parameter.path].t)
                 for role, value in slots.items():
                     if role in shared:
                         write.put(shared[role], value)
@@ -160,7 +164,8 @@ class Writer:
         self, gradient: Gradient, parameter: Parameter, part: Part, scalars: Scalars, shared: Slots
     ) -> Point:
         """Returns the data of a variable, or of its touched rows, for the algorithm."""
-        in_place = isinstance(part, Whole) and self._kernels_serve(parameter.has_master)
+        inexact = parameter.has_master or parameter.counts_rows
+        in_place = isinstance(part, Whole) and self._kernels_serve(inexact)
         slots: dict[str, Any] = {
             role: replicas.local(slot) if in_place else parameter.read_slot(role, part)
             for role, slot in parameter.slots.items()
@@ -168,7 +173,10 @@ class Writer:
         g, w, s = numerics.values(gradient), parameter.read(part), {**slots, **shared}
         rates = dict(scalars.rates)
         t, touched = scalars.t, part.touched
-        return Point(parameter.path, g, w, s, rates, t, in_place, touched, self.alike)
+        point = Point(parameter.path, g, w, s, rates, t, in_place, touched, self.alike)
+        if not parameter.counts_rows:
+            return point
+        return row_counts.of_each(point, parameter, part, self.rule.row_multiplier(parameter.path))
 
     def _proposed(self, points: Iterable[Point], compiled: bool) -> Iterator[tuple[Point, Step]]:
         """Yields each point with the step from there.

@@ -138,6 +138,11 @@ class Parameter:
         return "master" in self.state
 
     @property
+    def counts_rows(self) -> bool:
+        """Whether each row counts its own updates."""
+        return "row_updates" in self.state
+
+    @property
     def precise(self) -> tf.Variable:
         """The variable of the calling replica that takes the steps, which may be the master."""
         return replicas.local(self.state.get("master", self.variable))

@@ -103,7 +103,7 @@ class Rule:
         self._models = [weakref.ref(model) for model in models]
         checked.warn_of_idle_patterns(self.optimizer, list(variables))
         factors = self.optimizer.learning_rate_multipliers
-        multipliers.refuse_idle(self.called, factors, variables)
+        multipliers.refuse_idle(self.called, "learning_rate_multipliers", factors, variables)
         self.shapes = {path: tuple(variable.shape) for path, variable in variables.items()}
         self.prepare(variables)
         self.fixed = True
@@ -156,6 +156,10 @@ class Rule:
     def freezes(self, path: str) -> bool:
         """Returns whether the multiplier of a variable is the number 0."""
         return multipliers.freezes(self.optimizer.learning_rate_multipliers, path)
+
+    def row_multiplier(self, path: str) -> Any:
+        """Returns the multiplier that follows the counts of a variable's rows; None for no counts."""
+        return multipliers.of(self.optimizer.count_rows, path)
 
     def rates_for(self, path: str, rates: Rates) -> Rates:
         """Returns the rates by role, with the multiplier of the variable of a path."""
