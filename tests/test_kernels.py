@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tf_graft as tg
+from support import samples
 from tf_graft.core.pipeline import turns
 from tf_graft.core.state.optimizer_state import OptimizerState
 
@@ -185,7 +186,7 @@ def test_several_kernels_make_the_step(name, around):
     assert not np.array_equal(found, expected)  # what is rounded differs
 
 
-@pytest.mark.parametrize("name", tg.list_optimizers(kernel=True))
+@pytest.mark.parametrize("name", samples.listed(kernel=True))
 def test_a_wrapper_that_reshapes_steps_gets_those_of_step(name):
     def after(optimizer):
         w = tf.Variable(numbers(0, 64), name="w")
@@ -199,7 +200,7 @@ def test_a_wrapper_that_reshapes_steps_gets_those_of_step(name):
 
 
 @pytest.mark.parametrize("around", [False, True])
-@pytest.mark.parametrize("name", tg.list_optimizers(kernel=True))
+@pytest.mark.parametrize("name", samples.listed(kernel=True))
 def test_nan_stays_nan_where_nobody_judges(name, around):
     """In an update with `nonfinite="apply"`, and in one of `update_step`."""
     nan = tf.constant([math.nan, 1.0])

@@ -49,11 +49,18 @@ VALUES = {
     "nonfinite": ("raise", "apply"),
     "learning_rate_multipliers": ({"table": 0.5}, {"table": 0.25}),
     "count_rows": ({"table": 0.5}, {"table": 0.25}),
+    "clip_rows": ({"table": 0.5}, {"table": 0.25}),
     "state_dtype": ("bfloat16", "bfloat16+8"),
 }
 KERAS_HAS = {*VALUES} - {
     *("jit_compile", "sparse", "nonfinite"),
-    *("exclude_from_weight_decay", "learning_rate_multipliers", "count_rows", "state_dtype"),
+    *(
+        "exclude_from_weight_decay",
+        "learning_rate_multipliers",
+        "count_rows",
+        "clip_rows",
+        "state_dtype",
+    ),
 }
 KEPT_AS = {"exclude_from_weight_decay": "decay_exclusions"}
 

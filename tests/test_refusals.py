@@ -120,6 +120,7 @@ COMMON_REFUSALS = [
         "(exclude_from_weight_decay=['bias', '(']): '(' is not a regular expression: missing ) at "
         "position 1.",
     ),
+    *_types("clip_rows", "be a dict of numbers or CowClip by pattern", 0.5, ["a"]),
     *_types("count_rows", "be a list of patterns, or a dict of multipliers by pattern", 0.5, "a"),
     *_types("learning_rate_multipliers", "be a dict of multipliers by pattern", 0.5, [("a", 1)]),
     *[
@@ -568,6 +569,7 @@ CHANGED = {
     "exclude_from_weight_decay": ["bias$", "^norm"],
     "learning_rate_multipliers": {"bias$": 0.5},
     "count_rows": {"table$": 0.5},
+    "clip_rows": {"table$": 0.5},
     "state_dtype": "bfloat16",
     "magnitude_optimizer": {"name": "adadelta", "learning_rate": 0.25},
     "direction_optimizer": {"name": "ftrl", "learning_rate": 0.125},

@@ -6,12 +6,13 @@ import pytest
 import tensorflow as tf
 
 import tf_graft as tg
+from support import samples
 from support.replicas import mirrored, per_replica
 
 ROWS, WIDTH = 6, 4
 RESET = [1, 4]
 OTHERS = [0, 2, 3, 5]
-BY_ROWS = tg.list_optimizers(matrix=False, wrapper=False)
+BY_ROWS = samples.listed(matrix=False, wrapper=False)
 
 
 def gradient(seed, ids=(1, 4, 1, 0, 5)):

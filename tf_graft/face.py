@@ -4,6 +4,7 @@ from tf_graft import algorithm, averages, dtensor, report, scaling, schedules
 from tf_graft.agn import AGN, CenterWeights, diloco, lookahead
 from tf_graft.compose.of_keras import get, wrap
 from tf_graft.core.arguments.registry import deserialize, register, serialize
+from tf_graft.core.arguments.row_clips import CowClip
 from tf_graft.core.arguments.settable import Settable
 from tf_graft.core.errors import CheckpointError
 from tf_graft.core.optimizer import Optimizer
@@ -97,6 +98,7 @@ __all__ = [
     "Cautious",
     "CenterWeights",
     "CheckpointError",
+    "CowClip",
     "EvaluationWeights",
     "Ftrl",
     "GradientCentralization",

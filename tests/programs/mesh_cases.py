@@ -215,11 +215,12 @@ def test_rows_that_begin_anew_on_a_mesh_equal_one_device(option):
 
 @pytest.mark.parametrize("graph", [False, True])
 def test_rows_that_count_on_a_mesh_equal_one_device(graph):
-    """The gradient is row-sparse, and other rows are touched in each step."""
+    """And are clipped. The gradient is row-sparse, and other rows are touched in each step."""
     start = samples.weights(SHAPES)["columns"]
     table = dtensor.DVariable(laid_out(start, SPECS["columns"]), name="table")
     alone = tf.Variable(start, name="table")
-    optimizer, one = (tf_graft.Adam(0.1, count_rows=["table"]) for _ in range(2))
+    options = {"count_rows": ["table"], "clip_rows": {"table": tf_graft.CowClip(0.1)}}
+    optimizer, one = (tf_graft.Adam(0.1, epsilon=1.0, **options) for _ in range(2))
     optimizer.build([table])
 
     def step(values, ids):

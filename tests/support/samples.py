@@ -19,6 +19,7 @@ import tensorflow as tf
 import tf_graft
 from support import oracles, outside
 from tf_graft.compose.of_keras import Wrapped
+from tf_graft.core.arguments import registry
 
 RATE = 0.1
 
@@ -187,6 +188,7 @@ COMMON_NAMES = (
     "exclude_from_weight_decay",
     "learning_rate_multipliers",
     "count_rows",
+    "clip_rows",
     "state_dtype",
 )
 
@@ -1592,6 +1594,12 @@ def of_each_class() -> list[Sample]:
 def having(attribute: str) -> list[Sample]:
     """The samples of which that attribute says something."""
     return [sample for sample in SAMPLES if getattr(sample, attribute)]
+
+
+def listed(**facts: Any) -> list[str]:
+    """The names of the package's own optimizers with those facts; tests register others."""
+    names = tf_graft.list_optimizers(**facts)
+    return [name for name in names if registry.find(name).__module__.startswith("tf_graft.")]
 
 
 def needed_by(sample: Sample) -> dict[str, Any]:

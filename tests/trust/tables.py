@@ -64,6 +64,7 @@ COMMON: dict[str, Values] = {
     "exclude_from_weight_decay": PATTERNS,
     "learning_rate_multipliers": MULTIPLIERS,
     "count_rows": MULTIPLIERS,
+    "clip_rows": MULTIPLIERS,
     "state_dtype": {k: v for k, v in CHOICE.items() if k != "None"},
 }
 ADAM = {"beta_1": BETA | IN_TIME, "beta_2": BETA, "epsilon": POSITIVE, "amsgrad": BOOLEAN}

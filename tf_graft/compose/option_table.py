@@ -72,6 +72,7 @@ TABLE: dict[str, tuple[Acts, ...]] = {
     "nonfinite": (_O, _O, _O, _OWN, _OUTSIDE, _OUTSIDE, _OUTSIDE, _O),
     "learning_rate_multipliers": (_O, _O, _O, _OWN, _OUTSIDE, _OUTSIDE, _OUTSIDE, _O),
     "count_rows": (_O, _O, _NEITHER, _NEITHER, _OUTSIDE, _OUTSIDE, _OUTSIDE, _NEITHER),
+    "clip_rows": (_O, _O, _NEITHER, _NEITHER, _OUTSIDE, _OUTSIDE, _OUTSIDE, _O),
     "state_dtype": (_O, _O, _NEITHER, _NEITHER, _OUTSIDE, _OUTSIDE, _OUTSIDE, _O),
 }
 # Why an argument is refused, and what to do instead; otherwise it is for the outer optimizer.
@@ -80,7 +81,10 @@ _OF_CENTER = "the center is averaged, not the local copies; give it to center_op
 _OF_WORKERS = "AGN exchanges state in float32; give None"
 _OF_ROUNDS = "AGN counts the updates of whole variables; give None"
 _OF_KERAS = "an optimizer of Keras has one count for all rows; give this to one of tf_graft's own"
+_OF_WHOLE = "AGN clips whole gradients; give None"
 REASONS = {
+    ("clip_rows", "local"): _OF_WHOLE,
+    ("clip_rows", "center"): _OF_WHOLE,
     ("count_rows", "local"): _OF_ROUNDS,
     ("count_rows", "center"): _OF_ROUNDS,
     ("count_rows", "keras"): _OF_KERAS,

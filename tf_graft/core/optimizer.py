@@ -150,7 +150,7 @@ class Optimizer(KerasOptimizer):
             >>> table, optimizer = tf.Variable(tf.zeros([3, 1])), Adagrad()
             >>> optimizer.apply([tf.ones([3, 1])], [table])
             >>> optimizer.reset_rows(table, [1])
-            >>> (optimizer.variables[-1].numpy() > 1).tolist()  # sums of squares, which begin at 0.1
+            >>> (optimizer.variables[-1].numpy() > 1).tolist()  # sums of squares, from 0.1 on
             [[True], [False], [True]]
         """
         owner = f"{type(self).__name__}.reset_rows"

@@ -15,7 +15,14 @@ from tf_graft.core.arguments.options import Options
 from tf_graft.core.arguments.settable import Settable
 from tf_graft.core.files import checked_state
 from tf_graft.core.files.identity import Named
-from tf_graft.core.pipeline import accumulation, averaging, judge, matching, row_counts
+from tf_graft.core.pipeline import (
+    accumulation,
+    averaging,
+    judge,
+    matching,
+    row_clipping,
+    row_counts,
+)
 from tf_graft.core.places import replicas
 from tf_graft.core.state import slots, write
 from tf_graft.core.state.optimizer_state import OptimizerState
@@ -268,6 +275,8 @@ def engine_slots(
         engine |= averaging.SLOTS
     if options.gradient_accumulation_steps:
         engine |= accumulation.SLOTS
+        if row_clipping.counts_ids(options.clip_rows, path):
+            engine |= accumulation.TIMES
     if multipliers.of(options.count_rows, path) is not None:
         engine |= row_counts.SLOTS
     if options.state_dtype == "bfloat16+8":

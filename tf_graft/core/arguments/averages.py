@@ -1,20 +1,20 @@
 """How the averages of the weights are made; `use_ema` takes one of these in place of True."""
 
 import math
-from typing import Any, Self
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from tf_graft.core import checks
+from tf_graft.core.arguments.plain import Plain, configured
 from tf_graft.core.checks import shown
-from tf_graft.core.types import Config
 
 ALWAYS = checks.MOST_WHOLE  # more updates than any training makes
 
 
-class Averages:
+class Averages(Plain):
     """The share of an average that each update keeps; the rest of it is the new weights.
 
     Averages of rows that no gradient touches are brought up to date only when they are needed, so a
@@ -34,25 +34,6 @@ class Averages:
     def kept_at(self, update: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
         """Returns what an update keeps of the average of the update before it."""
         return self.kept(update - 1, update, dtype)
-
-    def get_config(self) -> Config:
-        """Returns the arguments of the constructor."""
-        return dict(vars(self))
-
-    @classmethod
-    def from_config(cls, config: Config) -> Self:
-        """Returns the rule of a config."""
-        return cls(**config)
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and vars(self) == vars(other)
-
-    def __hash__(self) -> int:
-        return hash((type(self), *vars(self).values()))
-
-    def __repr__(self) -> str:
-        arguments = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
-        return f"{type(self).__name__}({arguments})"
 
 
 @keras.saving.register_keras_serializable(package="tf_graft")
@@ -185,35 +166,11 @@ def checked(owner: str, name: str, given: Any) -> bool | Averages:
     if isinstance(given, Averages):
         return given
     if isinstance(given, dict):
-        return _configured(f"{owner}({name}={shown(given)})", given)
+        where = f"{owner}({name}={shown(given)})"
+        return configured(where, given, Averages, "averages", {"ema": EMA, "swa": SWA})
     if not isinstance(given, bool | np.bool_):
         raise TypeError(
             f"{owner}({name}={shown(given)}): {name} must be True or False, or averages such as "
             "tf_graft.averages.SWA()."
         )
     return bool(given)
-
-
-def _configured(where: str, config: Config) -> Averages:
-    if "class_name" in config:
-        made = keras.saving.deserialize_keras_object(dict(config))
-        if not isinstance(made, Averages):
-            raise TypeError(f"{where}: {shown(config['class_name'])} is not a class of averages.")
-        return made
-    arguments = dict(config)
-    found = {"ema": EMA, "swa": SWA}.get(str(arguments.pop("name", None)).lower())
-    if found is None:
-        raise ValueError(
-            f"{where}: this config describes no averages; its 'name' must be 'ema' or 'swa'."
-        )
-    try:
-        return found(**arguments)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"{where}: {error}") from None
-
-
-def config(given: bool | Averages) -> bool | Config:
-    """Returns the argument `use_ema` as plain values, from which `checked` makes an equal one."""
-    if isinstance(given, Averages):
-        return keras.saving.serialize_keras_object(given)
-    return given

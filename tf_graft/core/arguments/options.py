@@ -10,10 +10,11 @@ import keras
 from tensorflow.experimental import dtensor
 
 from tf_graft.core import checks
-from tf_graft.core.arguments import averages, multipliers
+from tf_graft.core.arguments import averages, multipliers, plain, row_clips
 from tf_graft.core.arguments.averages import EMA, Averages
 from tf_graft.core.arguments.checked import Checked
 from tf_graft.core.arguments.multipliers import Multipliers
+from tf_graft.core.arguments.row_clips import Limits
 from tf_graft.core.checks import shown
 from tf_graft.core.places.mesh_arguments import MeshLike, as_mesh
 from tf_graft.core.spelling import meant
@@ -143,6 +144,9 @@ class Common(TypedDict, total=False):
             expressions with multipliers of the learning rate: numbers, or schedules, which follow
             the row's count. In-place kernels do not update these variables. Optimizers with state
             for several rows together are refused. None: all rows have the optimizer's count.
+        clip_rows: limits by regular expression; in a variable whose path contains a match, the
+            gradient of each row is clipped by itself: to a number, the largest L2 norm, or by
+            `tf_graft.CowClip`. Other ways of clipping follow. None for none.
         state_dtype: `"bfloat16"` halves the optimizer's state: slots of a float32 variable's shape
             are stored in bfloat16 with stochastic rounding, which is the same in every execution.
             `"bfloat16+8"` adds an error term of 8 bits to each, which makes rounding 256 times as
@@ -156,7 +160,7 @@ class Common(TypedDict, total=False):
     clipvalue: Annotated[float | None, Clip(checks.number, 0, **ABOVE, **OPTIONAL)]
     global_clipnorm: Annotated[float | None, Clip(checks.number, 0, **ABOVE, **OPTIONAL)]
     use_ema: Annotated[
-        bool | Averages, Averaging(averages.checked, default=False, plain=averages.config)
+        bool | Averages, Averaging(averages.checked, default=False, plain=plain.serialized)
     ]
     ema_momentum: Annotated[float, Averaging(checks.number, 0, 1, open_high=True, default=0.99)]
     ema_overwrite_frequency: Annotated[int | None, Option(checks.integer, 1, **OPTIONAL)]
@@ -178,6 +182,7 @@ class Common(TypedDict, total=False):
         Sequence[str] | Multipliers | None,
         Option(multipliers.of_counted, plain=multipliers.config),
     ]
+    clip_rows: Annotated[Limits | None, Option(row_clips.checked, plain=row_clips.config)]
     state_dtype: Annotated[str | None, Option(checks.choice, (None, "bfloat16", "bfloat16+8"))]
 
 
@@ -210,6 +215,7 @@ class Options:
     exclude_from_weight_decay: Sequence[str] | None
     learning_rate_multipliers: Multipliers | None
     count_rows: Multipliers | None
+    clip_rows: Limits | None
     state_dtype: str | None
 
     @classmethod

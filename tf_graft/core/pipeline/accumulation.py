@@ -12,7 +12,7 @@ from tensorflow.experimental import dtensor
 from tf_graft.core.places import replicas
 from tf_graft.core.state import write
 from tf_graft.core.state.parameters import Parameter
-from tf_graft.core.state.slots import Slot
+from tf_graft.core.state.slots import NOT_NEGATIVE, Slot
 from tf_graft.core.state.write import Masked, Part, Whole
 from tf_graft.core.tensors import numerics, rows
 from tf_graft.core.types import Gradient
@@ -21,11 +21,21 @@ SLOTS = {
     "gradient_accumulator": Slot(),
     "accumulated_rows": Slot(shape="rows", dtype="bool"),
 }
+TIMES = {"accumulated_times": Slot(shape="rows", dtype="float32", within=NOT_NEGATIVE)}
 
 
-def add(gradient: Gradient, parameter: Parameter) -> None:
-    """Adds a coalesced gradient to the accumulator."""
+def add(gradient: Gradient, parameter: Parameter, times: tf.Tensor | None = None) -> None:
+    """Adds a coalesced gradient to the accumulator, and how often its rows occurred.
+
+    Args:
+        gradient: the gradient.
+        parameter: its variable.
+        times: how often each row occurred; None for once, or if that is not kept.
+    """
     part = write.part_of(gradient, parameter.rows)
+    total = _times_of(parameter)
+    if total is not None:
+        part.add(total, tf.ones_like(part.read(total)) if times is None else times)
     part.add(replicas.local(parameter.state["gradient_accumulator"]), numerics.values(gradient))
     marks = replicas.local(parameter.state["accumulated_rows"])
     _mark(marks, part, True)
@@ -75,10 +85,24 @@ def take(gradient: Gradient, parameter: Parameter) -> Gradient:
     return numerics.like(gradient, total)
 
 
+def times(gradient: Gradient, parameter: Parameter) -> tf.Tensor | None:
+    """Returns how often the rows of `gradient` occurred in the micro-steps; None if not kept."""
+    total = _times_of(parameter)
+    return None if total is None else write.part_of(gradient, parameter.rows).read(total)
+
+
 def clear(parameter: Parameter, part: Part) -> None:
     """Empties a part of the accumulator."""
+    total = _times_of(parameter)
+    if total is not None:
+        write.clear(total, part)
     write.clear(replicas.local(parameter.state["gradient_accumulator"]), part)
     _mark(replicas.local(parameter.state["accumulated_rows"]), part, False)
+
+
+def _times_of(parameter: Parameter) -> tf.Variable | None:
+    total = parameter.state.get("accumulated_times")
+    return None if total is None else replicas.local(total)
 
 
 def _mark(marks: tf.Variable, part: Part, mark: bool) -> None:

@@ -10,7 +10,15 @@ import tensorflow as tf
 
 from tf_graft.core import keras_contract
 from tf_graft.core.arguments.options import Options
-from tf_graft.core.pipeline import accumulation, averaging, clipping, judge, row_counts, skips
+from tf_graft.core.pipeline import (
+    accumulation,
+    averaging,
+    clipping,
+    judge,
+    row_clipping,
+    row_counts,
+    skips,
+)
 from tf_graft.core.pipeline.exchange import Exchange
 from tf_graft.core.pipeline.scale import Scaling
 from tf_graft.core.pipeline.skips import Skips
@@ -85,10 +93,11 @@ class Engine:
         self.exchange.begin()
         gradients = in_precision(gradients, parameters)
         gradients = gradients if summed else self.exchange.aggregate(gradients, parameters)
-        with self._coalesced(gradients, parameters) as ready:
+        with self._coalesced(gradients, parameters) as (ready, times):
             scale = self.scaling.divisor()
             ready = self.scaling.penalized(ready, parameters, scale)
-            update = Update(ready, parameters, scale, self.state.rates(self.rule))
+            rates = self.state.rates(self.rule)
+            update = Update(ready, parameters, scale, rates, times=times)
             update, checks = judge.judged(update, self.options, where)
             with tf.control_dependencies(checks):
                 self.exchange.received(update)
@@ -97,17 +106,18 @@ class Engine:
     @contextlib.contextmanager
     def _coalesced(
         self, gradients: list[Any], parameters: list[Parameter]
-    ) -> Iterator[list[Gradient]]:
+    ) -> Iterator[tuple[list[Gradient], list[tf.Tensor | None]]]:
         """Returns gradients with each row once, dense if they must act so, laid out as the slots.
 
-        Later operations run only after every row index is checked.
+        Also returns how often each row occurred, where `clip_rows` asks for it. Later operations
+        run only after every row index is checked.
         """
         both = [(p.gathered(g), p) for g, p in zip(gradients, parameters, strict=True)]
         on_mesh, sparse = self.state.mesh is not None, self.options.sparse
         each = [rows.range_checks(self.owner, g, p.path, p.rows, on_mesh) for g, p in both]
         once = [(rows.coalesced(g, p.rows, masked=on_mesh), p) for g, p in both]
         with tf.control_dependencies(list(itertools.chain.from_iterable(each))):
-            yield [
+            ready = [
                 p.aligned(
                     rows.densify(g, p.rows)
                     if numerics.row_sparse(g) and self.rule.acts_dense(p.path, sparse)
@@ -115,6 +125,9 @@ class Engine:
                 )
                 for g, p in once
             ]
+            given = [g for g, _ in both]
+            limits = self.options.clip_rows
+            yield ready, row_clipping.occurrences(limits, given, ready, parameters)
         for gradient, parameter in both:
             if numerics.row_sparse(gradient):
                 self.state.release(parameter)
@@ -132,16 +145,17 @@ class Engine:
         both = list(zip(update.gradients, update.parameters, strict=True))
 
         def add() -> None:
-            for gradient, parameter in both:
-                accumulation.add(numerics.divided(gradient, update.scale), parameter)
+            for (gradient, parameter), times in zip(both, update.times, strict=True):
+                accumulation.add(numerics.divided(gradient, update.scale), parameter, times)
 
         self.state.either(update.finite, add, lambda: self._count("spoiled_micro_steps"))
 
         def decide(marked: list[Gradient]) -> None:
-            both = zip(marked, update.parameters, strict=True)
+            both = list(zip(marked, update.parameters, strict=True))
+            times = [accumulation.times(g, p) for g, p in both]
             sums = [accumulation.take(g, p) for g, p in both]
             finite = None if update.finite is None else self._unspoiled()
-            self._decide(update._replace(gradients=sums, scale=steps, finite=finite, square=None))
+            self._decide(Update(sums, update.parameters, steps, update.rates, finite, times=times))
 
         self._count("micro_steps")
         last = tf.equal(self.state.count("micro_steps") % steps, 0)
@@ -185,6 +199,8 @@ class Engine:
         parts = [_averaged_part(g, p) for g, p in zip(update.gradients, parameters, strict=True)]
         if options.use_ema:
             averaging.catch_up(parameters, parts, done, options.averages, since=done)
+        if options.clip_rows:
+            update = row_clipping.clipped(update, options.clip_rows)
         if any(clip is not None for clip in options.clips):
             update = clipping.clipped(update, *options.clips)
         self._write(update, self.exchange.alike, judged=not judge.applies(options.nonfinite))
@@ -211,7 +227,7 @@ class Engine:
         self.options = self.present()
         rates = {**self.state.rates(self.rule), "learning_rate": rate}
         gradients = in_precision(gradients, parameters)
-        with self._coalesced(gradients, parameters) as ready:
+        with self._coalesced(gradients, parameters) as (ready, _):
             self._write(Update(ready, parameters, None, rates), alike=False, judged=False)
 
     def reset_rows(self, parameters: list[Parameter], indices: tf.Tensor) -> None:

@@ -1,5 +1,6 @@
 """The data of one update, on its way from the gradients to the variables."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -19,6 +20,7 @@ class Update(NamedTuple):
         rates: the learning rates by role.
         finite: whether the update can be applied; None if that is not judged.
         square: the sum of the squares of the gradients if it was needed; otherwise None.
+        times: how often each row of a gradient occurred; None for each for which nobody asks.
     """
 
     gradients: list[Gradient]
@@ -27,6 +29,7 @@ class Update(NamedTuple):
     rates: Rates
     finite: tf.Tensor | None = None
     square: tf.Tensor | None = None
+    times: Sequence[tf.Tensor | None] = ()
 
     def increment(self) -> tf.Tensor:
         """Returns the update's increment of a counter, int64: 1 if it is applied, 0 if skipped."""

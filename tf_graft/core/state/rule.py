@@ -158,7 +158,7 @@ class Rule:
         return multipliers.freezes(self.optimizer.learning_rate_multipliers, path)
 
     def row_multiplier(self, path: str) -> Any:
-        """Returns the multiplier that follows the counts of a variable's rows; None for no counts."""
+        """Returns the multiplier of each row by its own count; None if rows have no counts."""
         return multipliers.of(self.optimizer.count_rows, path)
 
     def rates_for(self, path: str, rates: Rates) -> Rates:

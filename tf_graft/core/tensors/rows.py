@@ -29,27 +29,45 @@ def coalesced(gradient: Gradient, rows: int, masked: bool) -> Gradient:
         times = tf.ones_like(gradient.indices, tf.float32)
         touched = tf.math.unsorted_segment_sum(times, gradient.indices, rows) > 0
         return MaskedGradient(densify(gradient, rows), touched)
-    indices = tf.cast(gradient.indices, tf.int64)
-    if keras_contract.in_xla():
-        return _once_in_xla(gradient.values, indices, rows)
     with tf.control_dependencies([gradient.values]):  # so that the layer has read the variable
-        unique, position = tf.unique(indices)
+        unique, position = _once(gradient.indices, rows)
     summed = tf.math.unsorted_segment_sum(gradient.values, position, tf.shape(unique)[0])
     return UniqueRows(summed, unique)
 
 
-def _once_in_xla(values: tf.Tensor, indices: tf.Tensor, rows: int) -> UniqueRows:
-    """Puts the sum of a row where the row first occurs, and pads the other positions.
+def occurrences(gradient: Gradient, rows: int, like: Gradient) -> tf.Tensor | None:
+    """Returns how often each row occurs in a gradient, float32; None for a dense gradient.
+
+    Args:
+        gradient: a gradient with repeated rows.
+        rows: the number of rows of the variable.
+        like: the same gradient with each row once, or dense; the result has its rows.
+    """
+    if not isinstance(gradient, tf.IndexedSlices):
+        return None
+    times = tf.ones_like(gradient.indices, tf.float32)
+    if not isinstance(like, UniqueRows):
+        return tf.math.unsorted_segment_sum(times, gradient.indices, rows)
+    unique, position = _once(gradient.indices, rows)
+    return tf.math.unsorted_segment_sum(times, position, tf.shape(unique)[0])
+
+
+def _once(indices: tf.Tensor, rows: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the distinct rows, and where among them each of the given rows is."""
+    indices = tf.cast(indices, tf.int64)
+    return _once_in_xla(indices, rows) if keras_contract.in_xla() else tf.unique(indices)
+
+
+def _once_in_xla(indices: tf.Tensor, rows: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Keeps a row where it first occurs, and pads the other positions.
 
     The result is as long as the input. In XLA the result of `tf.unique` has a dynamic size, which
     few operations handle correctly: `tf.unique` itself and `tf.cumsum` do not.
     """
-    length = tf.shape(indices)[0]
-    place = tf.range(length)
+    place = tf.range(tf.shape(indices)[0])
     first = tf.gather(tf.math.unsorted_segment_min(place, indices, rows), indices)
     first = tf.where((indices >= 0) & (indices < rows), first, -1)  # `tf.gather` clamps
-    summed = tf.math.unsorted_segment_sum(values, first, length)
-    return UniqueRows(summed, tf.where(first == place, indices, rows))
+    return tf.where(first == place, indices, rows), first
 
 
 def marked(gradient: Gradient, marks: tf.Variable, times: int) -> tuple[Gradient, tf.Tensor | None]:

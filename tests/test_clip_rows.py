@@ -1,0 +1,228 @@
+"""The gradient of each row clipped by itself: to a number, and as CowClip's paper has it."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_graft as tg
+from support.replicas import mirrored, per_replica
+
+ROWS, WIDTH, RATIO, BOUND = 6, 3, 0.2, 0.05
+IDS = ([0, 1, 1, 4], [1, 4, 4, 4], [5, 2, 0, 0], [2, 2, 1, 5])
+COW = {"clip_rows": {"table": tg.CowClip(RATIO, BOUND)}}
+
+
+def weights():
+    start = np.random.default_rng(3).normal(size=[ROWS, WIDTH]).astype("float32")
+    start[4] = 0  # whose limit is the lower bound
+    return start
+
+
+def values(step):
+    return np.random.default_rng([5, step]).normal(size=[len(IDS[step]), WIDTH]).astype("float32")
+
+
+def slices(values, ids):
+    return tf.IndexedSlices(tf.constant(values), tf.constant(ids), tf.constant([ROWS, WIDTH]))
+
+
+def gradient(step):
+    return slices(values(step), IDS[step])
+
+
+def cow_clipped(w, groups):
+    """Algorithm 1 in float64: the clipped gradient of the mean of batches."""
+    total, count = np.zeros([ROWS, WIDTH]), np.zeros(ROWS)
+    for values, ids in groups:
+        np.add.at(total, ids, values.astype("float64") / len(groups))
+        np.add.at(count, ids, 1)
+    largest = count * np.maximum(RATIO * np.linalg.norm(w.astype("float64"), axis=1), BOUND)
+    length = np.linalg.norm(total, axis=1)
+    factor = np.where(length > largest, largest / np.where(length, length, 1), 1)
+    assert np.any(factor < 1)
+    return total * factor[:, None]
+
+
+def expected(groups_of_steps, rate=0.5):
+    w = weights().astype("float64")
+    for groups in groups_of_steps:
+        w -= rate * cow_clipped(w, groups)
+    return w
+
+
+ONE_BY_ONE = [[(values(step), IDS[step])] for step in range(len(IDS))]
+EXECUTIONS = {
+    "eager": lambda f: f,
+    "function": tf.function,
+    "xla": lambda f: tf.function(f, jit_compile=True),
+}
+
+
+def trained(optimizer, wrap=lambda f: f, form=lambda g: g):
+    table = tf.Variable(weights(), name="table")
+    optimizer.build([table])
+    step = wrap(lambda g: optimizer.apply([form(g)], [table]))
+    for number in range(len(IDS)):
+        step(gradient(number))
+    return table.numpy()
+
+
+@pytest.mark.parametrize("sparse", ["lazy", "exact"])
+@pytest.mark.parametrize("execution", EXECUTIONS)
+@pytest.mark.parametrize("momentum", [0.0, 1e-30])
+def test_cow_clip_is_its_papers(execution, sparse, momentum):
+    """With a momentum `sparse="exact"` makes the gradient dense, and the ids still count."""
+    optimizer = tg.SGD(0.5, momentum=momentum, sparse=sparse, **COW)
+    found = trained(optimizer, EXECUTIONS[execution])
+    np.testing.assert_allclose(found, expected(ONE_BY_ONE), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("execution", EXECUTIONS)
+def test_accumulated_batches_are_one_large_batch(execution):
+    optimizer = tg.SGD(0.5, gradient_accumulation_steps=2, **COW)
+    found = trained(optimizer, EXECUTIONS[execution])
+    pairs = [ONE_BY_ONE[0] + ONE_BY_ONE[1], ONE_BY_ONE[2] + ONE_BY_ONE[3]]
+    np.testing.assert_allclose(found, expected(pairs), rtol=1e-5, atol=1e-6)
+    (kept,) = [v for v in optimizer.variables if v.path.endswith("accumulated_times")]
+    assert not np.any(kept)
+
+
+def test_replicas_count_the_ids_of_all():
+    with mirrored().scope():
+        table, optimizer = tf.Variable(weights(), name="table"), tg.SGD(0.5, **COW)
+        optimizer.build([table])
+
+    @tf.function(autograph=False)
+    def step(values, ids):
+        def on_replica(values, ids):
+            optimizer.apply([tf.IndexedSlices(values, ids)], [table])
+
+        mirrored().run(on_replica, args=(values, ids))
+
+    for number, ids in enumerate(IDS):
+        both = [values(number)[:2], values(number)[2:]]
+        step(per_replica(both), per_replica([ids[:2], ids[2:]]))
+    np.testing.assert_allclose(table.numpy(), expected(ONE_BY_ONE), rtol=1e-5, atol=1e-6)
+
+
+def test_a_dense_gradient_has_each_row_once():
+    table = tf.Variable(weights(), name="table")
+    dense = np.random.default_rng(1).normal(size=[ROWS, WIDTH]).astype("float32")
+    tg.SGD(0.5, **COW).apply([tf.constant(dense)], [table])
+    right = weights() - 0.5 * cow_clipped(weights(), [(dense, list(range(ROWS)))])
+    np.testing.assert_allclose(table, right, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", [lambda g: g, tf.convert_to_tensor], ids=["rows", "dense"])
+def test_a_number_is_the_largest_norm_of_a_row(form):
+    table, other = tf.Variable(weights(), name="table"), tf.Variable(weights(), name="other")
+    optimizer = tg.SGD(1.0, clip_rows={"table": 0.25})
+    optimizer.apply([form(gradient(0)), form(gradient(0))], [table, other])
+    whole = tf.convert_to_tensor(gradient(0)).numpy()
+    length = np.linalg.norm(whole, axis=1, keepdims=True)
+    assert np.any(length > 0.25)
+    right = whole * np.minimum(1, 0.25 / np.where(length, length, 1))
+    np.testing.assert_allclose(table, weights() - right, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(other, weights() - whole, rtol=1e-5, atol=1e-6)
+
+
+def test_a_global_norm_is_of_the_clipped_rows():
+    table = tf.Variable(weights(), name="table")
+    tg.SGD(1.0, global_clipnorm=0.1, loss_scale_factor=4.0, **COW).apply(
+        [slices(4 * values(0), IDS[0])], [table]
+    )
+    right = cow_clipped(weights(), [(values(0), IDS[0])])
+    right *= 0.1 / np.linalg.norm(right)
+    np.testing.assert_allclose(table, weights() - right, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("scaling", [4.0, None])
+def test_scaled_gradients_are_clipped_as_others(scaling):
+    table = tf.Variable(weights(), name="table")
+    optimizer = tg.MixedPrecision(tg.SGD(0.5, **COW)) if scaling is None else None
+    optimizer = optimizer or tg.SGD(0.5, loss_scale_factor=scaling, **COW)
+    scale = float(optimizer.scale_loss(tf.constant(1.0)))
+    for number in range(len(IDS)):
+        optimizer.apply([slices(scale * values(number), IDS[number])], [table])
+    np.testing.assert_allclose(table, expected(ONE_BY_ONE), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_other_precisions(dtype):
+    table = tf.Variable(tf.cast(weights(), dtype), name="table")
+    optimizer = tg.SGD(0.5, **COW)
+    for number in range(len(IDS)):
+        values_now = tf.cast(values(number), dtype)
+        optimizer.apply([tf.IndexedSlices(values_now, tf.constant(IDS[number]))], [table])
+    tolerance = 1e-6 if dtype == "float64" else 0.03
+    right = expected(ONE_BY_ONE)
+    np.testing.assert_allclose(tf.cast(table, "float64"), right, atol=tolerance)
+
+
+def test_nan_stays_where_nobody_judges():
+    table = tf.Variable(weights(), name="table")
+    optimizer = tg.SGD(0.5, nonfinite="apply", **COW)
+    optimizer.apply([slices(np.full([1, WIDTH], np.nan, "float32"), [1])], [table])
+    assert np.all(np.isnan(table.numpy()[1]))
+    assert not np.any(np.isnan(table.numpy()[[0, 2, 3, 4, 5]]))
+
+
+def test_empty_batches_change_nothing():
+    table = tf.Variable(weights(), name="table")
+    optimizer = tg.SGD(0.5, **COW)
+    optimizer.apply([slices(np.zeros([0, WIDTH], "float32"), np.zeros([0], "int64"))], [table])
+    np.testing.assert_array_equal(table, weights())
+
+
+def test_in_fit_saved_and_resumed(tmp_path):
+    def made():
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.Input([2], dtype="int32"), keras.layers.Embedding(6, 3)])
+        limits = {"embeddings": tg.CowClip(0.5)}
+        model.compile(tg.Adam(0.1, gradient_accumulation_steps=2, clip_rows=limits), "mse")
+        return model
+
+    x, y = np.array([[0, 1], [1, 1], [4, 1]]), np.ones([3, 2, 3])
+    model = made()
+    model.fit(x, y, batch_size=1, shuffle=False, verbose=0)  # ends within an update
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert loaded.optimizer.clip_rows == model.optimizer.clip_rows
+    for each in (model, loaded):
+        each.fit(x, y, batch_size=1, shuffle=False, verbose=0)
+    np.testing.assert_array_equal(model.get_weights()[0], loaded.get_weights()[0])
+
+
+def test_limits_in_every_form():
+    cow = tg.CowClip(0.5, 0.01)
+    for given in (cow, {"name": "cow_clip", "ratio": 0.5, "lower_bound": 0.01}, 2, 0.5):
+        optimizer = tg.Adam(clip_rows={"table": given})
+        assert optimizer.clip_rows == {"table": given if isinstance(given, int | float) else cow}
+        assert tg.deserialize(tg.serialize(optimizer)).clip_rows == optimizer.clip_rows
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "said"),
+    [
+        (0.5, TypeError, "must be a dict of numbers or CowClip by pattern"),
+        ({"table": 0}, ValueError, "above 0"),
+        ({"table": "cow"}, TypeError, "must be a number"),
+        ({"(": 1.0}, ValueError, "is not a regular expression"),
+        ({"table": {"name": "clip"}}, ValueError, "its 'name' must be 'cow_clip'"),
+        ({"table": {"name": "cow_clip", "ratio": -1}}, ValueError, "ratio"),
+        ({"table": {"name": "cow_clip", "r": 1}}, TypeError, "r"),
+    ],
+)
+def test_nonsense_is_refused(given, error, said):
+    with pytest.raises(error, match=said):
+        tg.Adam(clip_rows=given)
+
+
+def test_patterns_that_match_nothing_are_refused():
+    with pytest.raises(ValueError, match=r"Adam\(clip_rows=\{'none': \.\.\.\}\)"):
+        tg.Adam(clip_rows={"none": 1.0}).build([tf.Variable(weights(), name="table")])
+    with pytest.raises(ValueError, match="'table' is a scalar, which has no rows"):
+        tg.Adam(clip_rows={"table": 1.0}).build([tf.Variable(1.0, name="table")])
+    with pytest.raises(ValueError, match="ratio"):
+        tg.CowClip(ratio=0)

@@ -1,0 +1,78 @@
+"""Clips the gradient of each row: whole gradients, aggregated, coalesced and unscaled."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_graft.core.arguments import multipliers
+from tf_graft.core.arguments.row_clips import CowClip, Limits
+from tf_graft.core.pipeline.update import Update
+from tf_graft.core.state import write
+from tf_graft.core.state.parameters import Parameter
+from tf_graft.core.tensors import numerics, rows
+from tf_graft.core.types import Gradient, VariableLike
+
+
+def refuse(optimizer: Any, variables: Mapping[str, VariableLike]) -> None:
+    """Refuses `clip_rows` of variables, by path, that have no rows, and patterns without effect."""
+    owner, given = type(optimizer).__name__, optimizer.clip_rows
+    multipliers.refuse_idle(owner, "clip_rows", given, variables)
+    for path, variable in variables.items():
+        if multipliers.of(given, path) is not None and not len(variable.shape):
+            raise ValueError(f"{owner}(clip_rows=...): '{path}' is a scalar, which has no rows.")
+
+
+def counts_ids(limits: Limits | None, path: str) -> bool:
+    """Returns whether the limit of a variable's rows needs to know how often a batch has them."""
+    return isinstance(multipliers.of(limits, path), CowClip)
+
+
+def occurrences(
+    limits: Limits | None,
+    given: Sequence[Gradient],
+    once: Sequence[Gradient],
+    parameters: Sequence[Parameter],
+) -> list[tf.Tensor | None]:
+    """Returns how often each row occurs, of the variables for which that counts; otherwise None.
+
+    Args:
+        limits: the limits by pattern.
+        given: gradients with repeated rows.
+        once: the same gradients with each row once, or dense.
+        parameters: the variables.
+    """
+    each = zip(given, once, parameters, strict=True)
+    return [
+        rows.occurrences(g, p.rows, like=u) if counts_ids(limits, p.path) else None
+        for g, u, p in each
+    ]
+
+
+def clipped(update: Update, limits: Limits) -> Update:
+    """Clips each row of the gradients of the variables that have a limit."""
+    gradients = update.unscaled()
+    each = zip(gradients, update.parameters, update.times, strict=True)
+    clipped = [_clipped(g, p, n, limits) for g, p, n in each]
+    return update._replace(gradients=clipped, scale=None, square=None)
+
+
+def _clipped(
+    gradient: Gradient, parameter: Parameter, times: tf.Tensor | None, limits: Limits
+) -> Gradient:
+    limit = multipliers.of(limits, parameter.path)
+    if limit is None:
+        return gradient
+    g = numerics.values(gradient)
+    norms, largest = _norms(g), limit
+    if isinstance(limit, CowClip):
+        of_weights = _norms(parameter.read(write.part_of(gradient, parameter.rows)))
+        times = tf.ones_like(of_weights) if times is None else numerics.of_rows(times, g)
+        largest = limit.largest(of_weights, tf.cast(times, g.dtype))
+    ratio = tf.where(norms > largest, numerics.quotient(largest, norms), tf.ones_like(norms))
+    return numerics.like(gradient, g * ratio)
+
+
+def _norms(x: tf.Tensor) -> tf.Tensor:
+    """Returns the length of each row, of shape [k, 1, ...]."""
+    return tf.sqrt(tf.reduce_sum(x * x, list(range(1, x.shape.rank)), keepdims=True))
