@@ -45,6 +45,7 @@ def model_of(words, optimizer=None, dtype="float32", width=4):
 
 def train(model, words, seeds):
     """Takes steps on batches of the tokens that all vocabularies have."""
+    model.optimizer.build(model)
     for seed in seeds:
         texts = np.random.default_rng(seed).choice(SHRUNK, [4, 3])
         ids = np.vectorize(words.index)(texts)
@@ -188,6 +189,43 @@ def test_copies_of_replicas(kind, tmp_path):
         np.testing.assert_array_equal(first, second)
 
 
+def test_a_layer_that_was_frozen_when_the_file_was_written(tmp_path):
+    """And models whose number differs, as of every second one in a process."""
+
+    def make(words, trainable):
+        table = keras.layers.Embedding(len(words), 2, name="words")
+        head = keras.layers.Dense(1, name="head", trainable=trainable)
+        model = keras.Sequential([keras.Input([3], dtype="int32"), table, head])
+        model.compile(tg.Adam(0.1), "mse")
+        return model
+
+    former, present = make(FORMER, False), make(GROWN, True)
+    train(former, FORMER, range(2))
+    file = saved(former, tmp_path / "former.weights.h5")
+    with pytest.warns(UserWarning, match="state for '.*/head/kernel', .* was not saved"):
+        load(present, file, {TABLE: (FORMER, GROWN)})
+    rows = former_rows(FORMER, GROWN)
+    (was,), (now,) = (
+        [v.numpy() for v in model.optimizer.variables if v.path.endswith(f"{TABLE}/velocity")]
+        for model in (former, present)
+    )
+    np.testing.assert_array_equal(now[rows >= 0], was[rows[rows >= 0]])
+    assert not np.any(now[rows < 0])
+
+
+@pytest.mark.parametrize("name", tg.list_optimizers(wrapper=False))
+def test_state_of_every_optimizer(name, tmp_path):
+    former = train(model_of(FORMER, tg.get(name)), FORMER, range(2))
+    file = saved(former, tmp_path / "former.weights.h5")
+    present = model_of(GROWN, tg.get(name))
+    present.optimizer.build(present)
+    start, rows = values(present), former_rows(FORMER, GROWN)
+    load(present, file, {TABLE: rows})
+    assert_taken_over(present, former, rows, start)
+    train(present, GROWN, [2])
+    assert all(np.isfinite(value).all() for value in values(present).values())
+
+
 def test_two_tables_of_one_model(tmp_path):
     def make(*rows):
         ids = keras.Input([], dtype="int32")
@@ -262,7 +300,11 @@ ROW_9 = [0, 1, 9, -1, -1, 2, 3, 4, -1]
         (of_sgd, {}, "what was saved is the state of SGD"),
         (of_another_width, {}, r"its words/embeddings is of shape \(5, 5\), and the model's is"),
         (of_another_width_in_a_checkpoint, {}, r"embeddings/momentum', was of shape \(9, 5\)"),
-        (of_keras, {}, "only be mapped in state that an optimizer of tf_graft saved"),
+        (
+            of_keras,
+            {},
+            "only state that an optimizer of tf_graft saved has rows that can be mapped",
+        ),
         (of_another_model, {}, "another cannot be loaded: it holds no words/embeddings of shape"),
         (damaged, {}, "damaged.weights.h5 cannot be loaded: "),
         (lambda folder: folder / "none.weights.h5", {}, "none.weights.h5 cannot be loaded: "),

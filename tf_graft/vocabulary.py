@@ -225,7 +225,7 @@ def _built_optimizer(owner: str, model: keras.Model) -> Optimizer | None:
             "mapped, so compile the model with an optimizer of tf_graft."
         )
     if not optimizer.built:
-        optimizer.build(model.trainable_variables)
+        optimizer.build(model)
     return optimizer
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_graft.core.errors import CheckpointError
-from tf_graft.core.files.checked_state import Found, Value, saved_names
+from tf_graft.core.files.checked_state import Found, Value, found_again, saved_names
 from tf_graft.core.files.identity import Named
 from tf_graft.core.state import slots
 from tf_graft.core.types import Entry
@@ -59,10 +59,13 @@ def as_present(found: Found, maps: Mapping[str, RowMap], named: Named) -> Found:
         maps: the maps of the state that has rows, by its present names.
         named: all variables by their present names.
     """
-    names, shapes = saved_names(found.shapes, named), dict(found.shapes)
+    shapes = dict(found.shapes)
+    names = saved_names(shapes, named)
+    if not shapes.keys() >= set(names.values()):  # some variables were not saved
+        names = found_again(shapes, named)
     for name, rows in maps.items():
-        if names[name] in shapes:
-            shapes[names[name]] = rows.shape(shapes[names[name]])
+        if (saved := names.get(name)) in found.shapes:
+            shapes[saved] = rows.shape(found.shapes[saved])
 
     def values(wanted: Named, names: Mapping[str, str]) -> dict[str, Value]:
         given = found.values(wanted, names)

@@ -205,7 +205,7 @@ class SavedState:
 
     def _refuse_to_map(self, saved: Any) -> None:
         if saved and self._maps is not None:
-            what = "rows can only be mapped in state that an optimizer of tf_graft saved"
+            what = "only state that an optimizer of tf_graft saved has rows that can be mapped"
             raise unfit(self._owner.rule.signature, what)
 
     def _restore(self) -> None:
