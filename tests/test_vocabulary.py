@@ -37,7 +37,7 @@ def model_of(words, optimizer=None, dtype="float32", width=4):
     keras.utils.set_random_seed(len(words))
     ids = keras.Input([3], dtype="int32")
     x = keras.layers.Embedding(len(words), width, name="words", dtype=dtype)(ids)
-    x = keras.layers.Flatten()(x)
+    x = keras.layers.Dense(3, name="hidden")(keras.layers.Flatten()(x))
     model = keras.Model(ids, keras.layers.Dense(1, name="score")(x))
     model.compile(optimizer, "mse")
     return model
@@ -333,6 +333,26 @@ def test_another_variable_of_another_shape(kind, tmp_path):
     with pytest.raises(tg.CheckpointError, match=message):
         load(present, file, {})
     np.testing.assert_equal(present.get_weights(), before)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_optimizer_is_put_back_too(kind, tmp_path):
+    """Of which all fits: only a frozen layer does not."""
+
+    def make(words, width):
+        ids = keras.Input([3], dtype="int32")
+        x = keras.layers.Embedding(len(words), 2, name="words")(ids)
+        x = keras.layers.Dense(width, name="frozen", trainable=False)(x)
+        model = keras.Model(ids, x)
+        model.compile(tg.Adam(0.1), "mse")
+        return model
+
+    file = saved(train(make(FORMER, 4), FORMER, range(3)), tmp_path / kind)
+    present = train(make(GROWN, 3), GROWN, [0])
+    before = values(present)
+    with pytest.raises(tg.CheckpointError, match=r"its frozen/.* is of shape \(.*4\)"):
+        load(present, file, {TABLE: (FORMER, GROWN)})
+    np.testing.assert_equal(values(present), before)
 
 
 @pytest.mark.parametrize(
