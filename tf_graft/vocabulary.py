@@ -54,9 +54,10 @@ def load(model: keras.Model, filepath: str | os.PathLike[str], rows: Mapping[str
     Weights and all state that the optimizer has for each row go with the token: momenta, squares,
     averages, accumulated gradients, the masters of half precision. Everything else is loaded as it
     is, the count of updates included. A row without a former one keeps the weights that it has in
-    `model`, and its state is that of the start, as `Optimizer.reset_rows` leaves it. Rows that no
-    present token had are dropped, so that a vocabulary can also shrink. The file is only read. If
-    anything in it does not fit, nothing changes.
+    `model`, and its state is that of the start, as `Optimizer.reset_rows` leaves it. Former rows
+    that `rows` does not name are dropped, so that a vocabulary can also shrink. The file is only
+    read. If anything in it does not fit, nothing changes. If it has no state of an optimizer, a
+    warning says so, and the weights alone are loaded.
 
     Args:
         model: the model with the present tables, built; compiled with the optimizer of the file,
