@@ -109,6 +109,7 @@ WRITERS = {
     "compose/stand_in.py": "defines assignment for what is no variable",
     "core/keras_contract/on_stand_ins.py": "assigns to stand-ins",
     "core/keras_contract/checkpoints.py": "puts a model back when its file is refused",
+    "core/files/former_file.py": "replaces `assign` while Keras loads a file, and writes nothing",
     "agn/resident.py": "a worker's own memory, which is no tf.Variable",
     "optimizers/kernels.py": "what the kernels of several optimizers share",
     "core/tensors/scratch_variables.py": "zeros that live for one step, which are no tf.Variable",

@@ -1,6 +1,6 @@
 """The public names of tf_graft. Importing them registers the classes with Keras."""
 
-from tf_graft import algorithm, averages, dtensor, report, scaling, schedules
+from tf_graft import algorithm, averages, dtensor, report, scaling, schedules, vocabulary
 from tf_graft.agn import AGN, CenterWeights, diloco, lookahead
 from tf_graft.compose.of_keras import get, wrap
 from tf_graft.core.arguments.registry import deserialize, register, serialize
@@ -154,5 +154,6 @@ __all__ = [
     "schedules",
     "serialize",
     "shards",
+    "vocabulary",
     "wrap",
 ]

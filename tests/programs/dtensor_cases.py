@@ -143,6 +143,31 @@ def assert_trains_alike(make, layouts, data, mesh_, **options):
     return model
 
 
+def test_a_larger_vocabulary_on_a_mesh(tmp_path):
+    def make(words):
+        model = keras.Sequential([keras.Input([2], dtype="int32")])
+        model.add(keras.layers.Embedding(words, 4, name="table"))
+        return model
+
+    former = made(lambda: make(5), adam(use_ema=True))
+    former.fit(np.array([[0, 1], [3, 4]]), np.zeros([2, 2]), verbose=0)
+    former.save_weights(tmp_path / "former.weights.h5")
+    tf.train.Checkpoint(model=former).write(tmp_path / "former")
+    rows, was = [-1, 4, 2, 0, -1, -1], state(former)
+    for file in ("former.weights.h5", "former"):
+        many, one = (made(lambda: make(6), adam(use_ema=True)) for _ in range(2))
+        td.distribute(many, td.LayoutMap(mesh(), {"table": [None, "model"]}))
+        for model in (many, one):
+            tg.vocabulary.load(model, tmp_path / file, {"table/embeddings": rows})
+        found = {k.partition("table")[2]: v for k, v in state(many).items()}
+        right = {k.partition("table")[2]: v for k, v in state(one).items()}
+        np.testing.assert_equal(found, right)
+        for path, value in was.items():
+            if "table" in path:
+                kept = found[path.partition("table")[2]][[1, 2, 3]]
+                np.testing.assert_array_equal(kept, value[[4, 2, 0]], path)
+
+
 # Meshes.
 
 

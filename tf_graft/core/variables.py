@@ -143,6 +143,21 @@ class Variables(OptimizerState):
             named |= other.named(prefix)
         return named
 
+    def with_rows(self, path: str, place: str = "") -> list[str]:
+        """Returns the names of the state that has a part for each row of a model variable.
+
+        Args:
+            path: the path of the model variable.
+            place: the prefix for every role, as for `named`.
+        """
+        (p,) = (p for p in self.parameters if p.path == path)
+        own = self._optimizer.slots_for(path)
+        declared = {**own, **engine_slots(Options.of(self._optimizer), p.variable, own)}
+        roles = [role for role, slot in declared.items() if slot.has_rows(p.variable)]
+        roles += [error_of(role) for role in roles if error_of(role) in p.state]
+        names = [f"{path}/{place}{role}" for role in dict.fromkeys(roles)]
+        return names + [n for prefix, x in self.beside.items() for n in x.with_rows(path, prefix)]
+
     # Where they are.
 
     def settle(self, mesh: dtensor.Mesh | None, moved: bool = False) -> None:

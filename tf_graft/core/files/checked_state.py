@@ -138,7 +138,7 @@ class Others(NamedTuple):
 
 def _other_variables(saved: Shapes, named: Named, own: Mapping[str, Names]) -> Others | None:
     """Returns the model variables of only one side; None if there is another kind of difference."""
-    found = _found_again(saved, named)
+    found = found_again(saved, named)
     new = [p for p, names in own.items() if names and not any(name in found for name in names)]
     both = {path: names for path, names in own.items() if path not in new}
     roles = {name.removeprefix(f"{path}/") for path, names in both.items() for name in names}
@@ -152,7 +152,7 @@ def _other_variables(saved: Shapes, named: Named, own: Mapping[str, Names]) -> O
     return Others(found, new, sorted(gone))
 
 
-def _found_again(saved: Iterable[str], named: Iterable[str]) -> dict[str, str]:
+def found_again(saved: Iterable[str], named: Iterable[str]) -> dict[str, str]:
     """Returns the saved name of each name that was saved, as it is or as `renamed` describes it."""
     ours, theirs = set(named), set(saved)
     result = {name: name for name in ours & theirs}

@@ -18,6 +18,7 @@ from tf_graft.core.files.whole_files import kind
 from tf_graft.core.state import write
 
 KERAS = (".h5", ".keras")
+OF_LAYER = ":\n\n"  # in Keras' messages, before the error of the first layer that has one
 UNBOUNDED = (-math.inf, math.inf)
 
 # The errors of Keras and TensorFlow for files that are missing, damaged or of another model.
@@ -85,7 +86,8 @@ def described(variable: keras.Variable) -> str:
 
 def clause(error: Exception) -> str:
     """Describes an error of reading a file as a clause that follows the file's name."""
-    reason = str(error).strip().partition("\n")[0].rstrip(".")
+    _, _, of_layer = str(error).partition(OF_LAYER)
+    reason = (of_layer or str(error)).strip().partition("\n")[0].rstrip(".")
     return reason if isinstance(error, CheckpointError) else f"cannot be read: {reason}"
 
 

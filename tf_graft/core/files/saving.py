@@ -1,6 +1,7 @@
 """Saves an optimizer's state, and loads it only after checking all of it: everything or nothing."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,8 +11,9 @@ from tf_graft.core import keras_contract
 from tf_graft.core.errors import CheckpointError
 from tf_graft.core.files import checked_state, weights_store
 from tf_graft.core.files.checkpoint_part import CheckpointPart, missing, readable
-from tf_graft.core.files.identity import Identity, Named, damaged
+from tf_graft.core.files.identity import Identity, Named, damaged, unfit
 from tf_graft.core.files.keras_state import KerasState
+from tf_graft.core.files.row_map import RowMap, as_present
 from tf_graft.core.files.stateful import Stateful
 from tf_graft.core.pipeline import judge
 from tf_graft.core.state import write
@@ -45,6 +47,7 @@ class SavedState:
         self._owner = owner
         self._awaited: Awaited | None = None
         self._ready_to_take: Callable[[], None] | None = None  # loads a checkpoint's state
+        self._maps: Mapping[str, RowMap] | None = None
         self.identity = Identity(lambda: owner.rule.signature, self._to_checkpoint, self._restore)
 
     def _to_save(self) -> Named:
@@ -109,7 +112,20 @@ class SavedState:
                 "one of Keras' own; nothing was loaded."
             )
         elif saved or self._owner.built:
+            self._refuse_to_map(saved)
             self._of_keras.take(keras_contract.author_of(store), saved)
+
+    @contextlib.contextmanager
+    def mapping(self, maps: Mapping[str, RowMap]) -> Iterator[None]:
+        """A context in which rows of state are loaded as maps say, by the names of the state.
+
+        State that Keras' own optimizers saved has no names, and is refused.
+        """
+        self._maps = maps
+        try:
+            yield
+        finally:
+            self._maps = None
 
     def set(self, weights: Iterable[Any]) -> None:
         """See `Optimizer.set_weights`."""
@@ -176,11 +192,21 @@ class SavedState:
                 )
             )
         elif of_keras is not None:
+            self._refuse_to_map(of_keras)
             part.settle_listed(taken=self._of_keras.take(*of_keras))
         elif part.holds("_state", "_scalars"):
             raise damaged(self._owner.rule.signature, "it does not say whose it is")
         else:
             self._of_keras.leave({}, "of something else")
+
+    def leave(self) -> None:
+        """Warns that a file has no state of an optimizer."""
+        self._of_keras.leave({}, "")
+
+    def _refuse_to_map(self, saved: Any) -> None:
+        if saved and self._maps is not None:
+            what = "only state that an optimizer of tf_graft saved has rows that can be mapped"
+            raise unfit(self._owner.rule.signature, what)
 
     def _restore(self) -> None:
         """Loads the state; TensorFlow calls it when all that it will restore has been checked."""
@@ -226,8 +252,10 @@ class SavedState:
         return lambda: self.await_build(take, present, found.store)
 
     def _fitting(self, found: checked_state.Found) -> dict[str, Any]:
-        owner = self._owner
+        owner, maps = self._owner, self._maps
         with readable(owner.rule.signature):
+            if maps is not None:
+                found = as_present(found, maps, owner.state.named())
             return checked_state.fitting(
                 owner.rule.signature,
                 found,

@@ -82,6 +82,33 @@ def restored(status: Any) -> set[int]:
 
 
 @contextlib.contextmanager
+def not_restored(variables: Iterable[keras.Variable]) -> Iterator[None]:
+    """A context in which a checkpoint that is read finds variables, and leaves them as they are."""
+    before = [(variable, variable._update_uid) for variable in variables]
+    for variable, _ in before:
+        variable._update_uid = math.inf
+    try:
+        yield
+    finally:
+        for variable, number in before:
+            variable._update_uid = number
+
+
+def found_under(status: Any) -> dict[int, str]:
+    """Returns the keys of the values in a checkpoint that was read, by the ids of the variables."""
+    checkpoint = getattr(status, "_checkpoint", None)
+    if checkpoint is None:
+        return {}
+    nodes = checkpoint.object_graph_proto.nodes
+    return {
+        id(found): attribute.checkpoint_key
+        for node, found in checkpoint.object_by_proto_id.items()
+        for attribute in nodes[node].attributes
+        if attribute.name == "VARIABLE_VALUE"
+    }
+
+
+@contextlib.contextmanager
 def as_large_as(variables: Iterable[VariableLike]) -> Iterator[None]:
     """A context that refuses data in a file of weights that no variable is large enough for."""
     sizes = [WIDEST * math.prod(variable.shape) for variable in variables]
@@ -90,6 +117,30 @@ def as_large_as(variables: Iterable[VariableLike]) -> Iterator[None]:
         yield
     finally:
         _largest.reset(token)
+
+
+@contextlib.contextmanager
+def all_or_nothing(model: keras.Model) -> Iterator[None]:
+    """A context after whose error a model and its optimizers are as they were before."""
+    ours = _of_this_package(model)
+    put_back = [optimizer.saved.snapshot() for optimizer in ours]
+    before = [(v, tf.convert_to_tensor(v)) for v in map(storage, model.variables)]
+
+    def build() -> None:
+        model.optimizer.build(model.trainable_variables)
+        put_back.extend(optimizer.saved.snapshot() for optimizer in ours)
+
+    undo_build = _build.set(build)
+    try:
+        yield
+    except BaseException:
+        for variable, value in before:
+            variable.assign(value)
+        for undo in put_back:
+            undo()
+        raise
+    finally:
+        _build.reset(undo_build)
 
 
 def _all_or_nothing(load: Callable[..., None]) -> Callable[..., None]:
@@ -101,32 +152,19 @@ def _all_or_nothing(load: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(load)
     def load_whole(model: keras.Model, *args: Any, **kwargs: Any) -> None:
-        inner = nested(getattr(model, "optimizer", None))
-        ours = [optimizer for optimizer in inner if hasattr(optimizer, "saved")]
-        if not ours:
+        if not _of_this_package(model):
             load(model, *args, **kwargs)
             return
-        put_back = [optimizer.saved.snapshot() for optimizer in ours]
-        before = [(v, tf.convert_to_tensor(v)) for v in map(storage, model.variables)]
-
-        def build() -> None:
-            model.optimizer.build(model.trainable_variables)
-            put_back.extend(optimizer.saved.snapshot() for optimizer in ours)
-
-        undo_build = _build.set(build)
-        try:
-            with as_large_as(model.variables):
-                load(model, *args, **kwargs)
-        except BaseException:
-            for variable, value in before:
-                variable.assign(value)
-            for undo in put_back:
-                undo()
-            raise
-        finally:
-            _build.reset(undo_build)
+        with all_or_nothing(model), as_large_as(model.variables):
+            load(model, *args, **kwargs)
 
     return load_whole
+
+
+def _of_this_package(model: keras.Model) -> list[Any]:
+    """Returns the optimizers of a model that are of this package, inner ones too."""
+    inner = nested(getattr(model, "optimizer", None))
+    return [optimizer for optimizer in inner if hasattr(optimizer, "saved")]
 
 
 def _as_large_as_told(get: Callable[..., Any]) -> Callable[..., Any]:
