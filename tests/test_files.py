@@ -252,7 +252,7 @@ STOCK = {
     "wrapped_adafactor": (  # which has variables that no step uses
         KERAS.Adafactor,
         lambda **given: tf_graft.wrap(KERAS.Adafactor(**given)),
-        {"gradient_accumulation_steps": 3},
+        {"use_ema": True},
     ),
 }
 
