@@ -127,6 +127,25 @@ def test_the_given_optimizer_shares_nothing():
             np.testing.assert_array_equal(variable.numpy(), value)
 
 
+def test_in_the_loss_scale_of_keras():
+    """As `compile` puts it there under mixed_float16; the scale, which overflowed, goes on."""
+    model, batches = variables(weights(SHAPES)), gradients(4, SHAPES)
+    optimizer = KERAS.LossScaleOptimizer(tg.SGD(0.1, momentum=0.9), 16.0, 3, name="scale")
+    assert type(tg.to_keras(optimizer).inner_optimizer) is KERAS.SGD
+    step(optimizer, model, batches[:2])
+    step(optimizer, model, [{p: np.float32(np.nan) * g for p, g in batches[2].items()}])
+    converted, before = tg.to_keras(optimizer), values(model)
+    assert type(converted) is KERAS.LossScaleOptimizer
+    assert type(converted.inner_optimizer) is KERAS.SGD
+    assert float(converted.scale_loss(1.0)) == float(optimizer.scale_loss(1.0)) == 8.0
+    step(converted, model, batches[2:])
+    expected = values(model)
+    for path, value in before.items():
+        model[path].assign(value)
+    step(optimizer, model, batches[2:])
+    assert_near(model, expected)
+
+
 def test_there_and_back():
     for name in ("adam", "nadam"):
         stock = tg.to_keras(name)

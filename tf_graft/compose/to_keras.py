@@ -62,7 +62,8 @@ def to_keras(optimizer: Any) -> keras.optimizers.Optimizer:
     `Adam` becomes a `keras.optimizers.Adam`, and likewise `SGD`, `AdamW`, `Adagrad`, `Adadelta`,
     `RMSprop`, `Adamax`, `NAdam`, `Lion`, `Ftrl`, `Adafactor` and `LAMB`. `wrap(optimizer)` gives a
     copy of what it wraps. `MixedPrecision` with a fixed scale becomes the optimizer inside, with
-    `loss_scale_factor`.
+    `loss_scale_factor`. In Keras' `LossScaleOptimizer`, which `compile` puts around an optimizer
+    under the policy `mixed_float16`, the optimizer inside is converted.
 
     Arguments that Keras has are carried over, schedules as they are. The state is, too: if the
     optimizer is built, the result is built for the same variables, and goes on from the same
@@ -74,7 +75,7 @@ def to_keras(optimizer: Any) -> keras.optimizers.Optimizer:
     and Keras applies. Keras' config does not contain exclusions from weight decay.
 
     Args:
-        optimizer: an optimizer, a name or a config; one of Keras is returned as it is.
+        optimizer: an optimizer, a name or a config; any other one of Keras is returned as it is.
 
     Returns:
         The optimizer, whose class is exactly Keras'.
@@ -94,7 +95,8 @@ def to_keras(optimizer: Any) -> keras.optimizers.Optimizer:
     """
     optimizer = resolve(optimizer)
     if not isinstance(optimizer, Optimizer):
-        return optimizer
+        inside = getattr(optimizer, "inner_optimizer", None)
+        return _around(optimizer, inside) if isinstance(inside, Optimizer) else optimizer
     if not tf.executing_eagerly():
         raise ValueError(f"{_where(optimizer)}: call it between the steps, not in a tf.function.")
     found = parts(optimizer)
@@ -116,6 +118,21 @@ def refused(optimizer: Any, name: str, value: object, why: str) -> ValueError:
 
 def _where(optimizer: Any) -> str:
     return f"to_keras({optimizer.rule.called})"
+
+
+def _around(optimizer: Any, inside: Optimizer) -> keras.optimizers.Optimizer:
+    """Returns Keras' optimizer of the loss scale around the equal of the one inside."""
+    with replicas.creating_under(inside.state.strategy):
+        given = {name: getattr(optimizer, name) for name in ("initial_scale", "name")}
+        steps = optimizer.dynamic_growth_steps
+        result = type(optimizer)(to_keras(inside), dynamic_growth_steps=steps, **given)
+        if optimizer.built:
+            result.build([p.variable for p in inside.state.parameters])
+    own = [len(x.variables) - len(x.inner_optimizer.variables) for x in (optimizer, result)]
+    both = zip(optimizer.variables[: own[0]], result.variables[: own[1]], strict=True)
+    for old, new in both:
+        checked_state.assign({"": new}, {"": old.numpy()})
+    return result
 
 
 # Common arguments.
