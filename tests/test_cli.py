@@ -37,6 +37,9 @@ def test_list_names_what_configs_use(command):
     assert {"adagrad", "lion", "nadam", "muon", "ftrl", "poly_decay"} < first
     assert {"digits", "transformer", "resnet50"} < first
     assert "EfficientNetV2S" in result.stdout
+    sizes = {line.split()[0]: line for line in result.stdout.splitlines() if line}
+    assert sizes["row_wise_adagrad"].rstrip().endswith(" 4")
+    assert sizes["adam"].rstrip().endswith(" 8 * columns")
 
 
 @pytest.mark.slow

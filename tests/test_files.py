@@ -249,6 +249,11 @@ STOCK = {
         lambda **given: tf_graft.wrap(KERAS.Nadam(**given)),
         {"use_ema": True},
     ),
+    "wrapped_adafactor": (  # which has variables that no step uses
+        KERAS.Adafactor,
+        lambda **given: tf_graft.wrap(KERAS.Adafactor(**given)),
+        {"use_ema": True},
+    ),
 }
 
 

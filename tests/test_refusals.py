@@ -3,6 +3,7 @@
 import copy
 import inspect
 import json
+import math
 import re
 
 import keras
@@ -29,6 +30,7 @@ from support.samples import (
     variables,
     weights,
 )
+from tf_graft import listing
 from tf_graft.core.arguments import registry
 
 # G33: hyperparameters. Those of one algorithm are on its row in `samples.py`.
@@ -805,6 +807,9 @@ def test_list_optimizers_by_name_and_by_facts():
     assert {*names(matrix=True, slots=1)} >= {"muon"}
     assert {"adam", "adamax"} <= {*names(reference="KINGMA")}
     assert not {*names(rows=True), *names(rows=False), *names(slots=1)} & {*names(wrapper=True)}
+    assert {*names(row_bytes="4")} == {"adafactor", "row_wise_adagrad"}
+    assert {*names(row_bytes="4 * columns")} >= {"adagrad", "lion"}
+    assert not {*names(row_bytes="4 * columns")} & {"row_wise_adam", "adam", "muon", "larc"}
     assert names("zzz*") == {}
     for name in names(kernel=True):
         assert tf_graft.get(name).kernel is not None
@@ -817,12 +822,30 @@ def test_list_optimizers_by_name_and_by_facts():
         ({"zz": 1}, TypeError, "list_optimizers(zz=...): there is no such fact; there are keras,"),
         ({"rows": 1}, TypeError, "list_optimizers(rows=1): rows must be True or False."),
         ({"slots": -1}, ValueError, "list_optimizers(slots=-1): slots must be at least 0."),
+        ({"row_bytes": 8}, TypeError, "list_optimizers(row_bytes=8): row_bytes must be a text."),
         ({"reference": 2015}, TypeError, "list_optimizers(reference=2015): reference must be a te"),
     ],
 )
 def test_list_optimizers_refuses(facts, error, message):
     with pytest.raises(error, match=f"^{re.escape(message)}"):
         tf_graft.list_optimizers(**facts)
+
+
+@pytest.mark.parametrize(("name", "formula"), listing.row_bytes().items())
+def test_the_bytes_of_a_row_are_those_of_its_state(name, formula):
+    """How much the variables of a built optimizer grow with each row of a table."""
+
+    def bytes_of(rows, columns):
+        optimizer = tf_graft.get(name)
+        optimizer.build([tf.Variable(tf.ones([rows, columns]), name="table")])
+        return sum(variable.numpy().nbytes for variable in optimizer.variables)
+
+    for columns in (3, 8):
+        of_row = sum(
+            math.prod(columns if x == "columns" else int(x) for x in term.split(" * "))
+            for term in formula.split(" + ")
+        )
+        assert bytes_of(11, columns) - bytes_of(10, columns) == of_row
 
 
 def test_list_optimizers():

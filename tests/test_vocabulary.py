@@ -18,6 +18,12 @@ OPTIMIZERS = {
     "adam": lambda: tg.Adam(0.1),
     "ema": lambda: tg.Adam(0.1, use_ema=True, ema_momentum=0.5),
     "accumulation": lambda: tg.Adam(0.1, gradient_accumulation_steps=2),
+    "counted": lambda: tg.Adam(
+        0.1,
+        count_rows=["words"],
+        clip_rows={"words": tg.CowClip(0.1)},
+        gradient_accumulation_steps=2,
+    ),
     "state_dtype": lambda: tg.SGD(0.1, momentum=0.9, state_dtype="bfloat16+8"),
     "row_wise_adagrad": lambda: tg.RowWiseAdagrad(0.1),
     "adafactor": lambda: tg.get("adafactor"),

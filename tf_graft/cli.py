@@ -126,6 +126,9 @@ def launch(
     raise typer.Exit(code)
 
 
+OPTIMIZERS = "optimizer.name; on the right, bytes of state for each row of an embedding"
+
+
 @app.command("list")
 def list_() -> None:
     """Shows the optimizers, schedules, data sets and models a config can name."""
@@ -134,11 +137,14 @@ def list_() -> None:
 
         start.tensorflow()
         import tf_graft
+        from tf_graft import listing
         from tf_graft.core.arguments import registry
         from tf_graft.training import data, models
 
+        sizes = listing.row_bytes()
+
     for title, entries in {
-        "optimizer.name": tf_graft.list_optimizers(),
+        OPTIMIZERS: tf_graft.list_optimizers(),
         "optimizer.name, of Keras": registry.only_of_keras(),
         "optimizer.learning_rate.name": tf_graft.schedules.list_schedules(),
         "data.name": data.list_data_sets(),
@@ -146,8 +152,10 @@ def list_() -> None:
     }.items():
         names = Column(style="bold", no_wrap=True)
         table = Table(names, "", title=title, title_justify="left", show_header=False, box=None)
+        if title == OPTIMIZERS:
+            table.add_column(no_wrap=True)
         for name, line in sorted(entries.items()):
-            table.add_row(name, line)
+            table.add_row(name, line, *([sizes.get(name, "")] if title == OPTIMIZERS else []))
         if entries:
             Terminal().print(table, "")
 

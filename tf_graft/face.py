@@ -3,6 +3,7 @@
 from tf_graft import algorithm, averages, dtensor, report, scaling, schedules, vocabulary
 from tf_graft.agn import AGN, CenterWeights, diloco, lookahead
 from tf_graft.compose.of_keras import get, wrap
+from tf_graft.compose.to_keras import to_keras
 from tf_graft.core.arguments.registry import deserialize, register, serialize
 from tf_graft.core.arguments.row_clips import CowClip
 from tf_graft.core.arguments.settable import Settable
@@ -154,6 +155,7 @@ __all__ = [
     "schedules",
     "serialize",
     "shards",
+    "to_keras",
     "vocabulary",
     "wrap",
 ]

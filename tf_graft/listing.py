@@ -3,6 +3,7 @@
 import fnmatch
 import inspect
 import math
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,10 +15,12 @@ from tf_graft.core import checks
 from tf_graft.core.arguments import registry
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.spelling import plain, suggest
+from tf_graft.core.state.slots import Slot
 from tf_graft.matrices.axes import Axes
 from tf_graft.matrices.matrix_optimizer import MatrixOptimizer
 
 MATRIX: Any = tf.TensorSpec([4096, 4096])  # whose numbers are counted
+ROWS, WIDTH = 100_000, 64  # of a table, whose bytes are counted
 
 
 def list_optimizers(pattern: str = "*", **facts: Any) -> dict[str, str]:
@@ -31,6 +34,9 @@ def list_optimizers(pattern: str = "*", **facts: Any) -> dict[str, str]:
         **facts: any of these:
 
             - `slots`: how many numbers it keeps for each weight of a large matrix: 0, 1, 2, ...
+            - `row_bytes`: how many bytes of state it keeps for each row of a float32 embedding:
+              `"0"`, `"4"`, `"8 * columns"`, `"4 * columns + 4"`, ...; state that is not of one row
+              does not count
             - `rows`: True if a row-sparse gradient gives exactly what the equal dense gradient
               gives, at the cost of the touched rows; False if rows that are not touched would move
             - `matrix`: whether it treats a layer's weights as a matrix
@@ -47,6 +53,8 @@ def list_optimizers(pattern: str = "*", **facts: Any) -> dict[str, str]:
         ['adagrad']
         >>> [*list_optimizers(slots=1, keras=True)]
         ['adagrad', 'lion', 'rmsprop']
+        >>> [*list_optimizers(row_bytes="4")]
+        ['adafactor', 'row_wise_adagrad']
     """
     for name, value in facts.items():
         _check(name, value)
@@ -55,15 +63,14 @@ def list_optimizers(pattern: str = "*", **facts: Any) -> dict[str, str]:
         for name, summary in sorted(registry.OURS.summaries().items())
         if fnmatch.fnmatchcase(plain(name), plain(pattern))
         and all(
-            _is(FACTS[fact].of(registry.OURS.get(name)), value) for fact, value in facts.items()
+            FACTS[fact].fits(FACTS[fact].of(registry.OURS.get(name)), value)
+            for fact, value in facts.items()
         )
     }
 
 
-def _is(known: object, value: object) -> bool:
-    if isinstance(known, str) and isinstance(value, str):
-        return value.lower() in known.lower()
-    return known == value
+def _contains(known: str, value: str) -> bool:
+    return value.lower() in known.lower()
 
 
 def _check(name: str, value: object) -> None:
@@ -98,10 +105,39 @@ def _slots(cls: type) -> int | None:
     if isinstance(optimizer, MatrixOptimizer):
         declared = optimizer.slots_of(Axes.of(MATRIX.shape, inputs=(0,), outputs=(1,)))
     else:
-        optimizer.rule.shapes = {"kernel": tuple(MATRIX.shape)}
-        declared = optimizer.slots_for("kernel")
+        declared = _declared(optimizer, MATRIX)
     sizes = [math.prod(slot.shape_for(MATRIX)) for slot in declared.values()]
     return round(sum(sizes) / math.prod(MATRIX.shape))
+
+
+def _declared(optimizer: Optimizer, variable: Any) -> dict[str, Slot]:
+    """Returns the slots of an optimizer for a variable."""
+    optimizer.rule.shapes = {"kernel": tuple(variable.shape)}
+    return optimizer.slots_for("kernel")
+
+
+def _row_bytes(cls: Any) -> str | None:
+    """Returns the bytes of state of each row, in terms of the number of columns."""
+    optimizer = _alone(cls)
+    if optimizer is None or isinstance(optimizer, MatrixOptimizer):  # another one updates tables
+        return None
+    narrow, wide = (_bytes_of_row(optimizer, columns) for columns in (WIDTH, 2 * WIDTH))
+    of_column = (wide - narrow) // WIDTH
+    terms = {f"{of_column} * columns": of_column, f"{narrow - of_column * WIDTH}": 1}
+    shown = [term for term, count in terms.items() if count and term != "0"]
+    return " + ".join(shown) or "0"
+
+
+def _bytes_of_row(optimizer: Optimizer, columns: int) -> int:
+    """Returns how many bytes of state one more row of a table has."""
+
+    def total(rows: int) -> int:
+        table: Any = tf.TensorSpec([rows, columns])
+        slots = _declared(optimizer, table).values()
+        kinds = [(slot.shape_for(table), tf.as_dtype(slot.dtype or "float32")) for slot in slots]
+        return sum(math.prod(shape) * dtype.size for shape, dtype in kinds)
+
+    return total(ROWS + 1) - total(ROWS)
 
 
 def _exact_on_rows(cls: type) -> bool | None:
@@ -114,24 +150,33 @@ def _reference(cls: type) -> str:
     return " ".join(text.split())
 
 
+def row_bytes() -> dict[str, str]:
+    """Returns the fact `row_bytes` of each optimizer of which it is known, by name."""
+    known = {name: _row_bytes(registry.OURS.get(name)) for name in registry.OURS.summaries()}
+    return {name: formula for name, formula in known.items() if formula is not None}
+
+
 class Fact(NamedTuple):
     """Something that a class says of its optimizers.
 
     Args:
         kind: the type of its values.
         of: returns the value for a class; None if it depends on more than the class.
+        fits: whether a value is what is asked for.
     """
 
     kind: type
     of: Callable[[Any], Any]
+    fits: Callable[[Any, Any], bool] = operator.eq
 
 
 FACTS = {
     "slots": Fact(int, _slots),
+    "row_bytes": Fact(str, _row_bytes),
     "rows": Fact(bool, _exact_on_rows),
     "matrix": Fact(bool, lambda cls: issubclass(cls, MatrixOptimizer)),
     "kernel": Fact(bool, lambda cls: getattr(cls, "kernel", None) is not None),
     "keras": Fact(bool, lambda cls: getattr(cls, "namesake", None) is not None),
     "wrapper": Fact(bool, _wraps),
-    "reference": Fact(str, _reference),
+    "reference": Fact(str, _reference, _contains),
 }

@@ -34,6 +34,9 @@ ENTRYWISE = {
     *("StopGradient", "Sub", "Tanh", "Xdivy", "Xlogy", "ZerosLike"),
 }
 
+# How Keras ends the names of averages and accumulators, which belong to no step.
+OF_PIPELINE = ("_average", "_gradient_accumulator")
+
 
 class KerasStep:
     """The step of a Keras optimizer, which works on stand-ins.
@@ -97,13 +100,16 @@ class KerasStep:
         self._optimizer.once()
         return {role: stand_in.read() for role, stand_in in self.shared.items()}
 
-    def names(self) -> list[str]:
-        """Returns the names of all state, `path/role`, in the order of its creation."""
+    def names(self) -> list[str | None]:
+        """Returns the names of all state, `path/role`, in the order of its creation.
+
+        They are None for state that no step uses. Averages and accumulators are left out.
+        """
         at = {
             s: f"{path}/{role}" for path, slots in self.slots.items() for role, s in slots.items()
         }
         at |= {stand_in: role for role, stand_in in self.shared.items()}
-        return [at[made] for made in self._made if made in at]
+        return [at.get(s) for s in self._made if s in at or not s.name.endswith(OF_PIPELINE)]
 
     def first(self, stand_in: StandIn) -> tf.Tensor:
         """Returns the initial value of a piece of state."""

@@ -161,9 +161,12 @@ class Wrapped(Optimizer, rule=_WrappedRule):
         decay: tf.Tensor = self._keras_step.decay(p)
         return decay
 
-    def slots_in_keras(self) -> list[str]:
-        """Returns the names of the slots, in the order of the Keras optimizer's variables."""
-        names: list[str] = self._keras_step.names()
+    def slots_in_keras(self) -> list[str | None]:
+        """Returns the names of the slots, in the order of the Keras optimizer's variables.
+
+        They are None for variables that no step uses.
+        """
+        names: list[str | None] = self._keras_step.names()
         return names
 
     def _finite(self, p: Point) -> Step:

@@ -152,7 +152,7 @@ class Variables(OptimizerState):
         """
         (p,) = (p for p in self.parameters if p.path == path)
         own = self._optimizer.slots_for(path)
-        declared = {**own, **engine_slots(Options.of(self._optimizer), p.variable, own)}
+        declared = {**own, **engine_slots(Options.of(self._optimizer), path, p.variable, own)}
         roles = [role for role, slot in declared.items() if slot.has_rows(p.variable)]
         roles += [error_of(role) for role in roles if error_of(role) in p.state]
         names = [f"{path}/{place}{role}" for role in dict.fromkeys(roles)]

@@ -8,6 +8,15 @@ import tensorflow as tf
 from tf_graft import algorithm as ta
 
 
+def _unlike_keras(self: Any) -> dict[str, str]:
+    found = {}
+    if self.weight_decay:
+        found["weight_decay"] = "Keras takes the size of weights that have decayed already"
+    if not self.relative_step:
+        found["relative_step"] = "it has no effect in Keras"
+    return found
+
+
 @ta.register
 class Adafactor(ta.Optimizer):
     """Adafactor: factored mean squares, and steps relative to the size of the weights.
@@ -63,7 +72,7 @@ class Adafactor(ta.Optimizer):
 
     rowwise = False
     skips_zero_rows = True
-    namesake = ta.Namesake(("row", "column", "velocity"), gaps=True)
+    namesake = ta.Namesake(("row", "column", "velocity"), gaps=True, unlike=_unlike_keras)
 
     def __init__(
         self,

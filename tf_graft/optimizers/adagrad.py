@@ -45,6 +45,7 @@ class Adagrad(ta.Optimizer):
     namesake = ta.Namesake(
         ("accumulator",),
         converted={"accumulator": lambda self, x: x + np.asarray(self.epsilon, x.dtype)},
+        returned={"accumulator": lambda self, x: x - np.asarray(self.epsilon, x.dtype)},
     )
 
     def __init__(

@@ -2,13 +2,25 @@
 
 import functools
 from collections.abc import Sequence
-from typing import Unpack
+from typing import Any, Unpack
 
 import tensorflow as tf
 
 from tf_graft import algorithm as ta
 from tf_graft.optimizers.kernels import adam_operands
 from tf_graft.optimizers.layerwise import Layerwise, ratio
+
+
+def _unlike_keras(self: Any) -> dict[str, str]:
+    found = {}
+    if self.weight_decay:
+        found["weight_decay"] = "Keras takes the norm of weights that have decayed already"
+    if self.exclude_from_layer_adaptation is None and self.decay_exclusions:
+        found["exclude_from_weight_decay"] = (
+            "Keras adapts the learning rate of these layers, too, as "
+            "exclude_from_layer_adaptation=[] does here"
+        )
+    return found
 
 
 @ta.register
@@ -54,7 +66,7 @@ class LAMB(Layerwise):
         (arXiv 1904.00962), algorithm 2.
     """
 
-    namesake = ta.Namesake(("momentum", "velocity"))
+    namesake = ta.Namesake(("momentum", "velocity"), unlike=_unlike_keras)
 
     def __init__(  # type: ignore[misc]  # a common argument with a default of its own
         self,

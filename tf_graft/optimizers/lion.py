@@ -40,7 +40,10 @@ class Lion(ta.Optimizer):
         algorithm 2.
     """
 
-    namesake = ta.Namesake(("momentum",))
+    namesake = ta.Namesake(
+        ("momentum",),
+        unlike=lambda self: {} if self.beta_1 else {"beta_1": "in Keras it must be above 0"},
+    )
 
     def __init__(
         self,

@@ -4,6 +4,7 @@ from typing import Any, Unpack
 
 import keras
 
+from tf_graft.compose.to_keras import Parts, parts, refused
 from tf_graft.compose.wrapper import OF_THE_OPTIMIZER, Around
 from tf_graft.core import keras_contract
 from tf_graft.core.arguments.options import Common
@@ -12,6 +13,7 @@ from tf_graft.core.checks import shown
 from tf_graft.core.keras_optimizer import written
 from tf_graft.core.types import Config, OptimizerLike, RateLike
 from tf_graft.scaling import registry
+from tf_graft.scaling.fixed import FixedScaler
 from tf_graft.scaling.loss_scaling import LossScaling, ScaledOnce, variables_of
 from tf_graft.scaling.scaler import LossScaler
 
@@ -90,6 +92,20 @@ class MixedPrecision(Around, keras_contract.ScalesLoss):
     def __repr__(self) -> str:
         scaled = {"loss_scale": self.scaler, "loss_scale_factor": None}
         return written(self, OF_THE_OPTIMIZER | scaled)
+
+
+@parts.register
+def _(optimizer: MixedPrecision) -> Parts:
+    """Returns the parts for `to_keras`."""
+    scaler = optimizer.scaler
+    if not isinstance(scaler, FixedScaler):
+        why = (
+            "the scale of Keras' LossScaleOptimizer has no limits; give a fixed one, or put that "
+            "class around to_keras of the optimizer inside"
+        )
+        raise refused(optimizer, "loss_scale", scaler, why)
+    scale = None if scaler.loss_scale == 1 else scaler.loss_scale
+    return Parts(optimizer, optimizer.optimizer, "optimizer", scale)
 
 
 def _scaler(owner: str, given: Any) -> LossScaler:

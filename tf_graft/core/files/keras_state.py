@@ -7,7 +7,7 @@ rate, then averages, accumulators and slots.
 import re
 import warnings
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -89,20 +89,49 @@ class KerasState(NamedTuple):
 
     def _names(self) -> list[str | None]:
         """Returns the names of the variables, in the order in which the namesake saves them."""
-        owner = self.owner
-        names: list[str | None] = [owner.iterations.name, *owner.state.rate_variables()]
-        engine = {
-            "average": owner.use_ema,
-            "gradient_accumulator": owner.gradient_accumulation_steps,
-        }
-        for role, kept in engine.items():
-            names += [f"{p.path}/{role}" for p in owner.state.parameters if kept]
-        return [*names, *self._namesake.slots(owner, owner.state.parameters)]
+        own = self._namesake.slots(self.owner, self.owner.state.parameters)
+        return [*_of_engine(self.owner), *own]
 
     @property
     def _namesake(self) -> Namesake:
         assert self.owner.namesake is not None  # for the type checker
         return self.owner.namesake
+
+
+def given_back(owner: Stateful, inner: Any, role: str = "") -> list[np.ndarray | None]:
+    """Returns the values of the variables that Keras' optimizer has, in its order.
+
+    Args:
+        owner: the optimizer.
+        inner: the optimizer that takes the steps, which has a namesake: `owner`, or its child.
+        role: the role of that child; "" for `owner`.
+    """
+    named, parameters = owner.state.named() or owner.state.early(), inner.rule.parameters
+    values: list[np.ndarray | None] = [named[n].numpy() for n in _of_engine(owner)]
+    values[0] = np.asarray(_counted(owner))  # Keras counts micro-steps
+    for name in inner.namesake.slots(inner, parameters):
+        path, slash, own = (name or "").rpartition("/")
+        held = f"{path}{slash}{role}{'/' if role else ''}{own}"
+        value = None if name is None else named[held].numpy()
+        values.append(value if value is None else inner.namesake.give_back(inner, own, value))
+    return values
+
+
+def _of_engine(owner: Stateful) -> list[str]:
+    """Returns the names of what Keras saves before the slots, in Keras' order."""
+    names = [owner.iterations.name, *owner.state.rate_variables()]
+    engine = {"average": owner.use_ema, "gradient_accumulator": owner.gradient_accumulation_steps}
+    for role, kept in engine.items():
+        names += [f"{p.path}/{role}" for p in owner.state.parameters if kept]
+    return names
+
+
+def _counted(owner: Stateful) -> int:
+    """Returns the count of the updates, or of the micro-steps, as Keras has it."""
+    updates, times = int(owner.iterations.numpy()), owner.gradient_accumulation_steps
+    if not times:
+        return updates
+    return updates * times + int(owner.state.counters["micro_steps"].numpy()) % times
 
 
 def is_of(name: str, author: str | None) -> bool:

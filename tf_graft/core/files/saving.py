@@ -81,6 +81,11 @@ class SavedState:
         return named
 
     @property
+    def waits(self) -> bool:
+        """Whether state that was loaded waits for the optimizer to be built."""
+        return self._awaited is not None
+
+    @property
     def _name(self) -> str:
         return type(self._owner).__name__
 

@@ -44,6 +44,7 @@ from tf_graft.core.keras_contract.on_stand_ins import (
     decay_exclusions,
     on_stand_ins,
     own_way,
+    share_exclusions,
 )
 from tf_graft.core.keras_contract.optimizers import (
     ScalesLoss,
@@ -123,6 +124,7 @@ __all__ = [
     "restored",
     "set_ordinary_storage",
     "set_storage",
+    "share_exclusions",
     "share_schedule",
     "storage",
     "take_for_restored",

@@ -124,3 +124,12 @@ def decay_exclusions(optimizer: keras.optimizers.Optimizer) -> tuple[list[str], 
     pattern = getattr(optimizer, "_exclude_from_weight_decay_pattern", None)
     keys = getattr(optimizer, "_exclude_from_weight_decay", ())
     return ([pattern.pattern] if pattern else []), set(keys)
+
+
+def share_exclusions(
+    optimizer: keras.optimizers.Optimizer, other: keras.optimizers.Optimizer
+) -> None:
+    """Gives one optimizer, which is not built, the exclusions from weight decay of another."""
+    for name in ("_exclude_from_weight_decay_pattern", "_exclude_from_weight_decay"):
+        if hasattr(optimizer, name):
+            setattr(other, name, copy.copy(getattr(optimizer, name)))

@@ -17,6 +17,9 @@ class Namesake:
         gaps: whether Keras also saves a variable for a slot that is not there.
         converted: functions of the optimizer and of a slot's value in Keras that return the value
             here, by role.
+        returned: the inverse functions, by role.
+        unlike: a function of the optimizer that returns, by name, why Keras' class cannot say the
+            present value of an argument.
     """
 
     def __init__(
@@ -24,8 +27,12 @@ class Namesake:
         *groups: Sequence[str],
         gaps: bool = False,
         converted: Mapping[str, Callable[[Any, np.ndarray], np.ndarray]] | None = None,
+        returned: Mapping[str, Callable[[Any, np.ndarray], np.ndarray]] | None = None,
+        unlike: Callable[[Any], Mapping[str, str]] = lambda optimizer: {},
     ):
-        self._groups, self._gaps, self._converted = groups, gaps, converted or {}
+        self._groups, self._gaps = groups, gaps
+        self._converted, self._returned = converted or {}, returned or {}
+        self._unlike = unlike
 
     def name(self, optimizer: Any) -> str:
         """Returns the name of the Keras optimizer."""
@@ -47,3 +54,11 @@ class Namesake:
     def convert(self, optimizer: Any, role: str, value: np.ndarray) -> np.ndarray:
         """Returns the value of a slot for its value in Keras."""
         return self._converted[role](optimizer, value) if role in self._converted else value
+
+    def give_back(self, optimizer: Any, role: str, value: np.ndarray) -> np.ndarray:
+        """Returns the value of a slot in Keras for its value here."""
+        return self._returned[role](optimizer, value) if role in self._returned else value
+
+    def unlike(self, optimizer: Any) -> Mapping[str, str]:
+        """Returns the arguments that Keras' class cannot say, each with the reason."""
+        return self._unlike(optimizer)
