@@ -41,6 +41,9 @@ SMALL = 1500
 ENTRIES = (256, 4096)  # of a small tensor
 TABLES = (100, 1000)
 ROWS, WIDTH, IDS = (100, 10_000), 16, 64  # of a table
+SIZES = (10**4, 10**5, 10**6, 10**7)  # rows of a table
+ON_SIZES = ("Adam", "Adagrad", "RowWiseAdagrad")
+BATCHES, MANY_IDS = 64, 4096
 
 
 def dense(choice: Choice) -> Iterable[Case]:
@@ -78,6 +81,18 @@ def tables(_: Choice) -> Iterable[Case]:
             }
             usual = name == "Adam" and count == TABLES[0]
             yield Case(f"{count:,} tables, {name}", candidates, usual=usual)
+
+
+def sizes(_: Choice) -> Iterable[Case]:
+    """Makes cases of one table, each update of which touches other rows."""
+    for name, rows in itertools.product(ON_SIZES, SIZES):
+        tensors = functools.partial(_table, rows)
+        candidates = {
+            which: functools.partial(_touched if which == "ours" else prepared, tensors, make)
+            for which, make in _makers(OPTIMIZERS[name]).items()
+        }
+        usual = name == "Adam" and rows in (10**4, 10**6)
+        yield Case(f"{rows:,} rows, {name}", candidates, usual=usual)
 
 
 @functools.cache
@@ -156,6 +171,37 @@ def tensors_of(shapes: Shapes, dtype: str = "float32") -> Tensors:
     return weights, lambda: [tf.convert_to_tensor(gradient) for gradient in kept]
 
 
+def _touched(tensors: Callable[[], Tensors], make: Make) -> Candidate:
+    """As `prepared`; every row of the batches has been touched before the first measured step.
+
+    The system gives out memory when it is touched for the first time, and then in large pages.
+    """
+    candidate = prepared(tensors, make)
+
+    def start() -> Step:
+        step = candidate.start()
+        for _ in range(BATCHES):
+            step()
+        return step
+
+    return candidate._replace(start=start)
+
+
+def _table(rows: int) -> Tensors:
+    """Makes a table, and a gradient of other rows at each call: no cache has them."""
+    shape = rows, WIDTH
+    weights = tf.Variable(tf.random.normal(shape, stddev=SCALE))
+    ids = np.random.default_rng(0).integers(0, rows, [BATCHES, MANY_IDS])
+    batches, turn = tf.Variable(ids), tf.Variable(0)
+    values = tf.Variable(tf.random.normal([MANY_IDS, WIDTH], stddev=SCALE))
+
+    def gradients() -> list[tf.IndexedSlices]:
+        now = tf.gather(batches, turn.assign_add(1) % BATCHES)
+        return [tf.IndexedSlices(tf.convert_to_tensor(values), now, tf.constant(shape))]
+
+    return [weights], gradients
+
+
 def _tables(count: int) -> Tensors:
     """Makes tables of mixed sizes, and a gradient of some rows for each."""
     random = np.random.default_rng(0)
@@ -166,7 +212,9 @@ def _tables(count: int) -> Tensors:
 
     def gradients() -> list[tf.IndexedSlices]:
         return [
-            tf.IndexedSlices(tf.convert_to_tensor(values), tf.convert_to_tensor(i), w.shape)
+            tf.IndexedSlices(
+                tf.convert_to_tensor(values), tf.convert_to_tensor(i), tf.constant(list(w.shape))
+            )
             for i, w in zip(ids, weights, strict=True)
         ]
 

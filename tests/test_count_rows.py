@@ -112,6 +112,28 @@ def test_a_dense_gradient_counts_every_row():
     assert counts_of(optimizer) == [3] * ROWS
 
 
+def test_steps_that_xla_compiles_on_their_own():
+    tables = [tf.Variable(weights(), name="table") for _ in range(2)]
+    optimizers = [tg.Adam(0.1, jit_compile=compiles, **COUNTED) for compiles in (True, False)]
+    for optimizer, table in zip(optimizers, tables, strict=True):
+        for step in range(3):
+            optimizer.apply([tf.convert_to_tensor(gradient(step))], [table])
+    np.testing.assert_allclose(*tables, rtol=1e-5, atol=1e-6)
+    assert counts_of(optimizers[0]) == [3] * ROWS
+
+
+def test_vectors_and_scalars_have_rows_of_one_entry():
+    """A pattern may match every variable of a model."""
+    made = [[tf.Variable([1.0, 2.0], name="bias"), tf.Variable(3.0, name="scale")] for _ in "12"]
+    for optimizer, variables in zip(
+        (tg.Adam(0.1, count_rows=[""]), tg.Adam(0.1)), made, strict=True
+    ):
+        for _ in range(3):
+            optimizer.apply([tf.constant([0.5, -1.0]), tf.constant(2.0)], variables)
+    for counted_one, plain in zip(*made, strict=True):
+        np.testing.assert_allclose(counted_one, plain, rtol=1e-6)
+
+
 def test_replicas_count_as_one():
     with mirrored().scope():
         table, optimizer = tf.Variable(weights(), name="table"), tg.Adam(0.1, **COUNTED)
@@ -253,8 +275,6 @@ def test_what_makes_no_sense_is_refused():
         tg.Adam(count_rows="table")
     with pytest.raises(ValueError, match=r"Adam\(count_rows=\{'none': \.\.\.\}\)"):
         tg.Adam(count_rows=["none"]).build([table])
-    with pytest.raises(ValueError, match="'table' is a scalar, which has no rows"):
-        tg.Adam(**COUNTED).build([tf.Variable(1.0, name="table")])
     warm = keras.optimizers.schedules.CosineDecay(0.0, 10, warmup_target=1.0, warmup_steps=2)
     with pytest.raises(ValueError, match="CosineDecay does not take the counts of several rows"):
         tg.Adam(count_rows={"table": warm}).build([table])

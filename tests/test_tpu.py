@@ -69,6 +69,19 @@ def test_rows_in_unknown_number_are_traced(options):
     assert tpu_traced.traced(lambda: tf_graft.Adam(0.1, **options), rows=None) is None
 
 
+@pytest.mark.parametrize("rows", [tpu_traced.ROWS, None])
+@pytest.mark.parametrize("options", [{}, {"use_ema": True, "gradient_accumulation_steps": 2}])
+def test_counted_and_clipped_rows_are_traced(options, rows):
+    """The ids of a batch can be counted if every batch has the same size."""
+
+    def make(**given):
+        return tf_graft.Adam(0.1, count_rows=[""], **given, **options)
+
+    assert tpu_traced.traced(lambda: make(clip_rows={"": 1.0}), rows=rows) is None
+    reason = tpu_traced.traced(lambda: make(clip_rows={"": tf_graft.CowClip()}), rows=rows)
+    assert reason is None if rows else "drop_remainder=True" in reason
+
+
 @pytest.mark.slow
 def test_no_schedule_holds_float64():
     schedules = [schedule for schedule, _ in schedule_samples.SAMPLES.values()]

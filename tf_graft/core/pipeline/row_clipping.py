@@ -1,7 +1,6 @@
 """Clips the gradient of each row: whole gradients, aggregated, coalesced and unscaled."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -11,16 +10,7 @@ from tf_graft.core.pipeline.update import Update
 from tf_graft.core.state import write
 from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.tensors import numerics, rows
-from tf_graft.core.types import Gradient, VariableLike
-
-
-def refuse(optimizer: Any, variables: Mapping[str, VariableLike]) -> None:
-    """Refuses `clip_rows` of variables, by path, that have no rows, and patterns without effect."""
-    owner, given = type(optimizer).__name__, optimizer.clip_rows
-    multipliers.refuse_idle(owner, "clip_rows", given, variables)
-    for path, variable in variables.items():
-        if multipliers.of(given, path) is not None and not len(variable.shape):
-            raise ValueError(f"{owner}(clip_rows=...): '{path}' is a scalar, which has no rows.")
+from tf_graft.core.types import Gradient
 
 
 def counts_ids(limits: Limits | None, path: str) -> bool:

@@ -5,7 +5,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_graft.core.arguments import multipliers
 from tf_graft.core.places import replicas
 from tf_graft.core.state import write
 from tf_graft.core.state.parameters import Parameter
@@ -26,18 +25,15 @@ def refuse(optimizer: Any, variables: Mapping[str, VariableLike]) -> None:
         variables: the variables by path.
 
     Raises:
-        ValueError: a pattern matches no variable; a variable has no rows; the optimizer has state
-            for several rows together; or a schedule does not take the counts of several rows.
+        ValueError: the optimizer has state for several rows together, or a schedule does not take
+            the counts of several rows.
     """
-    owner, given = type(optimizer).__name__, optimizer.count_rows
-    multipliers.refuse_idle(owner, "count_rows", given, variables)
+    owner = type(optimizer).__name__
     for path, variable in variables.items():
-        factor = multipliers.of(given, path)
+        factor = optimizer.rule.row_multiplier(path)
         if factor is None:
             continue
         where = f"{owner}(count_rows=...)"
-        if not len(variable.shape):
-            raise ValueError(f"{where}: '{path}' is a scalar, which has no rows.")
         own = optimizer.slots_for(path).values()
         together = optimizer.shared_slots() or not all(slot.has_rows(variable) for slot in own)
         if together or optimizer.whole(path):

@@ -104,6 +104,8 @@ class Rule:
         checked.warn_of_idle_patterns(self.optimizer, list(variables))
         factors = self.optimizer.learning_rate_multipliers
         multipliers.refuse_idle(self.called, "learning_rate_multipliers", factors, variables)
+        for name in ("count_rows", "clip_rows"):
+            multipliers.refuse_idle(self.called, name, getattr(self.optimizer, name), variables)
         self.shapes = {path: tuple(variable.shape) for path, variable in variables.items()}
         self.prepare(variables)
         self.fixed = True

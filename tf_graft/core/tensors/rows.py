@@ -42,7 +42,15 @@ def occurrences(gradient: Gradient, rows: int, like: Gradient) -> tf.Tensor | No
         gradient: a gradient with repeated rows.
         rows: the number of rows of the variable.
         like: the same gradient with each row once, or dense; the result has its rows.
+
+    Raises:
+        ValueError: on a TPU the number of a replica's rows varies.
     """
+    if isinstance(gradient, MaskedGradient):
+        raise ValueError(
+            "CowClip: on a TPU the ids of a batch are counted only if every batch has the same "
+            "size; batch with drop_remainder=True."
+        )
     if not isinstance(gradient, tf.IndexedSlices):
         return None
     times = tf.ones_like(gradient.indices, tf.float32)
