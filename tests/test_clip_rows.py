@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tf_graft as tg
-from support.replicas import mirrored, per_replica
+from support.replicas import row_steps
 
 ROWS, WIDTH, RATIO, BOUND = 6, 3, 0.2, 0.05
 IDS = ([0, 1, 1, 4], [1, 4, 4, 4], [5, 2, 0, 0], [2, 2, 1, 5])
@@ -89,20 +89,10 @@ def test_accumulated_batches_are_one_large_batch(execution):
 
 
 def test_replicas_count_the_ids_of_all():
-    with mirrored().scope():
-        table, optimizer = tf.Variable(weights(), name="table"), tg.SGD(0.5, **COW)
-        optimizer.build([table])
-
-    @tf.function(autograph=False)
-    def step(values, ids):
-        def on_replica(values, ids):
-            optimizer.apply([tf.IndexedSlices(values, ids)], [table])
-
-        mirrored().run(on_replica, args=(values, ids))
-
+    _, table, step = row_steps(lambda: tg.SGD(0.5, **COW), weights())
     for number, ids in enumerate(IDS):
         both = [values(number)[:2], values(number)[2:]]
-        step(per_replica(both), per_replica([ids[:2], ids[2:]]))
+        step(both, [ids[:2], ids[2:]])
     np.testing.assert_allclose(table.numpy(), expected(ONE_BY_ONE), rtol=1e-5, atol=1e-6)
 
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import tf_graft as tg
 from support import samples
-from support.replicas import mirrored, per_replica
+from support.replicas import row_steps
 
 ROWS, WIDTH, STEPS = 5, 3, 6
 IDS = ([0, 1, 1], [1, 4, 4], [1, 2, 0], [2, 2, 1], [1, 0, 3], [4, 1, 1])
@@ -135,23 +135,11 @@ def test_vectors_and_scalars_have_rows_of_one_entry():
 
 
 def test_replicas_count_as_one():
-    with mirrored().scope():
-        table, optimizer = tf.Variable(weights(), name="table"), tg.Adam(0.1, **COUNTED)
-        optimizer.build([table])
-
-    @tf.function(autograph=False)
-    def step(values, ids):
-        def on_replica(values, ids):
-            optimizer.apply([tf.IndexedSlices(values, ids)], [table])
-
-        mirrored().run(on_replica, args=(values, ids))
-
+    optimizer, table, step = row_steps(lambda: tg.Adam(0.1, **COUNTED), weights())
     for number in range(STEPS):  # the last row of each on the second replica
         both = [values(number)[:2], np.pad(values(number)[2:], [[0, 1], [0, 0]])]
         ids = [IDS[number][:2], [IDS[number][2]] * 2]
-        step(
-            per_replica([tf.constant(x) for x in both]), per_replica([tf.constant(x) for x in ids])
-        )
+        step(both, ids)
     expected = alone(lambda: tg.Adam(0.1))
     np.testing.assert_allclose(table.numpy(), expected, rtol=1e-5, atol=1e-6)
     assert counts_of(optimizer) == COUNTS

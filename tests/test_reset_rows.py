@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import tf_graft as tg
 from support import samples
-from support.replicas import mirrored, per_replica
+from support.replicas import mirrored, row_steps
 
 ROWS, WIDTH = 6, 4
 RESET = [1, 4]
@@ -175,18 +175,9 @@ def test_optimizers_inside_of_others(make):
 
 
 def test_copies_of_replicas():
-    with mirrored().scope():
-        table, optimizer = table_of(), tg.Adam(use_ema=True)
-        optimizer.build([table])
-
-    both = per_replica([gradient(0).values, gradient(1).values])
-    indices = gradient(0).indices
-    step = tf.function(
-        lambda g: mirrored().run(
-            lambda g: optimizer.apply([tf.IndexedSlices(g, indices)], [table]), args=(g,)
-        )
-    )
-    step(both)
+    optimizer, table, step = row_steps(lambda: tg.Adam(use_ema=True), table_of())
+    both = [gradient(seed) for seed in range(2)]
+    step([g.values for g in both], [g.indices for g in both])
     optimizer.reset_rows(table, RESET)
     slots = [v for v in optimizer.variables if v.path.endswith(("momentum", "velocity"))]
     for slot in slots:

@@ -1,7 +1,7 @@
 """Multipliers of the learning rate for groups of variables, by regular expressions for paths."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 import keras
 
@@ -11,6 +11,7 @@ from tf_graft.core.arguments.checked import refuse_idle_patterns
 from tf_graft.core.checks import shown
 from tf_graft.core.types import Config, Scalar
 
+V = TypeVar("V")
 Multipliers = Mapping[str, Any]  # numbers and schedules, by regular expression
 
 
@@ -21,14 +22,33 @@ def checked(owner: str, name: str, given: object) -> Multipliers | None:
         TypeError: the argument is no mapping, a key no string, or a value no number or schedule.
         ValueError: a key is no regular expression, or a multiplier is out of range.
     """
+    return by_pattern(owner, name, given, "multipliers", _multiplier)
+
+
+def by_pattern(
+    owner: str, name: str, given: object, what: str, of: Callable[[str, str, Any], V]
+) -> Mapping[str, V] | None:
+    """Returns values by regular expression, each checked; None for none.
+
+    Args:
+        owner: the class that has the argument.
+        name: the argument.
+        given: the argument as it was given.
+        what: what the values are, for messages.
+        of: returns a value from the owner, the name of its place and the value as it was given.
+
+    Raises:
+        TypeError: the argument is no mapping, or a key no string.
+        ValueError: a key is no regular expression.
+    """
     if given is None:
         return None
     if not isinstance(given, Mapping):
         raise TypeError(
-            f"{owner}({name}={shown(given)}): {name} must be a dict of multipliers by pattern."
+            f"{owner}({name}={shown(given)}): {name} must be a dict of {what} by pattern."
         )
     checks.patterns(owner, name, list(given))
-    return {key: _multiplier(owner, f"{name}[{shown(key)}]", x) for key, x in given.items()} or None
+    return {key: of(owner, f"{name}[{shown(key)}]", value) for key, value in given.items()} or None
 
 
 def of_counted(owner: str, name: str, given: object) -> Multipliers | None:

@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from tf_graft.core import checks
+from tf_graft.core.arguments.multipliers import by_pattern
 from tf_graft.core.arguments.plain import Plain, configured, serialized
 from tf_graft.core.checks import shown
 from tf_graft.core.types import Config
@@ -69,15 +70,7 @@ def checked(owner: str, name: str, given: object) -> Limits | None:
         TypeError: the argument is no mapping, a key no string, or a value no number or limit.
         ValueError: a key is no regular expression, or a number is out of range.
     """
-    if given is None:
-        return None
-    if not isinstance(given, Mapping):
-        raise TypeError(
-            f"{owner}({name}={shown(given)}): {name} must be a dict of numbers or CowClip by "
-            "pattern."
-        )
-    checks.patterns(owner, name, list(given))
-    return {key: _limit(owner, f"{name}[{shown(key)}]", x) for key, x in given.items()} or None
+    return by_pattern(owner, name, given, "numbers or CowClip", _limit)
 
 
 def _limit(owner: str, name: str, given: Any) -> float | CowClip:
