@@ -117,11 +117,11 @@ def test_a_number_is_the_largest_norm_of_a_row(form):
     np.testing.assert_allclose(other, weights() - whole, rtol=1e-5, atol=1e-6)
 
 
-def test_a_global_norm_is_of_the_clipped_rows():
+@pytest.mark.parametrize("scale", [None, 4.0])
+def test_a_global_norm_is_of_the_clipped_rows(scale):
     table = tf.Variable(weights(), name="table")
-    tg.SGD(1.0, global_clipnorm=0.1, loss_scale_factor=4.0, **COW).apply(
-        [slices(4 * values(0), IDS[0])], [table]
-    )
+    optimizer = tg.SGD(1.0, global_clipnorm=0.1, loss_scale_factor=scale, **COW)
+    optimizer.apply([slices((scale or 1) * values(0), IDS[0])], [table])
     right = cow_clipped(weights(), [(values(0), IDS[0])])
     right *= 0.1 / np.linalg.norm(right)
     np.testing.assert_allclose(table, weights() - right, rtol=1e-5, atol=1e-6)

@@ -233,7 +233,7 @@ def test_rows_that_begin_anew_count_anew():
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "bfloat16+8"])
 def test_rounded_slots(dtype):
-    """The noise of stochastic rounding is that of the update, whatever the rows count."""
+    """With noise that is the same each time."""
     optimizer = tg.Adam(0.1, state_dtype=dtype, **COUNTED)
     table = counted(optimizer)
     np.testing.assert_allclose(table, alone(lambda: tg.Adam(0.1)), atol=0.02)

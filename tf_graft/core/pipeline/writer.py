@@ -153,7 +153,6 @@ class Writer:
                 turns.ends_with(parameter.move(part, point.w, d))
                 if parameter.counts_rows:
                     row_counts.add(parameter, part)
-                    point = point._replace(t=scalars[parameter.path].t)
                 for role, value in slots.items():
                     if role in shared:
                         write.put(shared[role], value)
