@@ -15,8 +15,9 @@ COUNTED = {"count_rows": ["table"]}
 TOGETHER = {"nadam", "prodigy", "schedule_free_sgd", "schedule_free_adamw", "schedule_free_radam"}
 TOGETHER |= {"novo_grad", "sgdsai", "adafactor"}
 NAMES = [n for n in samples.listed(matrix=False, wrapper=False) if n not in TOGETHER]
-# The norms of these are over all touched rows.
-OF_ALL_ROWS = ("lamb", "lars", "mars")
+OF_ALL_ROWS = ("lamb", "lars", "mars")  # whose norms are over all touched rows
+ALONE = [name for name in NAMES if name not in OF_ALL_ROWS]
+QUICK = ("adam", "row_wise_adam", "rmsprop", "adopt", "adamax", "ftrl")
 
 
 def weights():
@@ -66,7 +67,7 @@ EXECUTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n not in OF_ALL_ROWS])
+@pytest.mark.parametrize("name", samples.with_slow(ALONE, QUICK))
 def test_each_row_trains_as_a_variable_of_its_own(name):
     optimizer = tg.get({"name": name, **COUNTED})
     table = counted(optimizer)
@@ -76,8 +77,8 @@ def test_each_row_trains_as_a_variable_of_its_own(name):
 
 
 @pytest.mark.parametrize("execution", EXECUTIONS)
-@pytest.mark.parametrize("name", ["adam", "row_wise_adam", "adabelief"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", ["adam", "row_wise_adam"])
+@pytest.mark.parametrize("dtype", samples.with_slow(["float32", "float64"], ["float32"]))
 def test_in_every_execution(execution, name, dtype):
     optimizer = tg.get({"name": name, "weight_decay": 0.1, "learning_rate": 0.1, **COUNTED})
     table = counted(optimizer, dtype=dtype, wrap=EXECUTIONS[execution])

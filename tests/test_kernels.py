@@ -186,7 +186,9 @@ def test_several_kernels_make_the_step(name, around):
     assert not np.array_equal(found, expected)  # what is rounded differs
 
 
-@pytest.mark.parametrize("name", samples.listed(kernel=True))
+@pytest.mark.parametrize(
+    "name", samples.with_slow(samples.listed(kernel=True), ["adam", "ftrl", "lamb"])
+)
 def test_a_wrapper_that_reshapes_steps_gets_those_of_step(name):
     def after(optimizer):
         w = tf.Variable(numbers(0, 64), name="w")
@@ -200,7 +202,9 @@ def test_a_wrapper_that_reshapes_steps_gets_those_of_step(name):
 
 
 @pytest.mark.parametrize("around", [False, True])
-@pytest.mark.parametrize("name", samples.listed(kernel=True))
+@pytest.mark.parametrize(
+    "name", samples.with_slow(samples.listed(kernel=True), ["adam", "ftrl", "adamax"])
+)
 def test_nan_stays_nan_where_nobody_judges(name, around):
     """In an update with `nonfinite="apply"`, and in one of `update_step`."""
     nan = tf.constant([math.nan, 1.0])

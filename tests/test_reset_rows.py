@@ -55,7 +55,9 @@ def assert_reset(optimizer, table, before, fresh):
     assert changed
 
 
-@pytest.mark.parametrize("name", BY_ROWS)
+@pytest.mark.parametrize(
+    "name", samples.with_slow(BY_ROWS, ["adam", "prodigy", "adafactor", "row_wise_adagrad"])
+)
 def test_rows_begin_anew(name):
     table = table_of()
     optimizer = trained(tg.get(name), table, range(3))

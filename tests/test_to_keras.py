@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tf_graft as tg
+from support import samples
 from support.replicas import mirrored
 from support.samples import gradients, variables, weights
 
@@ -78,7 +79,7 @@ def test_has_exactly_the_class_of_keras(name):
     assert tg.to_keras(optimizer).name == optimizer.name
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", samples.with_slow(MADE, [*EQUAL, "accumulation", "wrapped"]))
 def test_takes_the_same_steps(name):
     """Converted before the first step, and after the third or, under accumulation, within one."""
     batches, ours = gradients(8, SHAPES), variables(weights(SHAPES))

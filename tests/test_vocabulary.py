@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tf_graft as tg
+from support import samples
 from support.replicas import mirrored
 from tf_graft.vocabulary import former_rows, load
 
@@ -100,7 +101,7 @@ def assert_taken_over(present, former, rows, start):
 
 
 @pytest.mark.parametrize("words", [GROWN, SHRUNK], ids=["grown", "shrunk"])
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", samples.with_slow(OPTIMIZERS, ["counted", "agn"]))
 def test_every_row_and_its_state_goes_with_its_token(name, words, tmp_path):
     make = OPTIMIZERS[name]
     former = train(model_of(FORMER, make()), FORMER, range(3))
@@ -130,7 +131,7 @@ def assert_equal_rows(present, former, rows):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", samples.with_slow(["float32", "bfloat16"], ["bfloat16"]))
 def test_files_of_every_kind(kind, dtype, tmp_path):
     make = OPTIMIZERS["ema"]
     former = train(model_of(FORMER, make(), dtype), FORMER, range(3))
@@ -180,7 +181,7 @@ def test_a_frozen_table_has_no_state(tmp_path):
     assert int(present.optimizer.iterations) == 2
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", samples.with_slow(KINDS, KINDS[1:2]))
 def test_copies_of_replicas(kind, tmp_path):
     former = train(model_of(FORMER, tg.Adam(use_ema=True)), FORMER, range(3))
     file = saved(former, tmp_path / kind)
@@ -219,7 +220,7 @@ def test_a_layer_that_was_frozen_when_the_file_was_written(tmp_path):
     assert not np.any(now[rows < 0])
 
 
-@pytest.mark.parametrize("name", tg.list_optimizers(wrapper=False))
+@pytest.mark.parametrize("name", samples.with_slow(samples.listed(wrapper=False), ["muon"]))
 def test_state_of_every_optimizer(name, tmp_path):
     former = train(model_of(FORMER, tg.get(name)), FORMER, range(2))
     file = saved(former, tmp_path / "former.weights.h5")
@@ -329,7 +330,7 @@ def test_a_file_that_does_not_fit_changes_nothing(make, rows, message, tmp_path)
     train(present, GROWN, [2])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", samples.with_slow(KINDS, KINDS[:1]))
 def test_another_variable_of_another_shape(kind, tmp_path):
     """Of models without an optimizer, which would see it first in a checkpoint."""
     file = saved(model_of(FORMER, None, width=5), tmp_path / kind)
@@ -341,7 +342,7 @@ def test_another_variable_of_another_shape(kind, tmp_path):
     np.testing.assert_equal(present.get_weights(), before)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", samples.with_slow(KINDS, KINDS[2:]))
 def test_the_optimizer_is_put_back_too(kind, tmp_path):
     """Of which all fits: only a frozen layer does not."""
 

@@ -7,7 +7,7 @@ the reason beside it.
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -1594,6 +1594,15 @@ def of_each_class() -> list[Sample]:
 def having(attribute: str) -> list[Sample]:
     """The samples of which that attribute says something."""
     return [sample for sample in SAMPLES if getattr(sample, attribute)]
+
+
+def with_slow(values: Iterable[Any], quick: Iterable[Any]) -> list[Any]:
+    """Values to parametrize a test by, named as they are; all but those in `quick` are slow."""
+    chosen = [*quick]
+    return [
+        pytest.param(value, id=str(value), marks=[] if value in chosen else [pytest.mark.slow])
+        for value in values
+    ]
 
 
 def listed(**facts: Any) -> list[str]:
