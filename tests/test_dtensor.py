@@ -25,6 +25,16 @@ def test_models_on_a_mesh_in_every_case():
     assert passed(*cases, seconds=800) >= 91
 
 
+@pytest.mark.slow
+def test_tables_divided_by_rows():
+    assert passed("programs/row_shard_cases.py", marked="not slow") >= 12
+
+
+@pytest.mark.rare
+def test_tables_divided_by_rows_in_every_case():
+    assert passed("programs/row_shard_cases.py", marked="slow") >= 22
+
+
 @pytest.mark.rare
 def test_slots_divided_over_the_batch_dimension():
     assert passed("programs/slot_share_cases.py", marked="not slow") >= 14

@@ -20,6 +20,7 @@ from support.samples import each, gradients, variables, weights
 from tf_graft.core import environment, keras_contract, types
 from tf_graft.core.keras_contract.names import (
     GRAPH_NAMES,
+    LAYER_NAMES,
     MODEL_NAMES,
     MODULE_NAMES,
     OPTIMIZER_NAMES,
@@ -32,7 +33,14 @@ from tf_graft.core.keras_contract.names import (
 
 LISTED = {
     **{**OPTIMIZER_NAMES, **PROVIDED_NAMES, **VARIABLE_NAMES},
-    **{**MODEL_NAMES, **GRAPH_NAMES, **RESOURCE_NAMES, **STORE_NAMES, **STATUS_NAMES},
+    **{
+        **LAYER_NAMES,
+        **MODEL_NAMES,
+        **GRAPH_NAMES,
+        **RESOURCE_NAMES,
+        **STORE_NAMES,
+        **STATUS_NAMES,
+    },
 }
 FILES = sorted(Path(keras_contract.__file__).parent.glob("*.py"))
 SOURCE = "\n".join(file.read_text("utf-8") for file in FILES if file.name != "names.py")
@@ -75,6 +83,13 @@ def test_keras_variables_have(name):
 def test_keras_models_have(name):
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     assert hasattr(model, name), f"Keras dropped {name}: {MODEL_NAMES[name]}"
+
+
+@pytest.mark.parametrize("name", LAYER_NAMES)
+def test_keras_embeddings_have(name):
+    layer = keras.layers.Embedding(3, 2)
+    layer.build()
+    assert vars(layer)[name] is layer.weights[0], f"Keras dropped {name}: {LAYER_NAMES[name]}"
 
 
 @pytest.mark.parametrize("name", RESOURCE_NAMES)

@@ -33,14 +33,19 @@ class _SameDropout(_OnMesh):
 
 
 class _WholeEmbedding(_OnMesh):
-    """Gathers the columns that an embedding's shards look up.
+    """Gathers the columns, and sums the rows, that an embedding's shards look up.
 
     If sharded columns met heads that are sharded over the same mesh dimension, TensorFlow would
     find no layout for the gradient.
     """
 
-    def __call__(self, inputs: tf.Tensor) -> tf.Tensor:
-        found = self.call(inputs)
+    def __init__(self, layer: keras.layers.Embedding, mesh: dtensor.Mesh):
+        super().__init__(layer, mesh)
+        self.layer = layer
+
+    def __call__(self, *args: Any, **kwargs: Any) -> tf.Tensor:
+        with keras_contract.gathering_from_storage(self.layer):
+            found = self.call(*args, **kwargs)
         specs = [dtensor.MATCH] + [dtensor.UNSHARDED] * (found.shape.rank - 1)
         return dtensor.relayout(found, dtensor.Layout(specs, self.mesh))
 

@@ -54,8 +54,9 @@ def distribute(
     `distribute(model, keras.distribution.distribution())`. Layouts of the outputs of layers
     (`.../output`) are not supported, and raise an error.
 
-    You cannot shard the table of an `Embedding` by rows, because TensorFlow cannot gather rows from
-    it then. Shard its columns.
+    You can shard the table of an `Embedding` by columns or by rows, `["model", None]`. Each device
+    then looks up the ids whose rows it holds, and sends these rows; of a step it applies what
+    belongs to its rows. An id that is not in the table raises TensorFlow's error.
 
     The devices along `batch_dim` hold the same weights. With `shard_slots` they share the
     optimizer's state (slots, float32 masters, averages, accumulated gradients) and its computation:
@@ -83,9 +84,8 @@ def distribute(
             would update it once per device.
         ValueError: the model is not built, is on a mesh already, or was made under a strategy; an
             expression matches nothing, or a Keras map shards nothing; a layout does not fit its
-            variable; an embedding is sharded by rows; the mesh has no such dimension, or
-            `shard_slots` is given none; the weights have other initial values on another client.
-            The model is then unchanged.
+            variable; the mesh has no such dimension, or `shard_slots` is given none; the weights
+            have other initial values on another client. The model is then unchanged.
         RuntimeError: DTensor was used before tf_graft was imported.
 
     Example:

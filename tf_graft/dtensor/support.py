@@ -42,11 +42,6 @@ def check_layouts(model: keras.Model, specs_of: Callable[[keras.Variable], Seque
             )
         for weight in layer.weights:
             specs = specs_of(weight)
-            if isinstance(layer, keras.layers.Embedding) and specs[0] != dtensor.UNSHARDED:
-                raise ValueError(
-                    f"{owner}: the table '{weight.path}' is gathered from, which TensorFlow cannot "
-                    "do when it is divided by rows; divide its columns: [None, ...]."
-                )
             divided = any(name != dtensor.UNSHARDED for name in specs)
             if isinstance(layer, CONVOLUTIONS) and divided:
                 raise ValueError(

@@ -33,6 +33,7 @@ from tf_graft.core.keras_contract.messages import FunctionDef, NodeDef, Trackabl
 from tf_graft.core.keras_contract.models import (
     NORMALIZATIONS,
     calling_models,
+    gathering_from_storage,
     layers_of,
     make_metrics,
     make_metrics_of_one_replica,
@@ -100,6 +101,7 @@ __all__ = [
     "entry",
     "found_under",
     "function_named",
+    "gathering_from_storage",
     "guard_loading",
     "held_by",
     "in_xla",

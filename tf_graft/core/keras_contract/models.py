@@ -1,7 +1,8 @@
 """Models: their layers, and the metrics that Keras makes on the first batch."""
 
+import contextlib
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
@@ -46,6 +47,20 @@ def _trained(model: keras.Model) -> set[int]:
 def parts_of(layer: keras.Layer) -> list[keras.Layer]:
     """Returns the layers directly within a layer, in the order in which they were assigned."""
     return list(layer._flatten_layers(include_self=False, recursive=False))
+
+
+@contextlib.contextmanager
+def gathering_from_storage(layer: keras.layers.Embedding) -> Iterator[None]:
+    """A context in which a layer's lookup leaves to its table's storage how rows are gathered.
+
+    Otherwise Keras reads the table, and gathers from the whole value.
+    """
+    table = layer._embeddings
+    vars(layer)["_embeddings"] = storage(table)  # past what Keras tracks
+    try:
+        yield
+    finally:
+        vars(layer)["_embeddings"] = table
 
 
 def make_metrics(model: keras.Model, batch: Structure) -> None:

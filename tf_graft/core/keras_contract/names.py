@@ -130,6 +130,12 @@ MODEL_NAMES = {
         "a first step on zeros before the state is saved",
     ),
 }
+LAYER_NAMES = {
+    "_embeddings": Private(
+        "the table that an `Embedding` looks up rows in, divided by rows on a mesh",
+        "a lookup of ours for the class `Embedding`; its subclasses would gather the whole table",
+    ),
+}
 STORE_NAMES = {
     "_h5_entry_group": Private(
         "holds the name of the optimizer that wrote a weights store, and its entries",

@@ -115,7 +115,7 @@ class Engine:
         both = [(p.gathered(g), p) for g, p in zip(gradients, parameters, strict=True)]
         on_mesh, sparse = self.state.mesh is not None, self.options.sparse
         each = [rows.range_checks(self.owner, g, p.path, p.rows, on_mesh) for g, p in both]
-        once = [(rows.coalesced(g, p.rows, masked=on_mesh), p) for g, p in both]
+        once = [(rows.coalesced(g, p.rows, on_mesh, p.layout), p) for g, p in both]
         with tf.control_dependencies(list(itertools.chain.from_iterable(each))):
             ready = [
                 p.aligned(

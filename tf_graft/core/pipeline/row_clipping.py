@@ -32,9 +32,11 @@ def occurrences(
         once: the same gradients with each row once, or dense.
         parameters: the variables.
     """
+    if not limits:
+        return [None] * len(parameters)
     each = zip(given, once, parameters, strict=True)
     return [
-        rows.occurrences(g, p.rows, like=u) if counts_ids(limits, p.path) else None
+        rows.occurrences(g, p.rows, u, p.layout) if counts_ids(limits, p.path) else None
         for g, u, p in each
     ]
 

@@ -71,8 +71,9 @@ def of_each(point: Point, parameter: Parameter, part: Part, factor: Any) -> Poin
     t = numerics.of_rows(tf.cast(counts, w.dtype), w) + 1
     if callable(factor):
         factor = numerics.of_rows(tf.cast(factor(counts), w.dtype), w)
-    rates = point.rates if isinstance(factor, float) and factor == 1 else None
-    return point._replace(t=t, rates=rates or multiplied(point.rates, factor))
+    elif factor == 1:
+        return point._replace(t=t)
+    return point._replace(t=t, rates=multiplied(point.rates, factor))
 
 
 def add(parameter: Parameter, part: Part) -> None:

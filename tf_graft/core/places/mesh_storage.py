@@ -10,6 +10,7 @@ from tensorflow.experimental import dtensor
 
 from tf_graft.core import keras_contract
 from tf_graft.core.places.mesh_tensors import from_mesh, to_mesh
+from tf_graft.core.tensors import row_shards
 from tf_graft.core.types import TensorLike
 
 
@@ -66,6 +67,13 @@ class MeshStorage(keras_contract.SavedAsTwin):
     def assign_sub(self, delta: TensorLike, *args: Any, **kwargs: Any) -> tf.Variable:
         """Subtracts a DTensor, or an ordinary value of the variable's whole shape."""
         return super().assign_sub(self._on_mesh(delta), *args, **kwargs)
+
+    def sparse_read(self, indices: TensorLike, name: str | None = None) -> tf.Tensor:
+        """Returns rows of the variable, for `tf.gather`, also if devices divide them."""
+        devices = row_shards.devices_of(self.layout)
+        if devices == 1:
+            return super().sparse_read(indices, name)
+        return row_shards.gather(self.read_value(), tf.convert_to_tensor(indices), devices)
 
     def _on_mesh(self, value: TensorLike) -> TensorLike:
         if not tf.executing_eagerly():

@@ -81,9 +81,14 @@ class Parameter:
         """The length of the variable's first dimension; 0 for a scalar."""
         return self.variable.shape[0] if len(self.variable.shape) else 0
 
+    @property
+    def layout(self) -> dtensor.Layout | None:
+        """The variable's layout, if it is on a mesh."""
+        return slots.layout_of(self.variable)
+
     def part_of(self, indices: tf.Tensor) -> Part:
         """Returns the part that some rows are, each given once."""
-        layout = slots.layout_of(self.variable)
+        layout = self.layout
         if layout is None:
             return Rows(indices, self.rows)
         mask = np.isin(np.arange(self.rows), indices)
@@ -115,7 +120,7 @@ class Parameter:
         Its dense sum is then computed where it is needed. Without this, every device would sum its
         own rows, and the sums, as large as the variable, would be sent.
         """
-        layout = slots.layout_of(self.variable)
+        layout = self.layout
         if layout is None or not isinstance(gradient, tf.IndexedSlices):
             return gradient
         specs = [dtensor.UNSHARDED, *layout.sharding_specs[1:]]
@@ -126,7 +131,7 @@ class Parameter:
 
     def aligned(self, gradient: G) -> G:
         """Lays a gradient or weights out as the slots: each device of a mesh has its share."""
-        own, share = slots.layout_of(self.variable), slots.slot_layout_of(self.variable)
+        own, share = self.layout, slots.slot_layout_of(self.variable)
         if own == share:
             return gradient
         whole = dtensor.relayout(numerics.values(gradient), own)  # keeps the model's own layout

@@ -7,41 +7,48 @@ import math
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.experimental import dtensor
 
 from tf_graft.core import checks, keras_contract
-from tf_graft.core.tensors import numerics
+from tf_graft.core.tensors import numerics, row_shards
 from tf_graft.core.types import Gradient, MaskedGradient, TensorLike, UniqueRows
 
 CHILDREN = 16  # of a node of the tree that finds marked rows
 
 
-def coalesced(gradient: Gradient, rows: int, masked: bool) -> Gradient:
+def coalesced(
+    gradient: Gradient, rows: int, masked: bool, layout: dtensor.Layout | None = None
+) -> Gradient:
     """Sums the repeated rows of a `tf.IndexedSlices`; returns any other gradient as it is.
 
     Args:
         gradient: a dense or row-sparse gradient.
         rows: the number of rows of the variable.
         masked: whether to return a `MaskedGradient` rather than `UniqueRows`.
+        layout: the layout of the variable, if it is on a mesh.
     """
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
     if masked:
         times = tf.ones_like(gradient.indices, tf.float32)
-        touched = tf.math.unsorted_segment_sum(times, gradient.indices, rows) > 0
-        return MaskedGradient(densify(gradient, rows), touched)
+        touched = _summed(times, gradient.indices, rows, layout) > 0
+        return MaskedGradient(_summed(gradient.values, gradient.indices, rows, layout), touched)
     with tf.control_dependencies([gradient.values]):  # so that the layer has read the variable
         unique, position = _once(gradient.indices, rows)
     summed = tf.math.unsorted_segment_sum(gradient.values, position, tf.shape(unique)[0])
     return UniqueRows(summed, unique)
 
 
-def occurrences(gradient: Gradient, rows: int, like: Gradient) -> tf.Tensor | None:
+def occurrences(
+    gradient: Gradient, rows: int, like: Gradient, layout: dtensor.Layout | None = None
+) -> tf.Tensor | None:
     """Returns how often each row occurs in a gradient, float32; None for a dense gradient.
 
     Args:
         gradient: a gradient with repeated rows.
         rows: the number of rows of the variable.
         like: the same gradient with each row once, or dense; the result has its rows.
+        layout: the layout of the variable, if it is on a mesh.
 
     Raises:
         ValueError: on a TPU the number of a replica's rows varies.
@@ -55,9 +62,18 @@ def occurrences(gradient: Gradient, rows: int, like: Gradient) -> tf.Tensor | No
         return None
     times = tf.ones_like(gradient.indices, tf.float32)
     if not isinstance(like, UniqueRows):
-        return tf.math.unsorted_segment_sum(times, gradient.indices, rows)
+        return _summed(times, gradient.indices, rows, layout)
     unique, position = _once(gradient.indices, rows)
     return tf.math.unsorted_segment_sum(times, position, tf.shape(unique)[0])
+
+
+def _summed(
+    values: tf.Tensor, indices: tf.Tensor, rows: int, layout: dtensor.Layout | None
+) -> tf.Tensor:
+    """Returns the sums of values by row, for all rows of a variable."""
+    if layout is None or row_shards.devices_of(layout) == 1:
+        return tf.math.unsorted_segment_sum(values, indices, rows)
+    return row_shards.summed(values, indices, rows, layout)
 
 
 def _once(indices: tf.Tensor, rows: int) -> tuple[tf.Tensor, tf.Tensor]:
