@@ -53,6 +53,7 @@ OPTIONS = {
         "gradient_accumulation_steps": 2,
     },
     "counted": {"count_rows": ["table"], "clip_rows": {"table": tg.CowClip()}},
+    "decaying": {"sparse": "lazy_decay", "weight_decay": 0.1},
     "rounded": {"state_dtype": "bfloat16"},
 }
 

@@ -120,6 +120,17 @@ class ComposedRule(Rule):
     def decays(self, path: str) -> bool:
         return self._leader(path) is None and super().decays(path)
 
+    def decaying(self, path: str) -> Rule:
+        leader = self._leader(path)
+        return self if leader is None else leader[1].decaying(path)
+
+    def idle_share(self, path: str, rates: Rates, t: tf.Tensor) -> tf.Tensor:
+        if (leader := self._leader(path)) is None:
+            return super().idle_share(path, rates, t)
+        role, inner = leader
+        own = self.optimizer.rates_within(role, self.rates_for(path, rates))
+        return inner.idle_share(path, own, t)
+
     def rate_of(self, path: str, rates: Rates) -> Scalar:
         if (leader := self._leader(path)) is None:
             return super().rate_of(path, rates)

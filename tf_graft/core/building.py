@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from tf_graft.core import contract, keras_contract
-from tf_graft.core.pipeline import matching, row_counts
+from tf_graft.core.pipeline import matching, row_counts, row_decay
 from tf_graft.core.places import replicas
 from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.types import VariableLike
@@ -40,6 +40,7 @@ def build(
         rule.introduce(everything, rule.outer_exclusions, found)
         contract.check(optimizer, paths)
         row_counts.refuse(optimizer, everything)
+        row_decay.refuse(optimizer, everything)
         made, shared = state.make(paths)
         rule.complete([*state.parameters, *made])
         state.hold(dict(zip(new, made, strict=True)), shared)

@@ -12,12 +12,13 @@ import tensorflow as tf
 from tf_graft.core import checks
 from tf_graft.core.arguments import signatures
 from tf_graft.core.files import checked_state
-from tf_graft.core.pipeline import accumulation, averaging, row_counts
+from tf_graft.core.pipeline import accumulation, averaging, row_counts, row_decay
 from tf_graft.core.state.slots import SHAPES, Dimension, Slot
 from tf_graft.core.traced_step import TracedStep
 
 # Roles of the engine's own state: in a saved file a slot of that name would be mistaken for it.
 RESERVED = ("master", *averaging.SLOTS, *accumulation.SLOTS, *accumulation.TIMES, *row_counts.SLOTS)
+RESERVED += tuple(row_decay.SLOTS)
 PACKAGE = __name__.partition(".")[0]
 ORDER = "super().__init__(learning_rate, **common)"
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tf_graft.core import building, checks, contract, variable_table
 from tf_graft.core.arguments import declared, rates, signatures
 from tf_graft.core.keras_optimizer import KerasOptimizer
-from tf_graft.core.pipeline import matching, skips
+from tf_graft.core.pipeline import matching, row_decay, skips
 from tf_graft.core.places import replicas
 from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.tensors import rows as row_numbers
@@ -98,14 +98,15 @@ class Optimizer(KerasOptimizer):
     def finalize_variable_values(self, var_list: Iterable[VariableLike]) -> None:
         """Assigns the averages to the variables with `use_ema`; `fit` calls it when it ends.
 
-        It also warns if ten updates in a row were skipped: compiled steps cannot.
+        With `sparse="lazy_decay"`, the rows of tables catch up their weight decay. It also warns if ten updates in a row were skipped: compiled steps cannot.
         """
         self.warn_of_skips()
-        if self.use_ema:
+        if self.use_ema or self.sparse == row_decay.CHOICE:
             owner = f"{type(self).__name__}.finalize_variable_values"
             variables = matching.variables(owner, var_list)
             wanted = building.parameters_for(self, "finalize_variable_values", variables)
-            self.state.everywhere(self.engine.overwrite, wanted, traced=True)
+            finish = self.engine.overwrite if self.use_ema else self.engine.catch_up_decay
+            self.state.everywhere(finish, wanted, traced=True)
 
     def warn_of_skips(self) -> None:
         """Warns if ten updates in a row were skipped; once, until another update is made.

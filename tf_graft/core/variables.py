@@ -22,6 +22,7 @@ from tf_graft.core.pipeline import (
     matching,
     row_clipping,
     row_counts,
+    row_decay,
 )
 from tf_graft.core.places import replicas
 from tf_graft.core.state import slots, write
@@ -152,7 +153,7 @@ class Variables(OptimizerState):
         """
         (p,) = (p for p in self.parameters if p.path == path)
         own = self._optimizer.slots_for(path)
-        declared = {**own, **engine_slots(Options.of(self._optimizer), path, p.variable, own)}
+        declared = {**own, **self._engine_slots(Options.of(self._optimizer), path, p.variable, own)}
         roles = [role for role, slot in declared.items() if slot.has_rows(p.variable)]
         roles += [error_of(role) for role in roles if error_of(role) in p.state]
         names = [f"{path}/{place}{role}" for role in dict.fromkeys(roles)]
@@ -201,7 +202,7 @@ class Variables(OptimizerState):
         own: dict[str, dict[str, Slot]] = {p: self._optimizer.slots_for(p) for p in new}
         if options.state_dtype is not None:
             own = _halved(owner, own, new, options.state_dtype)
-        engine = {path: engine_slots(options, path, v, own[path]) for path, v in new.items()}
+        engine = {path: self._engine_slots(options, path, v, own[path]) for path, v in new.items()}
         shared = self._optimizer.shared_slots()
         checked_state.refuse_clashes(owner, own, engine, shared, self.early())
         dtype = slots.shared_dtype([tf.as_dtype(v.dtype) for v in new.values()]).name
@@ -223,7 +224,7 @@ class Variables(OptimizerState):
     def lacks(self, options: Options) -> bool:
         """Returns whether there is less state than the options require."""
         return any(role not in self.counters for role in counters_of(options)) or any(
-            engine_slots(options, p.path, p.variable, p.slots).keys() - p.state.keys()
+            self._engine_slots(options, p.path, p.variable, p.slots).keys() - p.state.keys()
             for p in self.parameters
         )
 
@@ -264,6 +265,32 @@ class Variables(OptimizerState):
     def _scalar(self, role: str, slot: Slot) -> keras.Variable:
         return self._kept(slots.create(self._scope, role, slot, "float32", mesh=self.mesh))
 
+    def _engine_slots(
+        self,
+        options: Options,
+        path: str,
+        variable: VariableLike,
+        own: Mapping[str, Slot | keras.Variable],
+    ) -> dict[str, Slot]:
+        """Returns the engine's slots for a variable, by role, beside those of its algorithm."""
+        engine: dict[str, Slot] = {}
+        if tf.as_dtype(variable.dtype) in numerics.HALF:
+            engine["master"] = MASTER
+        if options.use_ema:
+            engine |= averaging.SLOTS
+        if options.gradient_accumulation_steps:
+            engine |= accumulation.SLOTS
+            if row_clipping.counts_ids(options.clip_rows, path):
+                engine |= accumulation.TIMES
+        if multipliers.of(options.count_rows, path) is not None:
+            engine |= row_counts.SLOTS
+        decays = self._optimizer.rule.decaying(path).decays(path)
+        if options.sparse == row_decay.CHOICE and decays and len(variable.shape) > 1:
+            engine |= row_decay.SLOTS
+        if options.state_dtype == "bfloat16+8":
+            engine |= {error_of(r): ERROR for r, slot in own.items() if slot.dtype == "bfloat16"}
+        return engine
+
     def _parameter(
         self, variable: VariableLike, path: str, own: dict[str, Slot], engine: dict[str, Slot]
     ) -> Parameter:
@@ -277,26 +304,6 @@ class Variables(OptimizerState):
             }
 
         return Parameter(variable, path, made(own), made(engine))
-
-
-def engine_slots(
-    options: Options, path: str, variable: VariableLike, own: Mapping[str, Slot | keras.Variable]
-) -> dict[str, Slot]:
-    """Returns the engine's slots for a variable, by role, beside those of its algorithm."""
-    engine: dict[str, Slot] = {}
-    if tf.as_dtype(variable.dtype) in numerics.HALF:
-        engine["master"] = MASTER
-    if options.use_ema:
-        engine |= averaging.SLOTS
-    if options.gradient_accumulation_steps:
-        engine |= accumulation.SLOTS
-        if row_clipping.counts_ids(options.clip_rows, path):
-            engine |= accumulation.TIMES
-    if multipliers.of(options.count_rows, path) is not None:
-        engine |= row_counts.SLOTS
-    if options.state_dtype == "bfloat16+8":
-        engine |= {error_of(r): ERROR for r, slot in own.items() if slot.dtype == "bfloat16"}
-    return engine
 
 
 def counters_of(options: Options) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from tf_graft.core.pipeline import (
     judge,
     row_clipping,
     row_counts,
+    row_decay,
     skips,
 )
 from tf_graft.core.pipeline.exchange import Exchange
@@ -196,14 +197,18 @@ class Engine:
     def _apply(self, update: Update) -> None:
         """Clips, proposes, writes, averages and counts an update."""
         options, parameters, done = self.options, update.parameters, self.state.updates()
-        parts = [_averaged_part(g, p) for g, p in zip(update.gradients, parameters, strict=True)]
+        both = list(zip(update.gradients, parameters, strict=True))
+        parts = [_averaged_part(g, p) for g, p in both]
+        touched = [write.part_of(g, p.rows) for g, p in both]
         if options.use_ema:
             averaging.catch_up(parameters, parts, done, options.averages, since=done)
+        row_decay.catch_up(parameters, touched)
         if options.clip_rows:
             update = row_clipping.clipped(update, options.clip_rows)
         if any(clip is not None for clip in options.clips):
             update = clipping.clipped(update, *options.clips)
         self._write(update, self.exchange.alike, judged=not judge.applies(options.nonfinite))
+        row_decay.add(parameters, touched, self.rule, update.rates, done + 1)
         if options.use_ema:
             in_place = self.state.takes_kernels
             averaging.update(parameters, parts, done + 1, options.averages, in_place)
@@ -247,11 +252,22 @@ class Engine:
                     write.clear(replicas.local(error), part)
         if parameter.counts_rows:
             row_counts.clear(parameter, part)
+        self.begin_decay(parameters, indices)
         if self.options.gradient_accumulation_steps:
             accumulation.clear(parameter, part)
         if self.options.use_ema:
             averaging.restart(parameter, part, self.state.updates())
         self.state.release(parameter)
+
+    def begin_decay(self, parameters: list[Parameter], indices: tf.Tensor) -> None:
+        """Lets rows of a variable, given in a list, decay from now on."""
+        (parameter,) = parameters
+        if "row_decay" in parameter.state:
+            row_decay.settle(parameter, parameter.part_of(indices))
+
+    def catch_up_decay(self, parameters: list[Parameter]) -> None:
+        """Applies the decay of idle updates to all rows of variables."""
+        row_decay.catch_up(parameters, [Whole() for _ in parameters])
 
     def _overwrite_when_due(self, step: tf.Tensor) -> None:
         frequency = self.options.ema_overwrite_frequency

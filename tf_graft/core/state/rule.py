@@ -195,6 +195,15 @@ class Rule:
         """Returns what decoupled weight decay takes from the weights at update `t`."""
         return _decayed_share(lr, self.optimizer.weight_decay, t) * w
 
+    def decaying(self, path: str) -> "Rule":
+        """Returns the rule whose weight decay applies to the variable of a path, if any does."""
+        return self
+
+    def idle_share(self, path: str, rates: Rates, t: tf.Tensor) -> tf.Tensor:
+        """Returns the share of its weights that a row without a gradient loses at update `t`."""
+        with self.at(rates):
+            return _decayed_share(self.rate_of(path, rates), self.optimizer.weight_decay, t)
+
     def with_plain_decay(self, p: Point, d: tf.Tensor) -> tf.Tensor:
         """Returns a step from a point with decoupled weight decay, if it applies there."""
         if not self.decays(p.path):

@@ -1,0 +1,116 @@
+"""Weight decay of rows that no gradient touches, at the cost of the touched rows.
+
+    w_t = (1 - lr_t d_t) w_{t-1}
+
+is an update of a row without a gradient. The logarithms of the factors add up in `decay_sum`, and
+each row remembers in `row_decay` the sum that is in its weights. The difference is caught up when a
+gradient touches the row next, before the step, and for all rows when the weights are to be read.
+"""
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_graft.core.places import replicas
+from tf_graft.core.state import write
+from tf_graft.core.state.algorithm import Algorithm
+from tf_graft.core.state.parameters import Parameter
+from tf_graft.core.state.rule import Rule
+from tf_graft.core.state.slots import Slot
+from tf_graft.core.state.write import Part, Whole
+from tf_graft.core.tensors import numerics
+from tf_graft.core.types import Rates, VariableLike
+
+CHOICE = "lazy_decay"  # of the argument `sparse`
+WITHIN = (-math.inf, 0.0)
+SLOTS = {
+    "decay_sum": Slot(shape="scalar", dtype="float64", within=WITHIN),
+    "row_decay": Slot(shape="rows", dtype="float64", within=WITHIN),
+}
+LEAST = 1e-300  # a factor below it has the logarithm of this one
+
+
+def refuse(optimizer: Any, variables: Mapping[str, VariableLike]) -> None:
+    """Refuses `sparse="lazy_decay"` where the decay of a row is not a factor of its weights.
+
+    Args:
+        optimizer: the optimizer.
+        variables: the variables by path.
+
+    Raises:
+        ValueError: an optimizer applies weight decay in its own way, or inside another one; or
+            there are averages, or other copies, of the weights.
+    """
+    if optimizer.sparse != CHOICE:
+        return
+    where = f"{type(optimizer).__name__}(sparse={CHOICE!r})"
+    if optimizer.use_ema:
+        raise ValueError(
+            f"{where}: it cannot be combined with use_ema, whose averages take rows without a "
+            'gradient for constant; use sparse="lazy" or "exact".'
+        )
+    for path in variables:
+        if any(callable(slot.fill) for slot in optimizer.slots_for(path).values()):
+            raise ValueError(
+                f"{where}: its state holds other weights of '{path}', which rows cannot catch up; "
+                'use sparse="lazy" or "exact".'
+            )
+        decaying = [rule for rule in optimizer.rule.tree(path) if rule.decays(path)]
+        own = [r for r in decaying if type(r.optimizer).decayed is not Algorithm.decayed]
+        inside = [r for r in decaying if r is not optimizer.rule.decaying(path)]
+        for rule in own or inside:
+            how = "in a way of its own" if own else "inside another optimizer"
+            raise ValueError(
+                f"{where}: {rule.called} applies weight decay to '{path}' {how}, which rows cannot "
+                'catch up; use sparse="lazy" or "exact".'
+            )
+
+
+def catch_up(parameters: Sequence[Parameter], parts: Sequence[Part]) -> None:
+    """Applies the decay of idle updates to the touched weights."""
+    for parameter, part in zip(parameters, parts, strict=True):
+        if "row_decay" not in parameter.state:
+            continue
+        total, seen = _sums_of(parameter)
+        if isinstance(part, Whole):  # idle only after row-sparse steps
+            behind = tf.reduce_max(seen) > total
+            write.either(behind, functools.partial(_catch_up, parameter, part))
+        else:
+            _catch_up(parameter, part)
+
+
+def add(
+    parameters: Sequence[Parameter], parts: Sequence[Part], rule: Rule, rates: Rates, t: tf.Tensor
+) -> None:
+    """Adds the decay of update `t`, which the touched rows have had."""
+    for parameter, part in zip(parameters, parts, strict=True):
+        if "row_decay" in parameter.state and rule.decaying(parameter.path).decays(parameter.path):
+            total, _ = _sums_of(parameter)
+            own = {role: tf.cast(x, parameter.dtype) for role, x in rates.items()}
+            share = rule.idle_share(parameter.path, own, tf.cast(t, parameter.dtype))
+            factor = tf.maximum(1 - tf.cast(share, tf.float64), LEAST)
+            write.add(total, tf.math.log(factor))
+            settle(parameter, part)
+
+
+def settle(parameter: Parameter, part: Part) -> None:
+    """Notes that the weights of a part have all decay so far."""
+    total, seen = _sums_of(parameter)
+    before = part.read(seen)
+    part.write(seen, tf.zeros_like(before) + total)
+
+
+def _catch_up(parameter: Parameter, part: Part) -> None:
+    total, seen = _sums_of(parameter)
+    weights = parameter.read(part)
+    factor = tf.cast(tf.exp(total - part.read(seen)), weights.dtype)
+    parameter.replace(weights * numerics.of_rows(factor, weights), part)
+    settle(parameter, part)
+
+
+def _sums_of(parameter: Parameter) -> tuple[tf.Variable, tf.Variable]:
+    """Returns the sum of all decay so far, and each row's."""
+    return tuple(replicas.local(parameter.state[role]) for role in SLOTS)
