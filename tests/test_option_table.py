@@ -51,6 +51,7 @@ VALUES = {
     "count_rows": ({"table": 0.5}, {"table": 0.25}),
     "clip_rows": ({"table": 0.5}, {"table": 0.25}),
     "state_dtype": ("bfloat16", "bfloat16+8"),
+    "master_weights": (False, False),
 }
 KERAS_HAS = {*VALUES} - {
     *("jit_compile", "sparse", "nonfinite"),
@@ -60,6 +61,7 @@ KERAS_HAS = {*VALUES} - {
         "count_rows",
         "clip_rows",
         "state_dtype",
+        "master_weights",
     ),
 }
 KEPT_AS = {"exclude_from_weight_decay": "decay_exclusions"}

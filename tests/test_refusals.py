@@ -110,6 +110,7 @@ COMMON_REFUSALS = [
     *_choices("sparse", "'lazy', 'exact'", "dense", None, True),
     *_choices("nonfinite", "'skip', 'raise', 'apply'", "ignore", None, False),
     *_choices("state_dtype", "None, 'bfloat16', 'bfloat16+8'", "float16", False, 16),
+    *_types("master_weights", "be True or False", "bfloat16", None, 0),
     *_types("exclude_from_weight_decay", "be a list of patterns", "bias", 3),
     Refusal(
         {"exclude_from_weight_decay": ["bias", 3]},
@@ -573,6 +574,7 @@ CHANGED = {
     "count_rows": {"table$": 0.5},
     "clip_rows": {"table$": 0.5},
     "state_dtype": "bfloat16",
+    "master_weights": False,
     "magnitude_optimizer": {"name": "adadelta", "learning_rate": 0.25},
     "direction_optimizer": {"name": "ftrl", "learning_rate": 0.125},
     "use_global_norm": True,

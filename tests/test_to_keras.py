@@ -238,6 +238,10 @@ REFUSED = {
     "count_rows": (lambda: tg.Adam(count_rows=["table"]), "Adam(count_rows={'table': 1.0})): "),
     "clip_rows": (lambda: tg.Adam(clip_rows={"table": 2.0}), "Adam(clip_rows={'table': 2.0})): "),
     "state_dtype": (lambda: tg.Adam(state_dtype="bfloat16"), "Adam(state_dtype='bfloat16')): "),
+    "master_weights": (
+        lambda: tg.Adam(master_weights=False),
+        "Adam(master_weights=False)): master_weights would be lost: Keras rounds weights to the",
+    ),
     "raise": (lambda: tg.Adam(nonfinite="raise"), "Adam(nonfinite='raise')): nonfinite would"),
     "schedule of beta_1": (lambda: tg.Adam(beta_1=SCHEDULE), "Adam(beta_1=CosineDecay("),
     "Settable": (

@@ -346,6 +346,22 @@ def test_other_precisions_on_a_mesh(dtype):
         )
 
 
+@pytest.mark.parametrize("spec", ["rows", pytest.param("both", marks=pytest.mark.slow)])
+def test_weights_without_a_master_have_the_bits_of_one_device(spec):
+    start = tf.cast(samples.weights(SHAPES)[spec], tf.bfloat16)
+    on_devices = tf.cast(laid_out(tf.cast(start, tf.float32), SPECS[spec]), tf.bfloat16)
+    v, alone = dtensor.DVariable(on_devices, name=spec), tf.Variable(start, name=spec)
+    options = {"master_weights": False, "state_dtype": "bfloat16", "weight_decay": 0.1}
+    optimizer, one = (tf_graft.Adam(1e-3, name="optimizer", **options) for _ in range(2))
+    steps = [g[spec] for g in samples.gradients(STEPS, {spec: SHAPES[spec]})]
+    run(optimizer, [v], [[laid_out(g, SPECS[spec])] for g in steps], False)
+    ids, values = np.array([3, 1, 3]), steps[0][:3]
+    sliced = tf.IndexedSlices(laid_out(values, [UNSHARDED] * 2), laid_out(ids, [UNSHARDED]))
+    optimizer.apply([sliced], [v])
+    run(one, [alone], [*([tf.constant(g)] for g in steps), [samples.slices(ids, values)]], False)
+    samples.assert_same_state(state_on_mesh(optimizer, [v]), samples.state_of(one, alone))
+
+
 def test_mesh_is_found_or_given_and_not_in_the_config():
     found = tf_graft.Adam(0.1)
     plain = found.get_config()

@@ -190,6 +190,7 @@ COMMON_NAMES = (
     "count_rows",
     "clip_rows",
     "state_dtype",
+    "master_weights",
 )
 
 

@@ -66,6 +66,7 @@ COMMON: dict[str, Values] = {
     "count_rows": MULTIPLIERS,
     "clip_rows": MULTIPLIERS,
     "state_dtype": {k: v for k, v in CHOICE.items() if k != "None"},
+    "master_weights": BOOLEAN,
 }
 ADAM = {"beta_1": BETA | IN_TIME, "beta_2": BETA, "epsilon": POSITIVE, "amsgrad": BOOLEAN}
 WEIGHTING = {"r": NOT_NEGATIVE, "weight_lr_power": NOT_NEGATIVE}

@@ -74,11 +74,13 @@ TABLE: dict[str, tuple[Acts, ...]] = {
     "count_rows": (_O, _O, _NEITHER, _NEITHER, _OUTSIDE, _OUTSIDE, _OUTSIDE, _NEITHER),
     "clip_rows": (_O, _O, _NEITHER, _NEITHER, _OUTSIDE, _OUTSIDE, _OUTSIDE, _O),
     "state_dtype": (_O, _O, _NEITHER, _NEITHER, _OUTSIDE, _OUTSIDE, _OUTSIDE, _O),
+    "master_weights": (_O, _O, _NEITHER, _NEITHER, _OUTSIDE, _OUTSIDE, _OUTSIDE, _O),
 }
 # Why an argument is refused, and what to do instead; otherwise it is for the outer optimizer.
 _OF_LOSS = "only optimizer sees gradients of the loss; give it to optimizer"
 _OF_CENTER = "the center is averaged, not the local copies; give it to center_optimizer"
 _OF_WORKERS = "AGN exchanges state in float32; give None"
+_OF_COPIES = "AGN exchanges weights in float32; give True"
 _OF_ROUNDS = "AGN counts the updates of whole variables; give None"
 _OF_KERAS = "an optimizer of Keras has one count for all rows; give this to one of tf_graft's own"
 _OF_WHOLE = "AGN clips whole gradients; give None"
@@ -90,6 +92,8 @@ REASONS = {
     ("count_rows", "keras"): _OF_KERAS,
     ("state_dtype", "local"): _OF_WORKERS,
     ("state_dtype", "center"): _OF_WORKERS,
+    ("master_weights", "local"): _OF_COPIES,
+    ("master_weights", "center"): _OF_COPIES,
     ("weight_decay", "local"): "each of the two optimizers has its own; give it to optimizer",
     ("use_ema", "local"): _OF_CENTER,
     ("ema_momentum", "local"): _OF_CENTER,

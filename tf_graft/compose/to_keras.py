@@ -146,6 +146,8 @@ def _common(found: Parts) -> Config:
     for name, why in ABSENT.items():
         if getattr(outer, name):
             raise refused(outer, name, getattr(outer, name), why)
+    if not outer.master_weights:
+        raise refused(outer, "master_weights", False, "Keras rounds weights to the nearest")
     if outer.nonfinite == "raise":
         raise refused(outer, "nonfinite", "raise", "Keras does not check gradients")
     if callable(inner.weight_decay):

@@ -274,7 +274,8 @@ class Variables(OptimizerState):
     ) -> dict[str, Slot]:
         """Returns the engine's slots for a variable, by role, beside those of its algorithm."""
         engine: dict[str, Slot] = {}
-        if tf.as_dtype(variable.dtype) in numerics.HALF:
+        dtype = tf.as_dtype(variable.dtype)
+        if dtype in numerics.HALF and (options.master_weights or dtype != tf.bfloat16):
             engine["master"] = MASTER
         if options.use_ema:
             engine |= averaging.SLOTS

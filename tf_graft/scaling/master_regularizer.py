@@ -16,8 +16,8 @@ class MasterRegularizer(keras.regularizers.Regularizer):
     """A regularizer that `MixedPrecision` computes in float32, for half-precision weights.
 
     The model's loss does not contain the penalty of half-precision weights: the optimizer computes
-    the penalty's gradient at the float32 master and adds it to the loss' gradient. For other
-    weights it works like the given regularizer.
+    the penalty's gradient in float32, at the master if there is one (see `master_weights`), and
+    adds it to the loss' gradient. For other weights it works like the given regularizer.
 
     Args:
         regularizer: a Keras regularizer, its name or its config.
@@ -49,7 +49,8 @@ class MasterRegularizer(keras.regularizers.Regularizer):
     def added(cls, gradient: Gradient, parameter: Parameter, scale: Scalar | None) -> Gradient:
         """Adds the gradient of the penalty, times `scale`, if the loss does not contain it."""
         regularizer = getattr(parameter.variable, "regularizer", None)
-        if not isinstance(regularizer, cls) or "master" not in parameter.state:
+        half = parameter.has_master or parameter.rounds
+        if not isinstance(regularizer, cls) or not half:
             return gradient
         weights = parameter.read(Whole())
         with tf.GradientTape() as tape:

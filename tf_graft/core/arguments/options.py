@@ -157,6 +157,11 @@ class Common(TypedDict, total=False):
             fine and takes 3 bytes instead of 2. Steps are still computed in float32, without
             in-place kernels. Averages, masters, accumulated gradients and slots that must be exact
             keep their precision. None: float32.
+        master_weights: whether the optimizer keeps a float32 master of each weight in half
+            precision. False: bfloat16 variables have none, which saves 4 bytes an entry. Steps are
+            then computed in float32, without in-place kernels, and the new weight is rounded to
+            bfloat16 up or down at random, the same in every execution, so that small steps act in
+            the mean. float16 variables keep their masters.
     """
 
     weight_decay: Annotated[NumberLike | None, Option(checks.number, 0, **OPTIONAL, scheduled=True)]
@@ -188,6 +193,7 @@ class Common(TypedDict, total=False):
     ]
     clip_rows: Annotated[Limits | None, Option(row_clips.checked, plain=row_clips.config)]
     state_dtype: Annotated[str | None, Option(checks.choice, (None, "bfloat16", "bfloat16+8"))]
+    master_weights: Annotated[bool, Option(checks.boolean, default=True)]
 
 
 OPTIONS: dict[str, Option] = {}
@@ -221,6 +227,7 @@ class Options:
     count_rows: Multipliers | None
     clip_rows: Limits | None
     state_dtype: str | None
+    master_weights: bool
 
     @classmethod
     def of(cls, optimizer: Any) -> Self:

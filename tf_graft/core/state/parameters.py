@@ -104,12 +104,12 @@ class Parameter:
     def read(self, part: Part) -> tf.Tensor:
         """Returns the touched weights, in the precision of the update.
 
-        The variable's value decides. In half precision the master adds the lower bits, as long as
-        the two agree (they do not after weights were loaded).
+        The variable's value decides. In half precision the master, if there is one, adds the lower
+        bits, as long as the two agree (they do not after weights were loaded).
         """
         weights = self.aligned(part.read(replicas.local(self.variable)))
         if not self.has_master:
-            return weights
+            return tf.cast(weights, self.dtype)
         master = part.read(replicas.local(self.state["master"]))
         agrees = tf.equal(tf.saturate_cast(master, weights.dtype), weights)
         return tf.where(agrees, master, tf.cast(weights, master.dtype))
@@ -141,6 +141,11 @@ class Parameter:
     def has_master(self) -> bool:
         """Whether a variable of the engine keeps the bits below half precision."""
         return "master" in self.state
+
+    @property
+    def rounds(self) -> bool:
+        """Whether each step is rounded to bfloat16 at random, as there is no master."""
+        return not self.has_master and tf.as_dtype(self.variable.dtype) == tf.bfloat16
 
     @property
     def counts_rows(self) -> bool:
@@ -190,6 +195,23 @@ class Parameter:
             return part.add(variable, step)
         moved = weights + step
         part.write(replicas.local(self.state["master"]), moved)
+        return part.write(variable, tf.saturate_cast(moved, variable.dtype))
+
+    def move_rounded(self, part: Part, point: Point, step: tf.Tensor) -> Any:
+        """Adds a step to the touched weights of a variable that `rounds`.
+
+        Many weights are the same number in bfloat16; their gradients give them different noise.
+
+        Args:
+            part: the touched part.
+            point: the weights, the gradient and the number of the update before the step.
+            step: the step.
+
+        Returns:
+            The operation for a whole variable; None eagerly.
+        """
+        variable = replicas.local(self.variable)
+        moved = rounding.rounded(point.w + step, point.g, point.w, point.t, "weights")
         return part.write(variable, tf.saturate_cast(moved, variable.dtype))
 
     def replace(self, weights: tf.Tensor, part: Part | None = None) -> None:

@@ -9,8 +9,9 @@ Bits are read as whole numbers here, so that the next bfloat16 above is 65,536 a
 exponent, and the error term counts in units of 256.
 
 The noise of an entry is a hash of numbers that are the same in every execution: the number of the
-update, and the upper halves of the entry's weight and of its value before. No position is in it, so
-rows, padded rows and shares of a mesh get the noise that they get in the whole variable.
+update, and the upper halves of the entry's weight and of its value before; if the entry is itself a
+weight, of its gradient. No position is in it, so rows, padded rows and shares of a mesh get the
+noise that they get in the whole variable.
 """
 
 import zlib
@@ -21,20 +22,21 @@ from tf_graft.core.tensors.memo import memoized
 
 
 def rounded(
-    x: tf.Tensor, before: tf.Tensor, w: tf.Tensor, t: tf.Tensor, name: str, kept: int = 16
+    x: tf.Tensor, other: tf.Tensor, w: tf.Tensor, t: tf.Tensor, name: str, kept: int = 16
 ) -> tf.Tensor:
     """Returns float32 numbers of which only some upper bits are set, rounded up or down at random.
 
     Args:
         x: the numbers.
-        before: the numbers that they replace, as they were stored, in float32.
+        other: what the noise of an entry depends on beside its weight, float32: the numbers that
+            these replace, as they were stored, or the gradient.
         w: the weights before the update, of the same shape.
         t: the number of the update.
         name: the slot's role; another one gives other noise. Paths do not count, because Keras
             gives the layers of a loaded model others.
         kept: how many bits are kept, 16 or 24.
     """
-    own = tf.bitwise.bitwise_xor(_upper(_bits(w)), _shifted(_bits(before), 16))
+    own = tf.bitwise.bitwise_xor(_upper(_bits(w)), _shifted(_bits(other), 16))
     noise = _shifted(_hashed(own + _key(t, name)), kept)
     lower = tf.constant(2 ** (32 - kept) - 1, tf.uint32)
     moved = _bits(x) + noise
