@@ -31,7 +31,14 @@ def main(
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Every case of the areas.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer turns.")] = False,
-    peers: Annotated[bool, typer.Option("--peers", help="Measure torch and optax too.")] = False,
+    peers: Annotated[
+        bool,
+        typer.Option(
+            "--peers",
+            help="Measure torch, FBGEMM and optax too, which may be installed for another Python: "
+            "PEERS_PYTHON=/its/bin/python in the environment.",
+        ),
+    ] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
     output: Annotated[Path | None, typer.Option(help="Write every figure to this JSON.")] = None,
     plot: Annotated[

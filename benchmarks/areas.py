@@ -47,7 +47,11 @@ AREAS = {
         base="small",
     ),
     "tables": Area("Row-sparse steps on many tables of 100 to 10,000 rows", ("given", "tables")),
-    "sizes": Area("Row-sparse steps on one table, 4,096 ids a step", ("given", "sizes")),
+    "sizes": Area(
+        "Row-sparse steps on one table, 4,096 ids a step",
+        ("given", "sizes"),
+        ("ours", "stock", "torch", "fbgemm", "optax"),
+    ),
     "fit": Area("Training steps of fit", ("fit", "plain")),
     "fit-xla": Area("Training steps of fit compiled by XLA", ("fit", "xla")),
     "half": Area("Training steps of fit in half precision", ("fit", "half")),

@@ -15,11 +15,13 @@ class Candidate(NamedTuple):
     """One implementation to measure.
 
     `start` builds an optimizer and returns a function that makes one update; the first call is
-    `start` and the first update. `weights` returns tensors that every update must move.
+    `start` and the first update. `weights` returns tensors that every update must move. `peak`
+    returns the peak memory of `start` in MB, if the candidate has a process of its own.
     """
 
     start: Callable[[], Step]
     weights: Callable[[], Sequence[Any]]
+    peak: Callable[[], float | None] = lambda: None
 
 
 class Case(NamedTuple):

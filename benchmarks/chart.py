@@ -17,6 +17,7 @@ COLORS = {
     **dict.fromkeys(("unchecked", "small"), "#97bbf5"),
     "stock": "#e8743b",
     "torch": "#3ca951",
+    "fbgemm": "#9c6b4e",
     "optax": "#a463f2",
 }
 LINE, PANEL = 0.24, 1.1  # inches of a case, and of the space around a panel's cases

@@ -42,7 +42,7 @@ def measured(
 def show(cases: Sequence[Measured], markdown: bool, plot: Path | None) -> None:
     """Prints tables, and draws the chart."""
     machine = results.machine()
-    names = ("tf_graft", "tensorflow", "keras", "torch", "optax")
+    names = ("tf_graft", "tensorflow", "keras", "torch", "fbgemm-gpu-cpu", "optax")
     versions = ", ".join(f"{name} {machine[name]}" for name in names if name in machine)
     about = f"{machine['cores']} cores, {machine['processor']}\n{versions}, {machine['date'][:10]}"
     made = sheets.sheets(cases)

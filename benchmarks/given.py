@@ -10,9 +10,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from benchmarks import peers
+from benchmarks import peer_tables, peers
 from benchmarks.cases import SCALE, Candidate, Case, Choice, Shapes, Step
 from benchmarks.optimizers import OPTIMIZERS, PLAIN, Make, Named
+from benchmarks.peer_tables import BATCHES, IDS_OF_A_STEP, WIDTH
 
 Tensors: TypeAlias = tuple[list[Any], Callable[[], list[Any]]]
 
@@ -40,10 +41,9 @@ SELDOM = (
 SMALL = 1500
 ENTRIES = (256, 4096)  # of a small tensor
 TABLES = (100, 1000)
-ROWS, WIDTH, IDS = (100, 10_000), 16, 64  # of a table
+ROWS, IDS = (100, 10_000), 64  # of a table
 SIZES = (10**4, 10**5, 10**6, 10**7)  # rows of a table
 ON_SIZES = ("Adam", "Adagrad", "RowWiseAdagrad")
-BATCHES, MANY_IDS = 64, 4096
 
 
 def dense(choice: Choice) -> Iterable[Case]:
@@ -83,16 +83,17 @@ def tables(_: Choice) -> Iterable[Case]:
             yield Case(f"{count:,} tables, {name}", candidates, usual=usual)
 
 
-def sizes(_: Choice) -> Iterable[Case]:
+def sizes(choice: Choice) -> Iterable[Case]:
     """Makes cases of one table, each update of which touches other rows."""
     for name, rows in itertools.product(ON_SIZES, SIZES):
-        tensors = functools.partial(_table, rows)
-        candidates = {
-            which: functools.partial(_touched if which == "ours" else prepared, tensors, make)
-            for which, make in _makers(OPTIMIZERS[name]).items()
-        }
         usual = name == "Adam" and rows in (10**4, 10**6)
+        candidates = peers.on_table(name, rows, choice.peers)
         yield Case(f"{rows:,} rows, {name}", candidates, usual=usual)
+
+
+def on_table(which: str, name: str, rows: int) -> Candidate:
+    """Prepares ours or stock Keras' optimizer on a table; `peer_tables` measures it."""
+    return prepared(functools.partial(_table, rows), _makers(OPTIMIZERS[name])[which])
 
 
 @functools.cache
@@ -171,29 +172,12 @@ def tensors_of(shapes: Shapes, dtype: str = "float32") -> Tensors:
     return weights, lambda: [tf.convert_to_tensor(gradient) for gradient in kept]
 
 
-def _touched(tensors: Callable[[], Tensors], make: Make) -> Candidate:
-    """As `prepared`; every row of the batches has been touched before the first measured step.
-
-    The system gives out memory when it is touched for the first time, and then in large pages.
-    """
-    candidate = prepared(tensors, make)
-
-    def start() -> Step:
-        step = candidate.start()
-        for _ in range(BATCHES):
-            step()
-        return step
-
-    return candidate._replace(start=start)
-
-
 def _table(rows: int) -> Tensors:
     """Makes a table, and a gradient of other rows at each call: no cache has them."""
     shape = rows, WIDTH
     weights = tf.Variable(tf.random.normal(shape, stddev=SCALE))
-    ids = np.random.default_rng(0).integers(0, rows, [BATCHES, MANY_IDS])
-    batches, turn = tf.Variable(ids), tf.Variable(0)
-    values = tf.Variable(tf.random.normal([MANY_IDS, WIDTH], stddev=SCALE))
+    batches, turn = tf.Variable(peer_tables.ids(rows)), tf.Variable(0)
+    values = tf.Variable(tf.random.normal([IDS_OF_A_STEP, WIDTH], stddev=SCALE))
 
     def gradients() -> list[tf.IndexedSlices]:
         now = tf.gather(batches, turn.assign_add(1) % BATCHES)

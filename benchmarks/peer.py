@@ -1,7 +1,8 @@
 """`python -m benchmarks.peer ASKED`: steps of another library, one for each line it is sent.
 
-It answers each line with a line of JSON. It does not import TensorFlow: TensorFlow and jax each
-contain an LLVM, and a process that uses both crashes.
+It answers each line with a line of JSON. With another library it imports neither TensorFlow nor
+tf_graft: they may not be installed there, and a process that uses both TensorFlow's LLVM and jax's
+crashes.
 """
 
 import itertools
@@ -11,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import peer_steps, process
+from benchmarks import peer_steps, peer_tables, process
 from benchmarks.cases import described
+
+WORK = {"tensors": peer_steps.prepared, "table": peer_tables.prepared}
 
 
 def main(asked: str) -> None:
@@ -30,9 +33,8 @@ def main(asked: str) -> None:
 class Peer:
     """The methods that the other process may call."""
 
-    def __init__(self, library: str, *given: Any) -> None:
-        _, self._prepare = peer_steps.STEPS[library]
-        self._given = given
+    def __init__(self, work: str, *given: Any) -> None:
+        self._prepare, self._given = WORK[work], given
 
     def prepare(self) -> None:
         """Makes weights and gradients."""
@@ -40,11 +42,17 @@ class Peer:
 
     def start(self) -> None:
         """Builds the optimizer."""
+        process.forget_peak()
         self._step = self._candidate.start()
+        self._peak = process.peak()
 
     def step(self) -> None:
         """Makes an update."""
         self._step()
+
+    def peak(self) -> float | None:
+        """Returns the peak memory of `start` in MB."""
+        return self._peak
 
     def sums(self) -> list[float]:
         """Returns the sum of each weight, which shows whether the weight has moved."""

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from benchmarks.cases import RATE, SCALE, Candidate, Shapes, Step
-from benchmarks.results import cores
+from benchmarks.process import cores
 
 # The class, its arguments, and whether the gradients are clipped by their common norm.
 TORCH: dict[str, tuple[str, dict[str, Any], bool]] = {
@@ -122,3 +122,9 @@ def _values(shapes: Shapes, seed: int) -> list[np.ndarray]:
 
 Steps: TypeAlias = tuple[Collection[str], Callable[[str, Shapes, int], Candidate]]
 STEPS: dict[str, Steps] = {"torch": (TORCH, of_torch), "optax": (OPTAX, of_optax)}
+
+
+def prepared(library: str, *given: Any) -> Candidate:
+    """Prepares a library's version of an optimizer."""
+    _, prepare = STEPS[library]
+    return prepare(*given)

@@ -1,8 +1,13 @@
-"""The same steps by other libraries, if they are installed, each in a process of its own."""
+"""The same steps by other libraries, if they are installed, each in a process of its own.
+
+The libraries may be installed for another Python, which the environment variable `PEERS_PYTHON`
+names.
+"""
 
 import functools
-import importlib.util
 import json
+import os
+import shutil
 import subprocess
 import sys
 import weakref
@@ -11,11 +16,18 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import process
+from benchmarks import peer_steps, peer_tables, process
 from benchmarks.cases import Candidate, Shapes, Step
-from benchmarks.peer_steps import STEPS
 
-NEEDED = {"torch": ("torch",), "optax": ("optax", "jax")}
+PYTHON = "PEERS_PYTHON"
+# The packages of each library, which pip knows by these names.
+NEEDED = {"torch": ("torch",), "fbgemm": ("fbgemm-gpu-cpu", "torch"), "optax": ("optax", "jax")}
+FIND = """
+import json, sys
+from importlib import metadata
+found = {d.metadata["Name"].lower().replace("_", "-"): d.version for d in metadata.distributions()}
+print(json.dumps({name: found[name] for name in sys.argv[1:] if name in found}))
+"""
 
 
 def missing() -> list[str]:
@@ -36,31 +48,70 @@ def candidates(name: str, shapes: Shapes, calls: int) -> dict[str, Callable[[], 
         calls: the number of gradients that make an update.
     """
     return {
-        library: functools.partial(_prepared, library, name, shapes, calls)
-        for library, (names, _) in STEPS.items()
+        library: functools.partial(_prepared, "tensors", library, name, shapes, calls)
+        for library, (names, _) in peer_steps.STEPS.items()
         if name in names and _installed(library)
     }
 
 
+def on_table(name: str, rows: int, beside: bool) -> dict[str, Callable[[], Candidate]]:
+    """Returns ours, stock Keras' and the installed libraries' versions of an optimizer on a table.
+
+    Args:
+        name: the optimizer's name in `optimizers.OPTIMIZERS`.
+        rows: the number of rows of the table.
+        beside: whether the other libraries are measured too.
+    """
+    return {
+        library: functools.partial(_prepared, "table", library, name, rows)
+        for library, (rules, most, _, _) in peer_tables.STEPS.items()
+        if name in rules and rows <= most
+        if library not in NEEDED or (beside and _installed(library))
+    }
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions of the other libraries' packages that are installed."""
+    return _versions(_python())
+
+
+def _python() -> str:
+    """Returns the Python that the other libraries are installed for."""
+    chosen = os.environ.get(PYTHON) or sys.executable
+    return os.path.abspath(shutil.which(chosen) or chosen)
+
+
+@functools.cache
+def _versions(python: str) -> dict[str, str]:
+    packages = dict.fromkeys(package for names in NEEDED.values() for package in names)
+    answer = subprocess.run([python, "-c", FIND, *packages], stdout=subprocess.PIPE, check=True)
+    found: dict[str, str] = json.loads(answer.stdout)
+    return found
+
+
 def _installed(name: str) -> bool:
-    return all(importlib.util.find_spec(package) for package in NEEDED[name])
+    return all(package in versions() for package in NEEDED[name])
 
 
-def _prepared(library: str, name: str, shapes: Shapes, calls: int) -> Candidate:
-    peer = _Process(library, name, shapes, calls)
+def _prepared(work: str, library: str, *given: Any) -> Candidate:
+    python = _python() if library in NEEDED else sys.executable
+    peer = _Process(python, work, library, *given)
 
     def start() -> Step:
         peer.ask("start")
         return functools.partial(peer.ask, "step")
 
-    return Candidate(start, lambda: [np.array(total) for total in peer.ask("sums")])
+    def sums() -> list[np.ndarray]:
+        return [np.array(total) for total in peer.ask("sums")]
+
+    return Candidate(start, sums, functools.partial(peer.ask, "peak"))
 
 
 class _Process:
     """Another process, which runs methods on request, and ends with this object."""
 
-    def __init__(self, *asked: Any) -> None:
-        command = [sys.executable, "-m", "benchmarks.peer", json.dumps(asked)]
+    def __init__(self, python: str, *asked: Any) -> None:
+        command = [python, "-m", "benchmarks.peer", json.dumps(asked)]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
             command, stdin=pipe, stdout=pipe, cwd=process.ROOT, text=True

@@ -2,21 +2,22 @@
 
 import datetime
 import json
-import os
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from benchmarks import peers
+from benchmarks.process import cores
 from tf_graft.core.files.whole_files import write
 
 Samples: TypeAlias = Sequence[float]
 
-LIBRARIES = ("tensorflow", "keras", "numpy", "tf_graft", "torch", "optax", "jax")
+LIBRARIES = ("tensorflow", "keras", "numpy", "tf_graft")
 CPUS = Path("/proc/cpuinfo")
 
 
@@ -50,6 +51,7 @@ class Measured:
     firsts: dict[str, list[float]]  # seconds
     errors: dict[str, str]
     floor: list[float]  # milliseconds; empty if an area has no floor
+    peaks: dict[str, list[float]] = field(default_factory=dict)  # MB
 
     def of_floor(self, candidate: str) -> Spread | None:
         """Returns a candidate's steps as multiples of the floor."""
@@ -61,8 +63,8 @@ class Measured:
         return ratio(samples.get(one), samples.get(other))
 
     def samples(self, quantity: str) -> dict[str, list[float]]:
-        """Returns the samples of "step" or of "first call"."""
-        return self.steps if quantity == "step" else self.firsts
+        """Returns the samples of a quantity of `UNITS`."""
+        return {"step": self.steps, "first call": self.firsts, "peak memory": self.peaks}[quantity]
 
 
 def ratio(samples: Samples | None, others: Samples | None) -> Spread | None:
@@ -72,7 +74,7 @@ def ratio(samples: Samples | None, others: Samples | None) -> Spread | None:
     return Spread.of([a / b for a, b in zip(samples, others, strict=True)])
 
 
-UNITS = {"step": "ms", "first call": "s"}
+UNITS = {"step": "ms", "first call": "s", "peak memory": "MB"}
 
 
 def save(path: Path, measured: Sequence[Measured]) -> None:
@@ -89,13 +91,9 @@ def machine() -> dict[str, Any]:
         "cores": cores(),
         "python": platform.python_version(),
         **{name: _version(name) for name in LIBRARIES if _version(name)},
+        **peers.versions(),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes"),
     }
-
-
-def cores() -> int:
-    """Returns the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def line(measured: Measured) -> str:

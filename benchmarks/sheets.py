@@ -24,11 +24,15 @@ class Sheet(NamedTuple):
 
 
 def sheets(measured: Sequence[Measured]) -> list[Sheet]:
-    """Makes a table of the steps and one of the first calls of each area."""
+    """Makes tables of the steps and the first calls of each area, and of the memory if measured."""
     made = []
     for name, area in AREAS.items():
         cases = [m for m in measured if m.area == name]
-        made += [_sheet(area, quantity, cases) for quantity in UNITS if cases]
+        made += [
+            _sheet(area, quantity, cases)
+            for quantity in UNITS
+            if cases and (quantity != "peak memory" or any(m.peaks for m in cases))
+        ]
     return made
 
 

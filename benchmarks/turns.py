@@ -37,6 +37,7 @@ class _Runner:
         self.prepare = prepare
         self.firsts: list[float] = []  # seconds
         self.steps: list[float] = []  # milliseconds
+        self.peak: float | None = None  # MB
         self.error = ""
         self.forget()
 
@@ -59,12 +60,13 @@ class _Runner:
     def begin(self) -> None:
         """Prepares the candidate anew, and measures its first call."""
         self.forget()
-        start, self.weights = self.prepare()
+        start, self.weights, peak = self.prepare()
         self.before = [_sum(w) for w in self.weights()]
         begun = clock()
         self.step = start()
         self.step()
         self.firsts.append(clock() - begun)
+        self.peak = peak()
 
     def warm_up(self) -> None:
         self.step()
@@ -102,6 +104,7 @@ def measure(area: str, case: Case, pace: Pace) -> Measured:
         firsts={name: runner.firsts for name, runner in well.items()},
         errors={name: runner.error for name, runner in runners.items() if runner.error},
         floor=[taken * case.moved / floor.MOVED for taken in added],
+        peaks={name: [runner.peak] for name, runner in well.items() if runner.peak},
     )
 
 

@@ -6,12 +6,12 @@ Bounds on time are loose: only the wrong cost breaks them.
 import contextlib
 import functools
 import gc
-import importlib.util
 import io
 import itertools
 import json
 import shlex
 import signal
+import subprocess
 import sys
 
 import keras
@@ -29,6 +29,7 @@ from benchmarks import (
     given,
     optimizers,
     peers,
+    process,
     results,
     rows,
     run,
@@ -40,6 +41,7 @@ from benchmarks.__main__ import app
 from benchmarks.cases import Candidate, Case, Choice
 from support import forked
 
+ALL_INSTALLED = {package: "1.0" for names in peers.NEEDED.values() for package in names}
 PACE = turns.Pace(least=4, most=4, seconds=0, firsts=2, first_seconds=1e9)
 
 
@@ -147,29 +149,90 @@ def test_an_area_that_cannot_be_made_leaves_the_others(monkeypatch, small):
 
 
 def test_libraries_that_are_not_installed_are_said_and_not_measured(monkeypatch):
-    monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: name == "jax" or None)
+    monkeypatch.setattr(peers, "_versions", lambda _: {"jax": "1.0"})
     assert peers.candidates("Adam", [(2,)], 1) == {}
+    assert list(peers.on_table("Adam", 10**4, beside=True)) == ["ours", "stock"]
     assert peers.missing() == [
         "torch is not installed, and is not measured: pip install torch.",
+        "fbgemm is not installed, and is not measured: pip install fbgemm-gpu-cpu torch.",
         "optax is not installed, and is not measured: pip install optax jax.",
     ]
-    monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: True)
+    monkeypatch.setattr(peers, "_versions", lambda _: ALL_INSTALLED)
     assert list(peers.candidates("Adam", [(2,)], 1)) == ["torch", "optax"]
     assert peers.missing() == []
 
 
+@pytest.mark.parametrize(
+    ("name", "rows", "others"),
+    [
+        ("Adam", 10**6, ["torch", "optax"]),
+        ("Adagrad", 10**6, ["torch", "fbgemm", "optax"]),
+        ("Adagrad", 10**7, ["torch", "fbgemm"]),  # optax goes through the whole table
+    ],
+)
+def test_a_table_is_given_to_the_libraries_that_have_the_optimizer(name, rows, others, monkeypatch):
+    monkeypatch.setattr(peers, "_versions", lambda _: ALL_INSTALLED)
+    assert list(peers.on_table(name, rows, beside=True)) == ["ours", "stock", *others]
+    assert list(peers.on_table(name, rows, beside=False)) == ["ours", "stock"]
+
+
+ANOTHER_PYTHON = """#!/bin/sh
+if [ "$1" = -c ]
+then echo '{"torch": "9.8", "fbgemm-gpu-cpu": "7.6"}'
+else echo '{"error": "another Python runs '"$2"'"}'
+fi
+"""
+
+
+def test_the_libraries_may_be_installed_for_another_python(monkeypatch, tmp_path):
+    python = tmp_path / "python"
+    python.write_text(ANOTHER_PYTHON)
+    python.chmod(0o755)
+    monkeypatch.setenv(peers.PYTHON, str(python))
+    assert [sentence.split()[0] for sentence in peers.missing()] == ["optax"]
+    assert results.machine().items() >= {"torch": "9.8", "fbgemm-gpu-cpu": "7.6"}.items()
+    with pytest.raises(RuntimeError, match=r"another Python runs benchmarks\.peer"):
+        peers.on_table("RowWiseAdagrad", 10**4, beside=True)["fbgemm"]()
+
+
+WITHOUT_TENSORFLOW = """
+import sys
+sys.modules.update(dict.fromkeys(["tf_graft", "keras", "tensorflow"]))
+import benchmarks.peer
+"""
+
+
+@pytest.mark.slow
+def test_another_library_needs_neither_tensorflow_nor_this_package():
+    subprocess.run([sys.executable, "-c", WITHOUT_TENSORFLOW], cwd=process.ROOT, check=True)
+
+
+@pytest.mark.slow
+def test_a_table_is_measured_in_processes_with_their_memory(small_process):
+    tables = peers.on_table("Adagrad", 10_000, beside=False)
+    result = turns.measure("sizes", Case("10,000 rows, Adagrad", tables), PACE)
+    assert not result.errors
+    assert result.steps.keys() == result.peaks.keys() == {"ours", "stock"}
+    (sheet,) = (sheet for sheet in sheets.sheets([result]) if "peak memory, MB" in sheet.title)
+    assert sheet.header == ["ours", "stock", "ours / stock"]
+    assert all(float(text) > 1 for text in sheet.rows[0][1:3])
+
+
 @pytest.mark.rare
-def test_a_library_is_asked_in_a_process_of_its_own_and_answers_its_errors(monkeypatch):
-    monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: True)
-    case = Case("Adam", peers.candidates("Adam", [(3,), (2, 2)], 1))
+@pytest.mark.parametrize("area", ["dense", "sizes"])
+def test_a_library_is_asked_in_a_process_of_its_own_and_answers_its_errors(area, monkeypatch):
+    monkeypatch.setattr(peers, "_versions", lambda _: ALL_INSTALLED)
+    made = {
+        "dense": peers.candidates("Adagrad", [(3,), (2, 2)], 1),
+        "sizes": peers.on_table("Adagrad", 100, beside=True),
+    }[area]
+    others = {name: make for name, make in made.items() if name in peers.NEEDED}
+    result = turns.measure(area, Case("Adagrad", others), PACE)
     monkeypatch.undo()
-    result = turns.measure("dense", case, PACE)
-    for library in ("torch", "optax"):
+    for library in others:
         if library in result.errors:
-            module = "jax" if library == "optax" else library
-            says = f"RuntimeError: ModuleNotFoundError: No module named '{module}'"
-            assert result.errors[library] == says
-            assert importlib.util.find_spec(library) is None
+            assert "ModuleNotFoundError: No module named" in result.errors[library]
+            assert not peers._installed(library)
         else:
             assert len(result.steps[library]) == PACE.least
 

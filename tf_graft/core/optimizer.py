@@ -98,7 +98,8 @@ class Optimizer(KerasOptimizer):
     def finalize_variable_values(self, var_list: Iterable[VariableLike]) -> None:
         """Assigns the averages to the variables with `use_ema`; `fit` calls it when it ends.
 
-        With `sparse="lazy_decay"`, the rows of tables catch up their weight decay. It also warns if ten updates in a row were skipped: compiled steps cannot.
+        With `sparse="lazy_decay"`, the rows of tables catch up their weight decay. The method also
+        warns if ten updates in a row were skipped: compiled steps cannot.
         """
         self.warn_of_skips()
         if self.use_ema or self.sparse == row_decay.CHOICE:

@@ -41,32 +41,34 @@ def refuse(optimizer: Any, variables: Mapping[str, VariableLike]) -> None:
         variables: the variables by path.
 
     Raises:
-        ValueError: an optimizer applies weight decay in its own way, or inside another one; or
-            there are averages, or other copies, of the weights.
+        ValueError: an optimizer applies weight decay in its own way, or inside another one;
+            there are averages, or other copies, of the weights; or there is no master of bfloat16.
     """
     if optimizer.sparse != CHOICE:
         return
-    where = f"{type(optimizer).__name__}(sparse={CHOICE!r})"
+    for path, variable in variables.items():
+        if (obstacle := _obstacle(optimizer, path, variable)) is not None:
+            raise ValueError(
+                f"{type(optimizer).__name__}(sparse={CHOICE!r}): the rows of '{path}' cannot catch "
+                f'up their weight decay, because {obstacle}; use sparse="lazy" or "exact".'
+            )
+
+
+def _obstacle(optimizer: Any, path: str, variable: VariableLike) -> str | None:
+    """Returns why the decay of rows of a variable is no factor of all that is kept of them."""
     if optimizer.use_ema:
-        raise ValueError(
-            f"{where}: it cannot be combined with use_ema, whose averages take rows without a "
-            'gradient for constant; use sparse="lazy" or "exact".'
-        )
-    for path in variables:
-        if any(callable(slot.fill) for slot in optimizer.slots_for(path).values()):
-            raise ValueError(
-                f"{where}: its state holds other weights of '{path}', which rows cannot catch up; "
-                'use sparse="lazy" or "exact".'
-            )
-        decaying = [rule for rule in optimizer.rule.tree(path) if rule.decays(path)]
-        own = [r for r in decaying if type(r.optimizer).decayed is not Algorithm.decayed]
-        inside = [r for r in decaying if r is not optimizer.rule.decaying(path)]
-        for rule in own or inside:
-            how = "in a way of its own" if own else "inside another optimizer"
-            raise ValueError(
-                f"{where}: {rule.called} applies weight decay to '{path}' {how}, which rows cannot "
-                'catch up; use sparse="lazy" or "exact".'
-            )
+        return "averages (use_ema) take rows without a gradient for constant"
+    if tf.as_dtype(variable.dtype) == tf.bfloat16 and not optimizer.master_weights:
+        return "bfloat16 without a master (master_weights=False) loses the decay of a few updates"
+    if any(callable(slot.fill) for slot in optimizer.slots_for(path).values()):
+        return "the state holds other weights"
+    decaying = [rule for rule in optimizer.rule.tree(path) if rule.decays(path)]
+    for rule in decaying:
+        if type(rule.optimizer).decayed is not Algorithm.decayed:
+            return f"{rule.called} decays weights in a way of its own"
+        if rule is not optimizer.rule.decaying(path):
+            return f"{rule.called} decays weights inside another optimizer"
+    return None
 
 
 def catch_up(parameters: Sequence[Parameter], parts: Sequence[Part]) -> None:
