@@ -100,19 +100,18 @@ PATTERNS: Values = {
     **{"a number in it": ["bias", 3], "None in it": [None], "unbalanced": ["("], "NaN": NAN},
     **{"too many times": ["a{99999999999999}"], "a tensor": tf.constant("bias")},
     **{"an array": np.array(["a"]), "nested": [["bias"]], "a star": ["*"]},
-    **{"deep": ["(" * 60 + "a" + ")" * 60], "a back reference": [r"(a+)+\1"], "long": [LONG + "("]},
-    **{"deeper": ["(" * 5_000 + "a" + ")" * 5_000], "atomic": ["(?>a+)+"]},
+    **{"deep": ["(" * 5_000 + "a" + ")" * 5_000], "long": [LONG + "("]},
 }
 MULTIPLIERS: Values = {
     **{"text": "bias", "3": 3, "a list": [("bias", 1.0)], "NaN": NAN, "True": True},
-    **{f"a pattern, {key}": {key: 1.0} for key in ("(", "*", "a{99999999999999}", r"(a+)+\1")},
+    **{f"a pattern, {key}": {key: 1.0} for key in ("(", "*", "a{99999999999999}")},
     **{f"a key, {key!r}": {key: 1.0} for key in (3, None, b"bias")},
     **{f"a multiplier, {name}": {"bias": value} for name, value in NOT_NEGATIVE.items()},
     "a callable": {"bias": lambda: 1.0},
 }
 AXES: Values = {
     **{"text": "kernel", "3": 3, "a list": [("kernel", None)], "NaN": NAN, "True": True},
-    **{f"a pattern, {key}": {key: None} for key in ("(", "*", r"(a+)+\1")},
+    **{f"a pattern, {key}": {key: None} for key in ("(", "*")},
     **{f"axes, {x!r}": {"kernel": x} for x in (3, "matrix", {"inputs": [0]}, {"inputs": 0})},
 }
 COEFFICIENTS: Values = {
