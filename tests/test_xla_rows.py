@@ -14,6 +14,7 @@ import tensorflow as tf
 import tf_graft as tg
 from support.replicas import mirrored
 from support.samples import slices, state_of, variables, weights
+from tf_graft.core.places import replicas
 from tf_graft.core.tensors import rows
 
 ROWS, LENGTH, BATCH, STEPS = 12, 4, 3, 8
@@ -233,6 +234,22 @@ def test_what_is_unique_is_not_coalesced_again():
 
     traced = tf.function(apply).get_concrete_function(tf.TensorSpec([2, 2]))
     assert operations(traced).count("Unique") == 1
+
+
+@pytest.mark.parametrize("on_server", [False, True])
+def test_rows_are_added_only_where_other_workers_write_them(monkeypatch, on_server):
+    """Elsewhere they are written, in half the time."""
+    monkeypatch.setattr(replicas, "on_server", lambda _: on_server)
+    table = tf.Variable(tf.zeros([4, 2]))
+    optimizer = tg.SGD(0.1)
+    optimizer.build([table])
+
+    def apply(values):
+        optimizer.apply([slices([0, 0], values)], [table])
+
+    traced = tf.function(apply).get_concrete_function(tf.TensorSpec([2, 2]))
+    kinds = {op for op in operations(traced) if op.startswith("ResourceScatter")}
+    assert kinds == {"ResourceScatterAdd" if on_server else "ResourceScatterUpdate"}
 
 
 @pytest.mark.slow

@@ -59,6 +59,11 @@ def local(variable: VariableLike) -> tf.Variable:
     return copies[int(replica) % len(copies)]
 
 
+def on_server(variable: tf.Variable) -> bool:
+    """Returns whether a variable is on a parameter server, where several workers write it."""
+    return "/job:ps/" in (variable.device or "")
+
+
 def copies(variable: VariableLike) -> list[tf.Variable]:
     """Returns the variables whose assignment changes all copies, even from inside a replica."""
     raw = storage(variable)

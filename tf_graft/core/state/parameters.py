@@ -192,7 +192,7 @@ class Parameter:
         """
         variable = replicas.local(self.variable)
         if not self.has_master:
-            return part.add(variable, step)
+            return part.move(variable, weights, step)
         moved = weights + step
         part.write(replicas.local(self.state["master"]), moved)
         return part.write(variable, tf.saturate_cast(moved, variable.dtype))

@@ -130,6 +130,10 @@ class Whole:
         """Adds to the variable's value; returns the operation, None eagerly."""
         return variable.assign_add(delta, read_value=False)
 
+    def move(self, variable: tf.Variable, value: tf.Tensor, delta: tf.Tensor) -> Any:
+        """Adds to the variable, which has that value; returns the operation, None eagerly."""
+        return self.add(variable, delta)
+
 
 class Rows:
     """A row-sparse gradient's part: some rows of a variable, or all of one that has no rows.
@@ -169,6 +173,17 @@ class Rows:
         """Adds to the touched rows' values."""
         variable.scatter_add(tf.IndexedSlices(delta, self.indices))
 
+    def move(self, variable: tf.Variable, value: tf.Tensor, delta: tf.Tensor) -> None:
+        """Adds to the touched rows, which have those values.
+
+        To write the sums takes half the time of an addition. But other workers move the rows of a
+        parameter server in between, and XLA would copy the variable, of which it reads rows.
+        """
+        if keras_contract.in_xla() or replicas.on_server(variable):
+            self.add(variable, delta)
+        else:
+            self.write(variable, value + delta)
+
 
 class Masked:
     """The rows of a masked gradient; other rows read as zero and are not changed.
@@ -198,6 +213,10 @@ class Masked:
         """Adds to the touched rows' values."""
         delta = numerics.where_rows(self.touched, delta, tf.zeros_like(delta))
         variable.assign_add(delta, read_value=False)
+
+    def move(self, variable: tf.Variable, value: tf.Tensor, delta: tf.Tensor) -> None:
+        """Adds to the touched rows, which have those values."""
+        self.add(variable, delta)
 
 
 Part = Whole | Rows | Masked
