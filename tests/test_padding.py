@@ -64,8 +64,8 @@ def table_after(make, wrap):
 def masked(monkeypatch):
     """Rows as a mesh or a TPU shows them: the whole variable, and which rows are touched."""
 
-    def coalesced(gradient, count, masked):
-        return summed(gradient, count, masked=True)
+    def coalesced(gradient, count, masked, layout=None):
+        return summed(gradient, count, True, layout)
 
     summed = rows.coalesced
     monkeypatch.setattr(rows, "coalesced", coalesced)

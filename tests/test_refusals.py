@@ -107,7 +107,7 @@ COMMON_REFUSALS = [
     *_values("gradient_accumulation_steps", "be a whole number", 2.5),
     *_types("gradient_accumulation_steps", "be a number", "2", True),
     *_choices("jit_compile", "'auto', True, False", "yes", None, 1, 0),
-    *_choices("sparse", "'lazy', 'exact'", "dense", None, True),
+    *_choices("sparse", "'lazy', 'exact', 'lazy_decay'", "dense", None, True),
     *_choices("nonfinite", "'skip', 'raise', 'apply'", "ignore", None, False),
     *_choices("state_dtype", "None, 'bfloat16', 'bfloat16+8'", "float16", False, 16),
     *_types("master_weights", "be True or False", "bfloat16", None, 0),

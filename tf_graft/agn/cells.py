@@ -22,6 +22,8 @@ class Cell:
         constraint: of the model's variable, or None.
     """
 
+    device = ""  # of the function
+
     def __init__(self, tensor: tf.Tensor, constraint: Callable[[Any], Any] | None = None):
         self.tensor, self.constraint = tensor, constraint
         self.dtype, self.shape = tensor.dtype, tensor.shape
