@@ -323,6 +323,7 @@ def test_every_device_holds_its_share_of_the_slots_and_no_more():
         ({"up/kernel": ["model"]}, r"'up/kernel' has shape \(8, 16\), of rank 2, .* of rank 1"),
         ({"up": [None], "p/k": [None]}, "'up/kernel' is matched by 'up' and 'p/k'"),
         ({"odd/bias": ["model"]}, r"dimension 0 of 'odd/bias', of shape \(3,\), cannot be divided"),
+        ({"table": ["batch", "model"]}, r"leave its columns whole: \['batch', None\]"),
         ({"conv/kernel": [None, None, "model"]}, "leave 'conv/kernel' out of the layout map"),
     ],
 )

@@ -102,6 +102,17 @@ def test_layers_of_every_kind(kind):
     assert_alike(BY["other"], make, ids=ids, atol=1e-2 if kind == "bfloat16" else 2e-6)
 
 
+def test_a_pooled_table_over_the_devices_of_the_batch():
+    """The lookups are laid out as the pooling wants them, and so are their gradients."""
+
+    def pooled():
+        layers = [keras.layers.Embedding(ROWS, WIDTH, name="table")]
+        layers += [keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(4)]
+        return keras.Sequential([keras.Input((6,), dtype="int32"), *layers])
+
+    assert_alike(BY["batch"], pooled, ids=IDS.astype("int32"))
+
+
 def test_a_device_holds_its_share_and_sends_rows_of_the_batch():
     """What a step sends does not depend on the table, and is less than the table."""
     sent, held = [], []

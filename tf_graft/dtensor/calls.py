@@ -7,6 +7,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from tf_graft.core import keras_contract
+from tf_graft.core.state import slots
 
 
 class _OnMesh:
@@ -42,10 +43,14 @@ class _WholeEmbedding(_OnMesh):
     def __init__(self, layer: keras.layers.Embedding, mesh: dtensor.Mesh):
         super().__init__(layer, mesh)
         self.layer = layer
+        layouts = [slots.layout_of(weight) for weight in layer.weights]
+        self.by_columns = any(x is not None and x.num_shards(x.rank - 1) > 1 for x in layouts)
 
     def __call__(self, *args: Any, **kwargs: Any) -> tf.Tensor:
         with keras_contract.gathering_from_storage(self.layer):
             found = self.call(*args, **kwargs)
+        if not self.by_columns:
+            return found
         specs = [dtensor.MATCH] + [dtensor.UNSHARDED] * (found.shape.rank - 1)
         return dtensor.relayout(found, dtensor.Layout(specs, self.mesh))
 

@@ -56,7 +56,8 @@ def distribute(
 
     You can shard the table of an `Embedding` by columns or by rows, `["model", None]`. Each device
     then looks up the ids whose rows it holds, and sends these rows; of a step it applies what
-    belongs to its rows. An id that is not in the table raises TensorFlow's error.
+    belongs to its rows. An id that is not in the table raises TensorFlow's error. If `batch_dim`
+    divides the rows, the columns must be whole.
 
     The devices along `batch_dim` hold the same weights. With `shard_slots` they share the
     optimizer's state (slots, float32 masters, averages, accumulated gradients) and its computation:
@@ -111,7 +112,7 @@ def distribute(
             "a dimension of the mesh."
         )
     _check_distributable(model, layout_map.mesh)
-    layouts = _layouts(model, layout_map)
+    layouts = _layouts(model, layout_map, batch_dim)
     clients.check_same_start(
         f"distribute: the model '{model.name}'", layout_map.mesh, _variables(model)
     )
@@ -180,7 +181,9 @@ def _check_distributable(model: keras.Model, mesh: dtensor.Mesh) -> None:
             )
 
 
-def _layouts(model: keras.Model, layout_map: LayoutMap) -> dict[int, dtensor.Layout]:
+def _layouts(
+    model: keras.Model, layout_map: LayoutMap, batch_dim: str | None
+) -> dict[int, dtensor.Layout]:
     """Returns the layout of each weight by `id`; refuses an expression that matches none."""
     weights = _distinct(model.weights)
     layouts = {id(v): layout_map.layout_for(v.path, tuple(v.shape)) for v in weights}
@@ -192,7 +195,7 @@ def _layouts(model: keras.Model, layout_map: LayoutMap) -> dict[int, dtensor.Lay
                 f"LayoutMap['{pattern}']: it matches no weight of '{model.name}', which has "
                 f"{listed}{' ...' if len(weights) > 20 else ''}."
             )
-    support.check_layouts(model, lambda v: layouts[id(v)].sharding_specs)
+    support.check_layouts(model, lambda v: layouts[id(v)].sharding_specs, batch_dim)
     return layouts
 
 

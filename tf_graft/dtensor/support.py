@@ -24,12 +24,17 @@ CONVOLUTIONS = (
 )
 
 
-def check_layouts(model: keras.Model, specs_of: Callable[[keras.Variable], Sequence[str]]) -> None:
+def check_layouts(
+    model: keras.Model,
+    specs_of: Callable[[keras.Variable], Sequence[str]],
+    batch_dim: str | None,
+) -> None:
     """Refuses layers that TensorFlow cannot run with the given layouts.
 
     Args:
         model: the model.
         specs_of: returns the sharding specs of a weight.
+        batch_dim: the mesh dimension that divides a batch.
 
     Raises:
         ValueError: there is such a layer; the message names it and says how to change it.
@@ -43,6 +48,13 @@ def check_layouts(model: keras.Model, specs_of: Callable[[keras.Variable], Seque
         for weight in layer.weights:
             specs = specs_of(weight)
             divided = any(name != dtensor.UNSHARDED for name in specs)
+            columns = any(name != dtensor.UNSHARDED for name in specs[1:])
+            if isinstance(layer, keras.layers.Embedding) and specs[0] == batch_dim and columns:
+                raise ValueError(
+                    f"{owner}: TensorFlow cannot divide the rows of '{weight.path}' over the batch "
+                    f"dimension and its columns, too; leave its columns whole: ['{batch_dim}', "
+                    "None]."
+                )
             if isinstance(layer, CONVOLUTIONS) and divided:
                 raise ValueError(
                     f"{owner}: TensorFlow cannot divide a convolution's weights; leave "
