@@ -7,7 +7,6 @@ from typing import Any, TypeAlias
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from tf_graft.core import checks, keras_contract
 from tf_graft.core.errors import CheckpointError
@@ -258,7 +257,3 @@ def _mapping(optimizer: Optimizer | None, tables: Tables) -> Iterator[None]:
     }
     with optimizer.saved.mapping(maps):
         yield
-    for table, rows in tables.values():
-        new = tf.constant(rows.new, tf.int64)
-        its = optimizer.state.parameters_of("load", [table])
-        optimizer.state.everywhere(optimizer.engine.begin_decay, its, new)

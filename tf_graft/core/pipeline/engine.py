@@ -252,18 +252,13 @@ class Engine:
                     write.clear(replicas.local(error), part)
         if parameter.counts_rows:
             row_counts.clear(parameter, part)
-        self.begin_decay(parameters, indices)
+        if "row_decay" in parameter.state:
+            row_decay.settle(parameter, part)
         if self.options.gradient_accumulation_steps:
             accumulation.clear(parameter, part)
         if self.options.use_ema:
             averaging.restart(parameter, part, self.state.updates())
         self.state.release(parameter)
-
-    def begin_decay(self, parameters: list[Parameter], indices: tf.Tensor) -> None:
-        """Lets rows of a variable, given in a list, decay from now on."""
-        (parameter,) = parameters
-        if "row_decay" in parameter.state:
-            row_decay.settle(parameter, parameter.part_of(indices))
 
     def catch_up_decay(self, parameters: list[Parameter]) -> None:
         """Applies the decay of idle updates to all rows of variables."""
