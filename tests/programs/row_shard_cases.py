@@ -58,7 +58,7 @@ OPTIONS = {
 }
 
 
-SOON = {("other", "lazy"), ("batch", "all_on"), ("both", "counted")}
+SOON = {("other", "lazy"), ("both", "counted")}
 CELLS = [
     pytest.param(*cell, marks=[] if cell in SOON else pytest.mark.slow)
     for cell in itertools.product(BY, OPTIONS)
@@ -93,10 +93,10 @@ KINDS = {
     "float64": (lambda: tower(dtype="float64"), IDS),
     "lora": (lambda: tower(lora_rank=2), IDS),
 }
-SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in list(KINDS)[2:]]
+SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in list(KINDS)[1:]]
 
 
-@pytest.mark.parametrize("kind", [*list(KINDS)[:2], *SLOW])
+@pytest.mark.parametrize("kind", [*list(KINDS)[:1], *SLOW])
 def test_layers_of_every_kind(kind):
     make, ids = KINDS[kind]
     assert_alike(BY["other"], make, ids=ids, atol=1e-2 if kind == "bfloat16" else 2e-6)
@@ -174,6 +174,7 @@ def test_a_gradient_of_nan_stays_in_its_row():
     np.testing.assert_array_equal(td.from_mesh(summed(on_mesh, rows)), expected)
 
 
+@pytest.mark.slow
 def test_it_is_saved_loaded_and_taken_back(tmp_path):
     model = made(tower, adam(use_ema=True))
     td.distribute(model, td.LayoutMap(mesh(), {"table": BY["other"]}))
