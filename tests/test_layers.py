@@ -25,6 +25,7 @@ ALLOWED = {
     "matrices": {"core", "compose", "matrices"},
     "algorithm.py": {"core", "compose", "matrices"},
     "fit": {"averages", "core", "fit"},
+    "vocabulary": {"core", "vocabulary"},
     "listing.py": {"compose", "core", "matrices"},
     # What an optimizer here uses, an optimizer elsewhere can.
     "optimizers": {"algorithm", "optimizers"},

@@ -35,10 +35,6 @@ def state(optimizer):
     return {variable.path.partition("/")[2]: variable.numpy() for variable in optimizer.variables}
 
 
-def assign_rows(table, weights):
-    table.assign(tf.tensor_scatter_nd_update(table, np.reshape(RESET, [-1, 1]), weights))
-
-
 def assert_reset(optimizer, table, before, fresh):
     """Rows of each slot are those of an optimizer that was just built; all else stays."""
     changed = 0
@@ -62,9 +58,8 @@ def test_rows_begin_anew(name):
     table = table_of()
     optimizer = trained(tg.get(name), table, range(3))
     before, fresh = state(optimizer), tg.get(name)
-    assign_rows(table, tf.ones([2, WIDTH]))
+    optimizer.reset_rows(table, RESET, tf.ones([2, WIDTH]))
     fresh.build([tf.Variable(table, name="table")])
-    optimizer.reset_rows(table, RESET)
     if any(value.shape[:1] == (ROWS,) for value in before.values()):
         assert_reset(optimizer, table, before, state(fresh))
     trained(optimizer, table, [4])
@@ -88,10 +83,9 @@ def test_rows_begin_anew_with_every_option(options, dtype):
     table = table_of(dtype=dtype)
     optimizer = trained(tg.Adam(**options), table, range(3))
     before, fresh = state(optimizer), tg.Adam(**options)
-    assign_rows(table, tf.ones([2, WIDTH], dtype))
+    optimizer.reset_rows(table, RESET, tf.ones([2, WIDTH], dtype))
     fresh.build([tf.Variable(table, name="table")])
-    fresh = state(fresh) | {"table/master": before.get("table/master")}
-    optimizer.reset_rows(table, RESET)
+    fresh = state(fresh) | {"table/master": np.ones([ROWS, WIDTH])}  # it begins at 0, unlike them
     assert_reset(optimizer, table, before, fresh)
 
 
@@ -99,8 +93,7 @@ def test_rows_train_on_as_in_another_optimizer():
     """Those of SGD's momentum, which knows no number of updates."""
     table, other = table_of(), table_of(8)
     optimizer = trained(tg.SGD(0.1, momentum=0.9), table, range(3))
-    assign_rows(table, tf.gather(other, RESET))
-    optimizer.reset_rows(table, RESET)
+    optimizer.reset_rows(table, RESET, tf.gather(other, RESET))
     trained(optimizer, table, range(5, 8))
     trained(tg.SGD(0.1, momentum=0.9), other, range(5, 8))
     np.testing.assert_array_equal(table.numpy()[RESET], other.numpy()[RESET])
@@ -110,8 +103,7 @@ def test_rows_train_on_as_in_another_optimizer():
 def test_an_average_begins_with_the_present_weights():
     table = table_of()
     optimizer = trained(tg.SGD(0.1, use_ema=True, ema_momentum=0.5), table, range(3))
-    assign_rows(table, tf.fill([2, WIDTH], 3.0))
-    optimizer.reset_rows(table, RESET)
+    optimizer.reset_rows(table, RESET, tf.fill([2, WIDTH], 3.0))
     trained(optimizer, table, [5])
     row = table.numpy()[RESET]
     optimizer.finalize_variable_values([table])
@@ -134,8 +126,7 @@ def test_two_weights_of_a_row_are_one(evaluating):
     optimizer = trained(tg.ScheduleFreeSGD(0.1), table, range(3))
     if evaluating:
         optimizer.use_evaluation_weights()
-    assign_rows(table, tf.ones([2, WIDTH]))
-    optimizer.reset_rows(table, RESET)
+    optimizer.reset_rows(table, RESET, tf.ones([2, WIDTH]))
     for use in (optimizer.use_training_weights, optimizer.use_evaluation_weights):
         use()
         np.testing.assert_array_equal(table.numpy()[RESET], 1)
@@ -146,8 +137,7 @@ def test_the_center_of_agn_has_the_rows_too():
     optimizer = tg.AGN(tg.Adam(0.1), None, 2, tg.SGD(1.0, momentum=0.9))
     trained(optimizer, table, range(3))
     before, center = state(optimizer), optimizer.centers()[0]
-    assign_rows(table, tf.ones([2, WIDTH]))
-    optimizer.reset_rows(table, RESET)
+    optimizer.reset_rows(table, RESET, tf.ones([2, WIDTH]))
     np.testing.assert_array_equal(center.numpy()[RESET], 1)
     np.testing.assert_array_equal(center.numpy()[OTHERS], before["table/center"][OTHERS])
     after = state(optimizer)
@@ -180,7 +170,9 @@ def test_copies_of_replicas():
     optimizer, table, step = row_steps(lambda: tg.Adam(use_ema=True), table_of())
     both = [gradient(seed) for seed in range(2)]
     step([g.values for g in both], [g.indices for g in both])
-    optimizer.reset_rows(table, RESET)
+    optimizer.reset_rows(table, RESET, tf.ones([2, WIDTH]))
+    for copy in mirrored().experimental_local_results(table):
+        np.testing.assert_array_equal(copy.numpy()[RESET], 1)
     slots = [v for v in optimizer.variables if v.path.endswith(("momentum", "velocity"))]
     for slot in slots:
         first, second = (x.numpy() for x in mirrored().experimental_local_results(slot.value))
@@ -197,8 +189,7 @@ def test_a_table_in_fit_between_epochs():
 
     class Evict(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
-            assign_rows(layer.embeddings, tf.zeros([2, 4]))
-            self.model.optimizer.reset_rows(layer.embeddings, RESET)
+            self.model.optimizer.reset_rows(layer.embeddings, RESET, tf.zeros([2, 4]))
 
     x, y = np.array([[1, 4], [0, 1]]), np.ones([2, 2, 4])
     model.fit(x, y, epochs=3, verbose=0, callbacks=[Evict()])
@@ -214,6 +205,34 @@ def test_rows_in_every_form(rows):
     optimizer.reset_rows(table, rows)
     momentum = optimizer.variables[-2].numpy()
     assert not np.any(momentum[np.reshape(rows, [-1]).astype(int)])
+
+
+def test_each_row_gets_its_own_weights():
+    """Also of a bfloat16 table, whose master follows; of a repeated row the first ones count."""
+    for dtype in ("float32", "bfloat16", "float64"):
+        table = table_of(dtype=dtype)
+        before = table.numpy()
+        optimizer = trained(tg.Adam(0.0), table, range(2))
+        weights = np.arange(12.0).reshape([3, WIDTH])
+        optimizer.reset_rows(table, [4, 1, 4], weights)
+        np.testing.assert_array_equal(table.numpy()[[4, 1]], weights[:2])
+        np.testing.assert_array_equal(table.numpy()[OTHERS], before[OTHERS])
+        for variable in optimizer.variables:
+            if variable.path.endswith("master"):
+                np.testing.assert_array_equal(variable.numpy()[[4, 1]], weights[:2])
+
+
+def test_other_weights_are_refused():
+    table = table_of()
+    optimizer = trained(tg.Adam(), table, range(2))
+    before = state(optimizer)
+    for weights in ("a", [[1], [2, 3]], [[None] * WIDTH], [[True] * WIDTH]):
+        with pytest.raises(TypeError, match=r"Adam\.reset_rows: weights must be numbers, not "):
+            optimizer.reset_rows(table, [1], weights)
+    for weights in (1.0, np.ones([WIDTH]), np.ones([1, WIDTH + 1])):
+        with pytest.raises(ValueError, match=r"have shape .*; they must have \(1, 4\)"):
+            optimizer.reset_rows(table, [1], weights)
+    np.testing.assert_equal(state(optimizer), before)
 
 
 @pytest.mark.parametrize("rows", [0.5, "a", None, [True], [[1], [2, 3]], [float("nan")]])

@@ -203,8 +203,10 @@ def test_rows_that_begin_anew_on_a_mesh_equal_one_device(option):
     alone = {p: tf.Variable(value, name=p) for p, value in samples.weights(SHAPES).items()}
     run(one, [*alone.values()], [[tf.constant(g[p]) for p in SHAPES] for g in steps], False)
     for path in SHAPES:
-        optimizer.reset_rows(variables[path], [1, 3])
-        one.reset_rows(alone[path], [1, 3])
+        weights = np.ones([2, *SHAPES[path][1:]])
+        optimizer.reset_rows(variables[path], [1, 3], weights)
+        one.reset_rows(alone[path], [1, 3], weights)
+        np.testing.assert_array_equal(alone[path].numpy()[[1, 3]], 1)
     assert_equals_one_device(optimizer, variables.values(), one, alone.values())
     found = {v.path: whole(v) for v in optimizer.variables}
     for path in SHAPES:

@@ -104,7 +104,9 @@ class Centered(Around, rule=_CenterRule):
         self.state.beside = {"center_optimizer/": center.state}
         self.state.keep(center.state.named("center_optimizer/"))
 
-    def reset_rows(self, table: VariableLike, rows: TensorLike) -> None:
+    def reset_rows(
+        self, table: VariableLike, rows: TensorLike, weights: TensorLike | None = None
+    ) -> None:
         """Also gives the rows of the center the weights of the table; see `Optimizer.reset_rows`.
 
         Raises:
@@ -116,7 +118,7 @@ class Centered(Around, rule=_CenterRule):
                 f"{owner}: on parameter servers every worker has its own state, which no call "
                 "reaches; assign new weights alone."
             )
-        super().reset_rows(table, rows)
+        super().reset_rows(table, rows, weights)
         (parameter,) = self.state.parameters_of(owner, [table])
         self.center_optimizer.reset_rows(center_of(parameter), rows)
 

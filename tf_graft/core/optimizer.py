@@ -130,22 +130,25 @@ class Optimizer(KerasOptimizer):
         building.parameters_for(self, "table", None)
         return variable_table.table(self)
 
-    def reset_rows(self, table: VariableLike, rows: TensorLike) -> None:
+    def reset_rows(
+        self, table: VariableLike, rows: TensorLike, weights: TensorLike | None = None
+    ) -> None:
         """Gives rows of a table the state of the start, as after an id was replaced by another.
 
         Every slot with an entry for each row has its first value there: momenta, squares, counts.
         Accumulated gradients of these rows are dropped, and averages of weights begin with the
-        present weights, so assign the weights of the rows first. Other rows, slots of a whole
-        variable and counters stay.
+        rows' weights. Other rows, slots of a whole variable and counters stay.
 
         Args:
             table: a variable that the optimizer updates, of shape [number of rows, ...].
             rows: row numbers, integers in any shape; repeated ones count once.
+            weights: the weights that the rows get, of shape [*rows.shape, *table.shape[1:]], of a
+                repeated row the first. None keeps those that they have.
 
         Raises:
-            TypeError: `rows` are not integers.
-            ValueError: a row is not in the table; the variable is a scalar, or not the optimizer's;
-                or it is called while a step is traced.
+            TypeError: `rows` are not integers, or `weights` no numbers.
+            ValueError: a row is not in the table; the weights have another shape; the variable is a
+                scalar, or not the optimizer's; or it is called while a step is traced.
 
         Example:
             >>> from tf_graft.optimizers import Adagrad
@@ -161,7 +164,9 @@ class Optimizer(KerasOptimizer):
         with self.state.alone():
             wanted = self.state.parameters_of(owner, matching.variables(owner, [table]))
             indices = row_numbers.numbers(owner, rows, wanted[0].rows)
-            self.state.everywhere(self.engine.reset_rows, wanted, indices)
+            if weights is not None:
+                weights = row_numbers.weights(owner, rows, weights, wanted[0].variable.shape[1:])
+            self.state.everywhere(self.engine.reset_rows, wanted, indices, weights)
 
     def synchronized_averages(self) -> list[keras.Variable]:
         """Returns the averages of all variables as of the last update, in the variables' order."""

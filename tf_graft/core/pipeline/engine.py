@@ -199,16 +199,17 @@ class Engine:
         options, parameters, done = self.options, update.parameters, self.state.updates()
         both = list(zip(update.gradients, parameters, strict=True))
         parts = [_averaged_part(g, p) for g, p in both]
-        touched = [write.part_of(g, p.rows) for g, p in both]
         if options.use_ema:
             averaging.catch_up(parameters, parts, done, options.averages, since=done)
-        row_decay.catch_up(parameters, touched)
+        if options.sparse == row_decay.CHOICE:
+            row_decay.catch_up(update)
         if options.clip_rows:
             update = row_clipping.clipped(update, options.clip_rows)
         if any(clip is not None for clip in options.clips):
             update = clipping.clipped(update, *options.clips)
         self._write(update, self.exchange.alike, judged=not judge.applies(options.nonfinite))
-        row_decay.add(parameters, touched, self.rule, update.rates, done + 1)
+        if options.sparse == row_decay.CHOICE:
+            row_decay.add(update, self.rule, done + 1)
         if options.use_ema:
             in_place = self.state.takes_kernels
             averaging.update(parameters, parts, done + 1, options.averages, in_place)
@@ -235,15 +236,20 @@ class Engine:
         with self._coalesced(gradients, parameters) as (ready, _):
             self._write(Update(ready, parameters, None, rates), alike=False, judged=False)
 
-    def reset_rows(self, parameters: list[Parameter], indices: tf.Tensor) -> None:
-        """Gives rows of a variable the state that they had at the start; their weights stay.
+    def reset_rows(
+        self, parameters: list[Parameter], indices: tf.Tensor, weights: tf.Tensor | None = None
+    ) -> None:
+        """Gives rows of a variable the state that they had at the start.
 
         Args:
             parameters: the variable, in a list.
             indices: the rows, each once, an int64 tensor of shape [k].
+            weights: the weights that they get, of shape [k, ...]; None keeps those that they have.
         """
         (parameter,), self.options = parameters, self.present()
         variable, part = parameter.variable, parameter.part_of(indices)
+        if weights is not None:
+            parameter.replace(parameter.spread(indices, weights), part)
         for role, slot in self.rule.optimizer.slots_for(parameter.path).items():
             if slot.has_rows(variable):
                 slots.refill(parameter.slots[role], slot, variable, part)
@@ -262,7 +268,8 @@ class Engine:
 
     def catch_up_decay(self, parameters: list[Parameter]) -> None:
         """Applies the decay of idle updates to all rows of variables."""
-        row_decay.catch_up(parameters, [Whole() for _ in parameters])
+        for parameter in parameters:
+            row_decay.catch_up_part(parameter, Whole())
 
     def _overwrite_when_due(self, step: tf.Tensor) -> None:
         frequency = self.options.ema_overwrite_frequency

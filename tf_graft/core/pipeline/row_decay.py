@@ -9,11 +9,12 @@ gradient touches the row next, before the step, and for all rows when the weight
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
+from tf_graft.core.pipeline.update import Update
 from tf_graft.core.places import replicas
 from tf_graft.core.state import write
 from tf_graft.core.state.algorithm import Algorithm
@@ -22,7 +23,7 @@ from tf_graft.core.state.rule import Rule
 from tf_graft.core.state.slots import Slot
 from tf_graft.core.state.write import Part, Whole
 from tf_graft.core.tensors import numerics
-from tf_graft.core.types import Rates, VariableLike
+from tf_graft.core.types import VariableLike
 
 CHOICE = "lazy_decay"  # of the argument `sparse`
 WITHIN = (-math.inf, 0.0)
@@ -71,31 +72,34 @@ def _obstacle(optimizer: Any, path: str, variable: VariableLike) -> str | None:
     return None
 
 
-def catch_up(parameters: Sequence[Parameter], parts: Sequence[Part]) -> None:
-    """Applies the decay of idle updates to the touched weights."""
-    for parameter, part in zip(parameters, parts, strict=True):
-        if "row_decay" not in parameter.state:
-            continue
-        total, seen = _sums_of(parameter)
-        if isinstance(part, Whole):  # idle only after row-sparse steps
-            behind = tf.reduce_max(seen) > total
-            write.either(behind, functools.partial(_catch_up, parameter, part))
-        else:
-            _catch_up(parameter, part)
+def catch_up(update: Update) -> None:
+    """Applies the decay of idle updates to the weights that an update touches."""
+    for gradient, parameter in zip(update.gradients, update.parameters, strict=True):
+        catch_up_part(parameter, write.part_of(gradient, parameter.rows))
 
 
-def add(
-    parameters: Sequence[Parameter], parts: Sequence[Part], rule: Rule, rates: Rates, t: tf.Tensor
-) -> None:
+def catch_up_part(parameter: Parameter, part: Part) -> None:
+    """Applies the decay of idle updates to a part of a variable."""
+    if "row_decay" not in parameter.state:
+        return
+    total, seen = _sums_of(parameter)
+    if isinstance(part, Whole):  # idle only after row-sparse steps
+        behind = tf.reduce_max(seen) > total
+        write.either(behind, functools.partial(_decay, parameter, part))
+    else:
+        _decay(parameter, part)
+
+
+def add(update: Update, rule: Rule, t: tf.Tensor) -> None:
     """Adds the decay of update `t`, which the touched rows have had."""
-    for parameter, part in zip(parameters, parts, strict=True):
+    for gradient, parameter in zip(update.gradients, update.parameters, strict=True):
         if "row_decay" in parameter.state and rule.decaying(parameter.path).decays(parameter.path):
             total, _ = _sums_of(parameter)
-            own = {role: tf.cast(x, parameter.dtype) for role, x in rates.items()}
+            own = {role: tf.cast(x, parameter.dtype) for role, x in update.rates.items()}
             share = rule.idle_share(parameter.path, own, tf.cast(t, parameter.dtype))
             factor = tf.maximum(1 - tf.cast(share, tf.float64), LEAST)
             write.add(total, tf.math.log(factor))
-            settle(parameter, part)
+            settle(parameter, write.part_of(gradient, parameter.rows))
 
 
 def settle(parameter: Parameter, part: Part) -> None:
@@ -105,7 +109,7 @@ def settle(parameter: Parameter, part: Part) -> None:
     part.write(seen, tf.zeros_like(before) + total)
 
 
-def _catch_up(parameter: Parameter, part: Part) -> None:
+def _decay(parameter: Parameter, part: Part) -> None:
     total, seen = _sums_of(parameter)
     weights = parameter.read(part)
     factor = tf.cast(tf.exp(total - part.read(seen)), weights.dtype)

@@ -112,7 +112,7 @@ class Writer:
         self, gradient: Gradient, parameter: Parameter, rates: Rates, shared: Slots
     ) -> Delegate | None:
         """Returns the owner of the kernel that updates the variable; None if `step` does."""
-        if numerics.row_sparse(gradient) or parameter.counts_rows or parameter.rounds:
+        if numerics.row_sparse(gradient) or parameter.needs_step:
             return None
         own = {role: replicas.local(slot) for role, slot in parameter.slots.items()}
         given = dataclasses.replace(parameter, slots={**own, **shared})
@@ -150,7 +150,7 @@ class Writer:
         for parameter, part in zip(update.parameters, parts, strict=True):
             with turns.of(parameter.variable):
                 point, (d, slots) = next(proposed)
-                turns.ends_with(_move(parameter, part, point, d))
+                turns.ends_with(parameter.move(part, point, d))
                 if parameter.counts_rows:
                     row_counts.add(parameter, part)
                 for role, value in slots.items():
@@ -163,7 +163,7 @@ class Writer:
         self, gradient: Gradient, parameter: Parameter, part: Part, scalars: Scalars, shared: Slots
     ) -> Point:
         """Returns the data of a variable, or of its touched rows, for the algorithm."""
-        inexact = parameter.has_master or parameter.counts_rows or parameter.rounds
+        inexact = parameter.has_master or parameter.needs_step
         in_place = isinstance(part, Whole) and self._kernels_serve(inexact)
         slots: dict[str, Any] = {
             role: replicas.local(slot) if in_place else parameter.read_slot(role, part)
@@ -189,13 +189,6 @@ class Writer:
         return zip(points, self.rule.proposals(given), strict=True)
 
 
-def _move(parameter: Parameter, part: Part, point: Point, step: tf.Tensor) -> Any:
-    """Adds a step to the touched weights; returns the operation for a whole variable, or None."""
-    if parameter.rounds:
-        return parameter.move_rounded(part, point, step)
-    return parameter.move(part, point.w, step)
-
-
 def _write_by_kernel(gradient: tf.Tensor, parameter: Parameter, by: Delegate, t: tf.Tensor) -> None:
     """Updates a variable, or its master, in place."""
     rule, own, rates = by
@@ -203,7 +196,7 @@ def _write_by_kernel(gradient: tf.Tensor, parameter: Parameter, by: Delegate, t:
     with rule.at(rates):
         if rule.decays(parameter.path):
             weights = parameter.read(Whole())
-            parameter.move(Whole(), weights, -rule.decay(weights, lr, t))
+            parameter.add(Whole(), weights, -rule.decay(weights, lr, t))
         traits = rule.optimizer.traits(parameter.path)
         rule.optimizer.kernel.run(gradient, parameter.precise, own.slots, lr, t, **traits)
     parameter.round()

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-from tf_graft.core.places import replicas
+from tf_graft.core.places import mesh_tensors, replicas
 from tf_graft.core.state import slots
 from tf_graft.core.state.point import Point
 from tf_graft.core.state.write import Masked, Part, Rows, Whole
@@ -96,6 +96,17 @@ class Parameter:
             dtensor.copy_to_mesh(mask, dtensor.Layout.replicated(layout.mesh, 1)), self.rows
         )
 
+    def spread(self, indices: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+        """Returns values of rows as `part_of(indices)` writes them, in the precision of the update.
+
+        On a mesh they are in a tensor as large as the variable.
+        """
+        values, layout = tf.cast(values, self.dtype), self.layout
+        if layout is None:
+            return values
+        whole = tf.math.unsorted_segment_sum(values, indices, self.rows)
+        return mesh_tensors.to_mesh(whole, layout)
+
     @property
     def dtype(self) -> tf.DType:
         """The precision in which the update is computed."""
@@ -153,6 +164,11 @@ class Parameter:
         return "row_updates" in self.state
 
     @property
+    def needs_step(self) -> bool:
+        """Whether only the algorithm's `step` can update the variable, and no kernel."""
+        return self.counts_rows or self.rounds
+
+    @property
     def precise(self) -> tf.Variable:
         """The variable of the calling replica that takes the steps, which may be the master."""
         return replicas.local(self.state.get("master", self.variable))
@@ -184,21 +200,8 @@ class Parameter:
             variable = replicas.local(self.variable)
             Whole().write(variable, tf.saturate_cast(self.precise, variable.dtype))
 
-    def move(self, part: Part, weights: tf.Tensor, step: tf.Tensor) -> Any:
-        """Adds a step to the touched weights, whose current value is `weights`.
-
-        Returns:
-            The operation for a whole variable; None eagerly.
-        """
-        variable = replicas.local(self.variable)
-        if not self.has_master:
-            return part.move(variable, weights, step)
-        moved = weights + step
-        part.write(replicas.local(self.state["master"]), moved)
-        return part.write(variable, tf.saturate_cast(moved, variable.dtype))
-
-    def move_rounded(self, part: Part, point: Point, step: tf.Tensor) -> Any:
-        """Adds a step to the touched weights of a variable that `rounds`.
+    def move(self, part: Part, point: Point, step: tf.Tensor) -> Any:
+        """Adds a step to the touched weights, rounded to bfloat16 at random if there is no master.
 
         Many weights are the same number in bfloat16; their gradients give them different noise.
 
@@ -210,8 +213,23 @@ class Parameter:
         Returns:
             The operation for a whole variable; None eagerly.
         """
+        if not self.rounds:
+            return self.add(part, point.w, step)
         variable = replicas.local(self.variable)
         moved = rounding.rounded(point.w + step, point.g, point.w, point.t, "weights")
+        return part.write(variable, tf.saturate_cast(moved, variable.dtype))
+
+    def add(self, part: Part, weights: tf.Tensor, delta: tf.Tensor) -> Any:
+        """Adds to the touched weights, whose current value is `weights`.
+
+        Returns:
+            The operation for a whole variable; None eagerly.
+        """
+        variable = replicas.local(self.variable)
+        if not self.has_master:
+            return part.move(variable, weights, delta)
+        moved = weights + delta
+        part.write(replicas.local(self.state["master"]), moved)
         return part.write(variable, tf.saturate_cast(moved, variable.dtype))
 
     def replace(self, weights: tf.Tensor, part: Part | None = None) -> None:

@@ -158,8 +158,11 @@ def where(condition: tf.Tensor, value: tf.Tensor, other: tf.Tensor) -> tf.Tensor
 
 
 def of_rows(values: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-    """Returns one value for each row in a shape that broadcasts to `like`, a scalar's as it is."""
-    for _ in range(like.shape.rank - 1):
+    """Returns one value for each row in a shape that broadcasts to `like`.
+
+    Rows may have several axes; a scalar's one value stays as it is.
+    """
+    for _ in range(like.shape.rank - values.shape.rank):
         values = tf.expand_dims(values, -1)
     return values
 

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
+from tf_graft.core.tensors import numerics
+
 
 class Places(NamedTuple):
     """Where rows are: the number of their device, and of the row there."""
@@ -85,8 +87,7 @@ def summed(values: tf.Tensor, rows: tf.Tensor, count: int, layout: dtensor.Layou
 
 
 def _where(condition: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    """Returns values, of more axes than the condition, or zeros where it does not hold."""
-    for _ in range(values.shape.rank - condition.shape.rank):
-        condition = tf.expand_dims(condition, -1)
+    """Returns the rows of values for which the condition holds, and zeros for the others."""
+    condition = numerics.of_rows(condition, values)
     kept = tf.cast(condition, values.dtype)  # TensorFlow sends no booleans between devices
     return tf.math.multiply_no_nan(values, kept) if values.dtype.is_floating else values * kept

@@ -4,6 +4,7 @@ After `coalesced` no row occurs twice; the type of the gradient shows this.
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -185,6 +186,32 @@ def numbers(owner: str, given: TensorLike, count: int) -> tf.Tensor:
     if outside.size:
         raise ValueError(f"{owner}: there is no row {outside[0]} in [0, {count}).")
     return tf.constant(rows, tf.int64)
+
+
+def weights(owner: str, rows: TensorLike, given: TensorLike, shape: Sequence[int]) -> tf.Tensor:
+    """Returns the weights of rows in the order of `numbers`, each row's once, of shape [k, *shape].
+
+    Args:
+        owner: class and method, for messages.
+        rows: row numbers, in any shape.
+        given: the weights of each of them.
+        shape: the shape of a row.
+
+    Raises:
+        TypeError: the weights are no numbers.
+        ValueError: they have another shape.
+    """
+    try:
+        values = np.asarray(given)
+    except ValueError:  # of lists that make no array
+        values = np.array(None)
+    if not (np.issubdtype(values.dtype, np.number) or values.dtype == tf.bfloat16.as_numpy_dtype):
+        raise TypeError(f"{owner}: weights must be numbers, not {checks.shown(given)}.")
+    wanted = (*np.shape(rows), *shape)
+    if values.shape != wanted:
+        raise ValueError(f"{owner}: weights have shape {values.shape}; they must have {wanted}.")
+    _, first = np.unique(rows, return_index=True)
+    return tf.constant(values.reshape([-1, *shape])[first])
 
 
 def share(variable: tf.Variable) -> None:
