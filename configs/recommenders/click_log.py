@@ -39,10 +39,8 @@ class ClickLog(tfds.core.GeneratorBasedBuilder):
     VERSION = tfds.core.Version("1.0.0")
 
     def _info(self) -> tfds.core.DatasetInfo:
-        features = {name: np.int64 for name in SIZES} | {"clicked": np.bool_}
-        return tfds.core.DatasetInfo(
-            builder=self, features=tfds.features.FeaturesDict(features)
-        )
+        features = dict.fromkeys(SIZES, np.int64) | {"clicked": np.bool_}
+        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
 
     def _split_generators(self, _: tfds.download.DownloadManager) -> dict[str, Iterator]:
         log, end = rows(), ROWS * 4 // 5

@@ -140,7 +140,7 @@ def two_tower(
         message = "'two_tower' learns from the clicks alone; set data.classes to [1]."
         raise spec.error(("model", "name"), message)
     if len(data.fields) != 2:
-        message = f"'two_tower' takes two fields, user and item; data.fields has {len(data.fields)}."
+        message = f"'two_tower' takes two fields, user and item, not {len(data.fields)}."
         raise spec.error(("model", "name"), message)
     users, items = data.fields.values()
     vectors = layers.Embedding(users, spec.dimension, name="user")(inputs[:, 0])

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import keras
 import numpy as np
@@ -103,7 +103,7 @@ def _changed(section: Config, key: Key, change: Change) -> Config:
     return result
 
 
-def _is_schedule(place: Key, value: object) -> bool:
+def _is_schedule(place: Key, value: object) -> TypeGuard[Config]:
     """Returns whether a value is the section of a schedule."""
     scheduled = place[-1] in SCHEDULED or place[-2] in MULTIPLIERS
     return scheduled and isinstance(value, dict)

@@ -276,13 +276,12 @@ def _feature(
     info: tfds.core.DatasetInfo, name: str, key: str, config: Data
 ) -> tfds.features.FeatureConnector:
     """Returns the feature of a name, which has one value for each example."""
-    found = info.features[name] if name in info.features else None
-    if found is None or found.shape != ():
-        known = [each for each in info.features if info.features[each].shape == ()]
+    known = {each: feature for each, feature in info.features.items() if feature.shape == ()}
+    if name not in known:
         message = f"{key}: '{config.name}' has no feature '{for_message(name)}' of one value; "
         at = ("data", key, name) if key == "fields" else ("data", key)
         raise config.error(at, message + suggest(name, known))
-    return found
+    return known[name]
 
 
 def _image(feature: tfds.features.Image, config: Data) -> tuple[tuple[int, ...], Read]:
