@@ -103,7 +103,7 @@ def _changed(section: Config, key: Key, change: Change) -> Config:
     return result
 
 
-def _is_schedule(place: Key, value: object) -> TypeGuard[Config]:
+def _is_schedule(value: object, place: Key) -> TypeGuard[Config]:
     """Returns whether a value is the section of a schedule."""
     scheduled = place[-1] in SCHEDULED or place[-2] in MULTIPLIERS
     return scheduled and isinstance(value, dict)
@@ -131,7 +131,7 @@ def _in_numbers(total: int, epoch: int) -> Change:
     """Replaces the words in a schedule, and `epoch` in averages, by numbers."""
 
     def change(place: Key, value: object) -> object:
-        if _is_schedule(place, value):
+        if _is_schedule(value, place):
             return _resolve(value, total, epoch)
         return epoch if "use_ema" in place and value == "epoch" else value
 
@@ -159,7 +159,7 @@ def _made(config: RunConfig, total: int) -> Change:
     """Creates the schedules, and checks their rates over the run."""
 
     def change(place: Key, value: object) -> object:
-        if not _is_schedule(place, value):
+        if not _is_schedule(value, place):
             return value
         try:
             schedule = schedules.get(value)

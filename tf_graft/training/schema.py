@@ -243,6 +243,12 @@ class Vocabularies(Section):
     """the file of the tokens in this run"""
 
 
+FormerRows = Annotated[
+    Annotated[list[FormerRow], Tag("numbers")] | Annotated[Vocabularies, Tag("vocabularies")],
+    Discriminator(lambda given: "numbers" if isinstance(given, list) else "vocabularies"),
+]
+
+
 class FineTuning(Section):
     """The weights that training starts from, and layers that are frozen at first."""
 
@@ -250,7 +256,7 @@ class FineTuning(Section):
     """trained weights: the folder of a run, or a file that ends in `.keras` or `.weights.h5`"""
     new_layers: Annotated[list[Name], Field(max_length=65_536)] = []
     """layers that start from random weights in any case, such as the head"""
-    rows: dict[Name, list[FormerRow] | Vocabularies] = {}
+    rows: dict[Name, FormerRows] = {}
     """tables whose rows were others in `start_from`: `former` and `present` vocabulary, or a list
     of each row's former number, -1 for none; the optimizer's state is taken over, too"""
     unfreeze: dict[str, Epochs] = {}
