@@ -254,7 +254,7 @@ def test_rows_that_do_not_fit(former, clicks):
         files.replace("item/", "page/"): "rows has the path 'field_page/embeddings', and none of",
         files.replace("start_from: FOLDER/run, ", ""): "rows: no row is a former one without start",
         "{start_from: FOLDER/run, rows: {field_item/embeddings: [0, -2]}}": "-2",
-        "{start_from: FOLDER/run, rows: {a: {formr: b, present: b}}}": "did you mean 'former'?",
+        "{start_from: FOLDER/run, rows: {a: {former: b, present: b, formr: b}}}": "mean 'former'?",
         "{start_from: FOLDER/run, rows: {a: {former: b}}}": "'present' is missing in 'a'.",
         "{start_from: FOLDER/run, rows: {a: b}}": "a is the text 'b'; it should be a section of",
         "{start_from: FOLDER/run, rows: {a: [0]}, new_layers: [click]}": "does not go with rows",

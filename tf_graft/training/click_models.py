@@ -61,6 +61,7 @@ class Candidates(keras.layers.Layer):
             shape=(self.items,),
             initializer="zeros",
             trainable=False,
+            dtype="float32",
             autocast=False,
             aggregation="mean",
         )

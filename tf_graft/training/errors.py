@@ -76,6 +76,6 @@ def _known_keys(error: ErrorDetails) -> list[str]:
     for part in error["loc"][:-1]:
         if part in named:
             section = named[str(part)]
-        elif part not in ("model", "strategy") and str(part) in section.model_fields:
+        elif part in getattr(section, "model_fields", {}) and part not in ("model", "strategy"):
             section = section.model_fields[str(part)].annotation  # type: ignore[assignment]
     return list(section.model_fields)
