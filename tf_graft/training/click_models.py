@@ -51,7 +51,8 @@ class Candidates(keras.layers.Layer):
     def __init__(self, items: int, dimension: int, **options: Any) -> None:
         super().__init__(**options)
         self.items, self.dimension = items, dimension
-        self.table = keras.layers.Embedding(items, dimension, name="item")
+        policy = self.dtype_policy
+        self.table = keras.layers.Embedding(items, dimension, name="item", dtype=policy)
 
     def build(self, *_: object) -> None:
         """Creates the table of the items, and their counts."""
