@@ -13,7 +13,7 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 # Shown in guides instead.
 WITHOUT = {
     *("adadelta", "lamb", "momentum", "novograd", "rmsprop"),
-    *("adaptivegradientclipping", "gradientcentralization", "larc", "multioptimizer", "wrapped"),
+    *("adaptivegradientclipping", "gradientcentralization", "larc", "wrapped"),
 }
 
 

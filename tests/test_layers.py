@@ -46,7 +46,7 @@ ALLOWED = {
     "training": {
         *("core", "optimizers", "schedules", "scaling", "wrappers", "dtensor", "grafting"),
         *("averages", "compose", "fit", "monitor", "openseq2seq", "report"),
-        *("agn", "matrices", "processes", "training"),
+        *("agn", "matrices", "processes", "training", "vocabulary"),
     },
 }
 # The rooms of `core`, from the ground up: each may import those below it, and itself. The modules
@@ -115,6 +115,7 @@ WRITERS = {
     "optimizers/kernels.py": "what the kernels of several optimizers share",
     "core/tensors/scratch_variables.py": "zeros that live for one step, which are no tf.Variable",
     "averages.py": "sets a model's weights and statistics, and puts back the others",
+    "training/click_models.py": "a layer counts the items that it has seen, as a metric would",
     "training/loop.py": "puts back the metrics of a resumed epoch, and counts its own batches",
     "training/replica_values.py": "restores what each replica had",
     "training/schedule_plot.py": "steps an optimizer that trains nothing",

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import keras
 import numpy as np
@@ -29,6 +29,7 @@ CHECKED_STEPS = 32  # at which a schedule's rates are checked, from the first st
 REFUSALS = (ValueError, TypeError, ArithmeticError, LookupError, tf.errors.OpError)
 DECAY = "layerwise_decay"  # among multipliers of the learning rate: those of all layers
 SCHEDULED = ("learning_rate", "momentum", "beta_1", "weight_decay")  # these may be schedules
+MULTIPLIERS = ("learning_rate_multipliers", "count_rows")  # and each of the values of these
 Change: TypeAlias = Callable[[Key, Any], Any]  # of a value, given its key
 
 
@@ -92,10 +93,20 @@ def _changed(section: Config, key: Key, change: Change) -> Config:
     result: Config = {}
     for name, value in section.items():
         place = (*key, name)
+        if name in MULTIPLIERS and isinstance(value, dict):
+            value = {pattern: change((*place, pattern), each) for pattern, each in value.items()}
+            result[name] = change(place, value)
+            continue
         holds = isinstance(value, dict) and ("name" in value or name == "optimizers")
         is_child = holds and name not in SCHEDULED
         result[name] = _changed(value, place, change) if is_child else change(place, value)
     return result
+
+
+def _is_schedule(value: object, place: Key) -> TypeGuard[Config]:
+    """Returns whether a value is the section of a schedule."""
+    scheduled = place[-1] in SCHEDULED or place[-2] in MULTIPLIERS
+    return scheduled and isinstance(value, dict)
 
 
 def _loaded(config: RunConfig) -> Change:
@@ -120,7 +131,7 @@ def _in_numbers(total: int, epoch: int) -> Change:
     """Replaces the words in a schedule, and `epoch` in averages, by numbers."""
 
     def change(place: Key, value: object) -> object:
-        if place[-1] in SCHEDULED and isinstance(value, dict):
+        if _is_schedule(value, place):
             return _resolve(value, total, epoch)
         return epoch if "use_ema" in place and value == "epoch" else value
 
@@ -148,11 +159,12 @@ def _made(config: RunConfig, total: int) -> Change:
     """Creates the schedules, and checks their rates over the run."""
 
     def change(place: Key, value: object) -> object:
-        if place[-1] not in SCHEDULED or not isinstance(value, dict):
+        if not _is_schedule(value, place):
             return value
         try:
             schedule = schedules.get(value)
-            what = "rate" if place[-1] == "learning_rate" else str(place[-1])
+            name = "multiplier" if place[-2] in MULTIPLIERS else str(place[-1])
+            what = "rate" if name == "learning_rate" else name
             _check_rates(what, schedule, value, total)
         except REFUSALS as error:
             raise _located(error, config, value, place) from None

@@ -13,12 +13,14 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from tf_graft.core.media import for_message
+from tf_graft.core.spelling import suggest
 from tf_graft.training import prepared
 from tf_graft.training.schema import Data
 
 CHARACTERS = 128
 
-Kind: TypeAlias = Literal["images", "characters", "words"]
+Kind: TypeAlias = Literal["images", "characters", "words", "clicks"]
 Read: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
 Example: TypeAlias = tf.Tensor | dict[str, tf.Tensor]
 Prepare: TypeAlias = Callable[[Example], tuple[tf.Tensor, tf.Tensor]]  # to an input and its class
@@ -29,7 +31,8 @@ class Batches:
     """A data set as a run uses it.
 
     A model's inputs are images of `shape`, or `shape` ids of characters or words below
-    `vocabulary`; it predicts one of `classes` (for each character: the next one).
+    `vocabulary`, or an id of each field, below its number in `fields`; it predicts one of `classes`
+    (for each character: the next one).
     """
 
     kind: Kind
@@ -41,6 +44,11 @@ class Batches:
     _train: tf.data.Dataset
     _prepare: Prepare
     _config: Data
+
+    @property
+    def fields(self) -> dict[str, int]:
+        """The fields of clicks, each with its number of ids."""
+        return self._config.fields or {}
 
     def stream(self, seed: int, start: int) -> tf.data.Dataset:
         """Returns the training batches from step `start` on, without end."""
@@ -121,9 +129,9 @@ def load(config: Data, steps_per_execution: int, distributed: bool = False) -> B
         form = _characters(config.sequence_length)
         train, test = (_windows(split, config.sequence_length) for split in (train, test))
     else:
-        form, label = _classes(builder.info, config)
+        form, answer = (_clicks if config.fields else _classes)(builder.info, config)
         if config.classes is not None:
-            form, (train, test) = _chosen(form, label, (train, test), config)
+            form, (train, test) = _chosen(form, answer, (train, test), config)
     size, count = config.batch_size, int(train.cardinality())
     steps = count // size // steps_per_execution * steps_per_execution
     if steps == 0:
@@ -176,13 +184,13 @@ def _characters(length: int) -> _Form:
 
 
 def _chosen(
-    form: _Form, label: str, splits: Sequence[tf.data.Dataset], config: Data
+    form: _Form, answer: Read, splits: Sequence[tf.data.Dataset], config: Data
 ) -> tuple[_Form, list[tf.data.Dataset]]:
     """Leaves out the examples of other classes than `data.classes`, which get the numbers from 0.
 
     Args:
         form: the form of the data set with all classes.
-        label: the key of an example's class.
+        answer: returns the class of an example.
         splits: the examples.
         config: the config's section `data`.
     """
@@ -197,7 +205,7 @@ def _chosen(
         x, y = form.prepare(example)
         return x, tf.argmax(tf.cast(y == numbers, tf.int8))
 
-    kept = [s.filter(lambda e: tf.reduce_any(e[label] == numbers)) for s in splits]
+    kept = [s.filter(lambda e: tf.reduce_any(answer(e) == numbers)) for s in splits]
     counts = [int(split.reduce(np.int64(0), lambda count, _: count + 1)) for split in kept]
     for key, count in zip(("train", "test"), counts, strict=True):
         if not count:
@@ -208,11 +216,14 @@ def _chosen(
     return form._replace(classes=len(chosen), prepare=prepare), applied
 
 
-def _classes(info: tfds.core.DatasetInfo, config: Data) -> tuple[_Form, str]:
-    """Describes a data set of (image or text, class) pairs; returns the key of the class, too."""
+def _classes(info: tfds.core.DatasetInfo, config: Data) -> tuple[_Form, Read]:
+    """Describes a data set of (image or text, class) pairs; returns what reads the class, too."""
     keys = info.supervised_keys
     if not keys or len(keys) != 2 or not all(isinstance(key, str) for key in keys):
-        message = f"'{config.name}' has no (input, class) pairs to train on."
+        message = (
+            f"'{config.name}' has no (input, class) pairs to train on; for a click model, give "
+            "data.fields and data.label."
+        )
         raise config.error(("data", "name"), message)
     x, y = (info.features[key] for key in keys)
     if not isinstance(y, tfds.features.ClassLabel):
@@ -230,7 +241,47 @@ def _classes(info: tfds.core.DatasetInfo, config: Data) -> tuple[_Form, str]:
     def prepare(example: Example) -> tuple[tf.Tensor, tf.Tensor]:
         return read(example[keys[0]]), example[keys[1]]
 
-    return _Form(kind, shape, vocabulary, y.num_classes, prepare), keys[1]
+    return _Form(kind, shape, vocabulary, y.num_classes, prepare), lambda example: example[keys[1]]
+
+
+def _clicks(info: tfds.core.DatasetInfo, config: Data) -> tuple[_Form, Read]:
+    """Describes a data set of examples with ids and a label; returns what reads the class, too."""
+    fields, label = config.fields or {}, config.label or ""
+    ids = {name: _ids(info, name, size, config) for name, size in fields.items()}
+    number = tf.as_dtype(_feature(info, label, "label", config).tf_dtype)
+    if not (number.is_bool or number.is_integer or number.is_floating):
+        raise config.error(("data", "label"), f"label: '{label}' holds no numbers.")
+
+    def clicked(example: Example) -> tf.Tensor:
+        return tf.cast(tf.cast(example[label], tf.float32) >= config.positive_from, tf.int64)
+
+    def prepare(example: Example) -> tuple[tf.Tensor, tf.Tensor]:
+        return tf.stack([read(example[name]) for name, read in ids.items()]), clicked(example)
+
+    return _Form("clicks", (len(ids),), 0, 2, prepare), clicked
+
+
+def _ids(info: tfds.core.DatasetInfo, name: str, size: int, config: Data) -> Read:
+    """Maps a field to ids below `size`: texts by a hash, whole numbers modulo `size`."""
+    dtype = tf.as_dtype(_feature(info, name, "fields", config).tf_dtype)
+    if dtype == tf.string:
+        return lambda text: tf.cast(tf.strings.to_hash_bucket_fast(text, size), tf.int32)
+    if not (dtype.is_integer or dtype.is_bool):
+        message = f"fields: '{name}' holds {dtype.name}, neither whole numbers nor texts."
+        raise config.error(("data", "fields", name), message)
+    return lambda number: tf.cast(tf.cast(number, tf.int64) % size, tf.int32)
+
+
+def _feature(
+    info: tfds.core.DatasetInfo, name: str, key: str, config: Data
+) -> tfds.features.FeatureConnector:
+    """Returns the feature of a name, which has one value for each example."""
+    known = {each: feature for each, feature in info.features.items() if feature.shape == ()}
+    if name not in known:
+        message = f"{key}: '{config.name}' has no feature '{for_message(name)}' of one value; "
+        at = ("data", key, name) if key == "fields" else ("data", key)
+        raise config.error(at, message + suggest(name, known))
+    return known[name]
 
 
 def _image(feature: tfds.features.Image, config: Data) -> tuple[tuple[int, ...], Read]:

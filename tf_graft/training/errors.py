@@ -15,6 +15,7 @@ from tf_graft.training.schema import (
     OpenSeq2Seq,
     RunConfig,
     Section,
+    Vocabularies,
 )
 from tf_graft.training.source import ConfigError, Key, Source, last_name, shown
 
@@ -70,10 +71,11 @@ def _known_keys(error: ErrorDetails) -> list[str]:
         **STRATEGIES,
         "mesh": Mesh,
         OPENSEQ2SEQ: OpenSeq2Seq,
+        "vocabularies": Vocabularies,
     }
     for part in error["loc"][:-1]:
         if part in named:
             section = named[str(part)]
-        elif part not in ("model", "strategy"):
+        elif part in getattr(section, "model_fields", {}) and part not in ("model", "strategy"):
             section = section.model_fields[str(part)].annotation  # type: ignore[assignment]
     return list(section.model_fields)

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import keras
+import numpy as np
 
+from tf_graft import vocabulary
 from tf_graft.core.errors import CheckpointError
 from tf_graft.core.files import model_weights
 from tf_graft.core.media import for_message
@@ -14,8 +16,11 @@ from tf_graft.core.state import write
 from tf_graft.fit import Unfreeze
 from tf_graft.training.folder import RunFolder
 from tf_graft.training.schema import FineTuning
+from tf_graft.training.source import Key, reason
 
 KEY = ("fine_tuning", "start_from")
+ROWS = ("fine_tuning", "rows")
+VOCABULARIES = ("former", "present")
 
 
 def load(model: keras.Model, section: FineTuning) -> str:
@@ -34,7 +39,7 @@ def load(model: keras.Model, section: FineTuning) -> str:
             no such layer.
     """
     check_layers(model, section)
-    if section.start_from is None:
+    if section.start_from is None or section.rows:
         return ""
     file = _file(section.start_from, section)
     layers = [model.get_layer(name) for name in section.new_layers]
@@ -56,6 +61,59 @@ def load(model: keras.Model, section: FineTuning) -> str:
     new = [v for v in weights if id(v) not in taken]
     line = f"Starting from {file}: {len(taken)} of {len(weights)} weights"
     return f"{line}; new: {', '.join(v.path for v in new)}." if new else f"{line}."
+
+
+def load_rows(model: keras.Model, section: FineTuning) -> str:
+    """Takes over a model with other vocabularies, and its optimizer's state, if there are `rows`.
+
+    Args:
+        model: the model, compiled, whose optimizer is built; it is not on a mesh yet.
+        section: the config's section `fine_tuning`.
+
+    Returns:
+        A line for the user; empty without `rows`.
+
+    Raises:
+        ConfigError: a vocabulary cannot be read, or the file does not fit.
+    """
+    if section.start_from is None or not section.rows:
+        return ""
+    file = _file(section.start_from, section)
+    rows = {path: _rows(path, section) for path in section.rows}
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            vocabulary.load(model, file, rows)
+    except CheckpointError as error:
+        raise section.error(KEY, f"start_from: {error}") from None
+    except (TypeError, ValueError) as error:
+        named = [path for path in rows if f"'{path}'" in str(error)]
+        raise section.error((*ROWS, *named[:1]), f"rows: {error}") from None
+    line = f"Starting from {file}, with other rows of {', '.join(rows)}."
+    return " ".join([line, *(str(each.message) for each in caught)])
+
+
+def _rows(path: str, section: FineTuning) -> np.ndarray:
+    """Returns the former rows of a table: those in the config, or those of its vocabularies."""
+    given = section.rows[path]
+    if isinstance(given, list):
+        return np.array(given, np.int64)
+    tokens = [_tokens(getattr(given, key), (*ROWS, path, key), section) for key in VOCABULARIES]
+    try:
+        return vocabulary.former_rows(*tokens)
+    except ValueError as error:
+        message = str(error).removeprefix("former_rows: ")
+        raise section.error((*ROWS, path, message.partition(" ")[0]), message) from None
+
+
+def _tokens(name: str, key: Key, section: FineTuning) -> list[str]:
+    """Reads a vocabulary, a token in each line."""
+    try:
+        lines = Path(name).read_text(encoding="utf-8").split("\n")
+    except (OSError, ValueError) as error:
+        why = reason(error) if isinstance(error, OSError) else "the file is not UTF-8 text"
+        raise section.error(key, f"{key[-1]}: {for_message(name)}: {why}.") from None
+    return lines[:-1] if lines[-1] == "" else lines
 
 
 def check_layers(model: keras.Model, section: FineTuning) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_graft.training import click_models
 from tf_graft.training.data import Batches, Kind
 from tf_graft.training.schema import MODELS, Cnn, Embedding, Mlp, Model, Transformer
 
@@ -43,11 +44,14 @@ def build(spec: Model, data: Batches) -> keras.Model:
         raise spec.error(("model",), message)
     inputs = keras.Input(data.shape, dtype="float32" if data.kind == "images" else "int32")
     x = builder(spec, data, inputs, Layers())
-    return keras.Model(inputs, _logits(x, data), name=spec.name)
+    logits = x if kind == "clicks" else _logits(x, data)
+    return keras.Model(inputs, logits, name=spec.name)
 
 
 def metrics(data: Batches) -> list[keras.metrics.Metric]:
     """Returns the metrics in addition to the loss."""
+    if data.kind == "clicks":
+        return click_models.metrics(data)
     accuracy = keras.metrics.SparseCategoricalAccuracy(name="accuracy")
     return [accuracy, BitsPerCharacter()] if data.kind == "characters" else [accuracy]
 
@@ -98,9 +102,10 @@ class Layers:
     def __getattr__(self, kind: str) -> Callable[..., Any]:
         def make(*arguments: Any, **options: Any) -> keras.Layer:
             name = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=.)(?=[A-Z][a-z])", "_", kind).lower()
-            number = self._made[name]
-            self._made[name] += 1
-            options["name"] = f"{name}_{number}" if number else name
+            if "name" not in options:
+                number = self._made[name]
+                self._made[name] += 1
+                options["name"] = f"{name}_{number}" if number else name
             return getattr(keras.layers, kind)(*arguments, **options)
 
         return make
@@ -206,4 +211,7 @@ BUILDERS: dict[str, tuple[Kind, Callable[..., keras.KerasTensor], Callable[..., 
     "cnn": ("images", _cnn, _cnn_weights),
     "transformer": ("characters", _transformer, _transformer_weights),
     "embedding": ("words", _embedding, _embedding_weights),
+    "two_tower": ("clicks", click_models.two_tower, click_models.two_tower_weights),
+    "dlrm": ("clicks", click_models.dlrm, click_models.dlrm_weights),
+    "wide_and_deep": ("clicks", click_models.wide_and_deep, click_models.wide_and_deep_weights),
 }

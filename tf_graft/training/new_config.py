@@ -28,11 +28,15 @@ WIDTH = 98  # so that the two characters fit that switch a line off
 EPOCHS = 10
 SIDE = 96  # of images, where their own sizes differ or a network of keras.applications refuses them
 KINDS = {"mlp": "images", "cnn": "images", "transformer": "characters", "embedding": "words"}
+KINDS |= dict.fromkeys(("two_tower", "dlrm", "wide_and_deep"), "clicks")
 OF_KINDS = {  # the keys of `data` that are for some kinds only
     "sequence_length": ("characters", "words"),
     "vocabulary": ("words",),
     "image_size": ("images",),
-    "classes": ("images", "words"),
+    "classes": ("images", "words", "clicks"),
+    "fields": ("clicks",),
+    "label": ("clicks",),
+    "positive_from": ("clicks",),
 }
 CHILDREN = ("optimizer", "magnitude_optimizer", "direction_optimizer")  # made with adam
 UNWRITTEN = ("name", "mesh")  # arguments of optimizers that a config does not give

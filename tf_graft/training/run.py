@@ -172,6 +172,9 @@ def compiled(
         model.build_optimizer()
     except (ValueError, TypeError) as error:
         raise optimizer.located(error, config) from None
+    with place.layer_scope():
+        if anew and (started := fine_tuning.load_rows(model, config.fine_tuning)):
+            say(started)
     place.settle(model, data, config.mesh)
     with place.layer_scope():
         model.record(config.run.steps_per_execution)

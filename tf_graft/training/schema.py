@@ -23,9 +23,12 @@ Config = dict[str, Any]  # checked later, by the code that uses it
 Rate = Annotated[float, Field(ge=0, lt=1)]
 Width = Annotated[int, Field(ge=1, le=65_536)]
 Layouts = dict[str, list[Literal["batch", "model"] | None]]
+Rows = Annotated[int, Field(ge=1, le=10_000_000)]
 Depth = Annotated[int, Field(ge=1, le=128)]
 ClassNumber = Annotated[int, Field(ge=0, lt=2**31)]
+FormerRow = Annotated[int, Field(ge=-1, lt=2**31)]
 Name = Annotated[str, Field(min_length=1)]
+Cross = Annotated[list[Name], Field(min_length=2, max_length=2)]
 Epochs = Annotated[int, Field(ge=0, le=1_000_000)]
 
 
@@ -80,6 +83,12 @@ class Data(Section):
     """the number of ids; words are hashed to them"""
     image_size: Annotated[int, Field(ge=1, le=2_048)] | None = None
     """the size to which images are resized"""
+    fields: Annotated[dict[Name, Rows], Field(min_length=1, max_length=1_024)] | None = None
+    """for click models: the features that are ids, each with its number of rows in a table"""
+    label: Name | None = None
+    """for click models: the feature that says what was clicked, or a rating"""
+    positive_from: float = 1.0
+    """the smallest `label` that counts as a click: class 1, the others are class 0"""
 
     @field_validator("classes")
     @classmethod
@@ -87,6 +96,13 @@ class Data(Section):
         if repeated := [c for i, c in enumerate(classes or ()) if c in (classes or ())[:i]]:
             raise ValueError(f"classes holds {repeated[0]} twice")
         return classes
+
+    @model_validator(mode="after")
+    def _fields_have_a_label(self) -> "Data":
+        if (self.fields is None) != (self.label is None):
+            given, other = ("label", "fields") if self.fields is None else ("fields", "label")
+            raise ValueError(f"{given}: it does nothing without {other}; give it as well")
+        return self
 
 
 class Mlp(Section):
@@ -145,6 +161,42 @@ class Embedding(Section):
     """the rate after each hidden layer"""
 
 
+class TwoTower(Section):
+    """A vector for each user and item; the other items of a batch are the wrong answers."""
+
+    name: Literal["two_tower"]
+    dimension: Width = 16
+    """the length of a vector"""
+
+
+class Dlrm(Section):
+    """A click model: a table for each field, the dot products of all pairs, dense layers."""
+
+    name: Literal["dlrm"]
+    dimension: Width = 16
+    """the length of an id's vector"""
+    units: Annotated[list[Width], Field(max_length=128)] = [64, 32]
+    """the units of each hidden layer"""
+    dropout: Rate = 0.0
+    """the rate after each hidden layer"""
+
+
+class WideAndDeep(Section):
+    """A click model: a linear one of ids and their crosses, beside dense layers on embeddings."""
+
+    name: Literal["wide_and_deep"]
+    dimension: Width = 8
+    """the length of an id's vector in the deep part"""
+    units: Annotated[list[Width], Field(max_length=128)] = [64, 32]
+    """the units of each hidden layer of the deep part"""
+    dropout: Rate = 0.0
+    """the rate after each hidden layer"""
+    crosses: Annotated[list[Cross], Field(max_length=1_024)] = []
+    """pairs of fields whose joint ids have weights in the wide part, too"""
+    cross_size: Rows = 100_003
+    """the number of weights of each cross; joint ids are taken modulo this number"""
+
+
 class Application(Section):
     """A network of `keras.applications`, from random weights."""
 
@@ -157,6 +209,9 @@ MODELS: dict[str, type[Section]] = {
     "cnn": Cnn,
     "transformer": Transformer,
     "embedding": Embedding,
+    "two_tower": TwoTower,
+    "dlrm": Dlrm,
+    "wide_and_deep": WideAndDeep,
 }  # all others are of `keras.applications`
 
 
@@ -171,8 +226,26 @@ Model = Annotated[
     | Annotated[Cnn, Tag("cnn")]
     | Annotated[Transformer, Tag("transformer")]
     | Annotated[Embedding, Tag("embedding")]
+    | Annotated[TwoTower, Tag("two_tower")]
+    | Annotated[Dlrm, Tag("dlrm")]
+    | Annotated[WideAndDeep, Tag("wide_and_deep")]
     | Annotated[Application, Tag("application")],
     Discriminator(_which_model),
+]
+
+
+class Vocabularies(Section):
+    """The tokens of a table's rows, then and now: files with a token in each line."""
+
+    former: Name
+    """the file of the tokens in `start_from`"""
+    present: Name
+    """the file of the tokens in this run"""
+
+
+FormerRows = Annotated[
+    Annotated[list[FormerRow], Tag("numbers")] | Annotated[Vocabularies, Tag("vocabularies")],
+    Discriminator(lambda given: "numbers" if isinstance(given, list) else "vocabularies"),
 ]
 
 
@@ -183,6 +256,9 @@ class FineTuning(Section):
     """trained weights: the folder of a run, or a file that ends in `.keras` or `.weights.h5`"""
     new_layers: Annotated[list[Name], Field(max_length=65_536)] = []
     """layers that start from random weights in any case, such as the head"""
+    rows: dict[Name, FormerRows] = {}
+    """tables whose rows were others in `start_from`: `former` and `present` vocabulary, or a list
+    of each row's former number, -1 for none; the optimizer's state is taken over, too"""
     unfreeze: dict[str, Epochs] = {}
     """layers that are frozen at first, each with the number of epochs: `dense: 2`"""
 
@@ -190,6 +266,10 @@ class FineTuning(Section):
     def _something_is_old(self) -> "FineTuning":
         if self.new_layers and self.start_from is None:
             raise ValueError("new_layers: all layers are new without start_from; give it as well")
+        if self.rows and self.start_from is None:
+            raise ValueError("rows: no row is a former one without start_from; give it as well")
+        if self.rows and self.new_layers:
+            raise ValueError("new_layers: it does not go with rows, for which all layers must fit")
         return self
 
 
