@@ -427,7 +427,7 @@ def test_not_registered():
 # Signatures.
 
 
-@samples.each()
+@samples.each(samples.of_each_class())
 def test_signatures_show_every_argument(sample):
     parameters = inspect.signature(sample.cls).parameters
     assert not any(p.kind is p.VAR_KEYWORD for p in parameters.values())

@@ -180,7 +180,7 @@ def test_refuses_common_arguments(refusal):
     assert_refused(tf_graft.SGD, refusal, "SGD")
 
 
-@each()
+@each(of_each_class())
 def test_refuses_common_arguments_under_its_own_name(sample):
     """Every class hands its common arguments on to the same checks."""
     owner = sample.cls.__name__
