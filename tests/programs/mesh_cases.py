@@ -189,10 +189,10 @@ def test_norms_on_a_mesh_are_of_the_whole_variable(name, graph):
     test_steps_on_a_mesh_equal_one_device(name, "plain", graph)
 
 
-@pytest.mark.parametrize("option", ["ema", "accumulation"])
-def test_rows_that_begin_anew_on_a_mesh_equal_one_device(option):
+def test_rows_that_begin_anew_on_a_mesh_equal_one_device():
     variables, steps = on_mesh(), samples.gradients(STEPS, SHAPES)
-    optimizer, one = (tf_graft.Adam(0.1, name="optimizer", **OPTIONS[option]) for _ in range(2))
+    options = OPTIONS["ema"] | OPTIONS["accumulation"]
+    optimizer, one = (tf_graft.Adam(0.1, name="optimizer", **options) for _ in range(2))
     run(
         optimizer,
         [*variables.values()],
