@@ -96,11 +96,15 @@ def test_an_eager_loop_leaves_tables_shared():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, ALL_ON], ids=["plain", "all_on"])
-def test_no_optimizer_copies_a_table(options):
+@pytest.mark.parametrize(
+    ("options", "chosen"),
+    [({}, samples.SAMPLES), (ALL_ON, samples.SAMPLES), (ALL_ON, samples.of_each_class())],
+    ids=["plain", "all_on", "each_class"],
+)
+def test_no_optimizer_copies_a_table(options, chosen):
     """All in one function, each with a table of its own, read as a layer reads it."""
     tables, optimizers = [], []
-    for sample in samples.SAMPLES:
+    for sample in chosen:
         if options.get("weight_decay") and getattr(sample.make(), "optimizer", None) is not None:
             continue  # what decays by itself refuses another decay
         if options.get("gradient_accumulation_steps") and sample.name == "prodigy":

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tf_graft as tg
-from support import replicas
+from support import forked, replicas
 
 tf_keras = pytest.importorskip("tf_keras", reason="tf_keras is not installed")
 
@@ -247,7 +247,7 @@ def test_a_new_process_loads_a_file(tmp_path, name, first):
     fitted(tf_keras, tg.legacy(tg.Adam(0.1))).save(tmp_path / name)
     program = f"import sys, {first}, tf_keras; m = tf_keras.models.load_model(sys.argv[1])\n"
     program += "print(int(m.optimizer.iterations), m.optimizer.optimizer)"
-    command = [sys.executable, "-c", program, str(tmp_path / name)]
+    command = [forked.python(), "-c", program, str(tmp_path / name)]
     said = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     assert said.stdout.endswith("8 Adam(learning_rate=0.1)\n")
 

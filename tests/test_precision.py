@@ -162,10 +162,10 @@ class WithoutMasters(tf_graft.SGD):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", HALF)
-def test_notices_lost_steps(dtype):
+def test_notices_lost_steps():
     rate = BY_NAME["sgd"].tiny
     _, expected = drifted(tf_graft.SGD(rate))
     _, actual = drifted(WithoutMasters(rate))
-    with pytest.raises(AssertionError, match="roundings off"):
-        assert_follows(actual["dense", dtype], expected["dense", "float32"], dtype)
+    for dtype in HALF:
+        with pytest.raises(AssertionError, match="roundings off"):
+            assert_follows(actual["dense", dtype], expected["dense", "float32"], dtype)

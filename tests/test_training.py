@@ -381,7 +381,7 @@ def test_batches_depend_on_seed_and_position_alone():
 @pytest.mark.slow
 def test_an_iterator_that_keras_drops_leaves_a_strategy_all_data(prepared_data):
     strategy = tf.distribute.MirroredStrategy(["CPU:0"])
-    for _ in range(40):  # without the mending, one in three or so is wrong
+    for _ in range(20):  # without the mending, one in three or so is wrong
         batches = data_sets.load(Data(batch_size=48, test="test[:96]"), 1, True)
         test = strategy.experimental_distribute_dataset(batches.test)
         next(iter(test))

@@ -105,12 +105,11 @@ def run(optimizer, variables, gradients, graph: bool) -> None:
         step(*values)
 
 
-@pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize(
-    "make",
+    ("make", "graph"),
     [
-        lambda: tf_graft.ScheduleFreeAdamW(0.1),
-        lambda: tf_graft.ScheduleFreeRAdam(0.1, silent_sgd_phase=False),
+        (lambda: tf_graft.ScheduleFreeAdamW(0.1), True),
+        (lambda: tf_graft.ScheduleFreeRAdam(0.1, silent_sgd_phase=False), False),
     ],
     ids=["adamw", "radam"],
 )
@@ -190,10 +189,10 @@ def test_norms_on_a_mesh_are_of_the_whole_variable(name, graph):
     test_steps_on_a_mesh_equal_one_device(name, "plain", graph)
 
 
-@pytest.mark.parametrize("option", ["ema", "accumulation"])
-def test_rows_that_begin_anew_on_a_mesh_equal_one_device(option):
+def test_rows_that_begin_anew_on_a_mesh_equal_one_device():
     variables, steps = on_mesh(), samples.gradients(STEPS, SHAPES)
-    optimizer, one = (tf_graft.Adam(0.1, name="optimizer", **OPTIONS[option]) for _ in range(2))
+    options = OPTIONS["ema"] | OPTIONS["accumulation"]
+    optimizer, one = (tf_graft.Adam(0.1, name="optimizer", **options) for _ in range(2))
     run(
         optimizer,
         [*variables.values()],
@@ -510,9 +509,10 @@ def test_finalize_on_a_mesh():
         np.testing.assert_array_equal(whole(variable), average)
 
 
-@pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize(
-    "averages", [averages.SWA(1, 2), averages.EMA(0.9, 1, True)], ids=["swa", "ema"]
+    ("averages", "graph"),
+    [(averages.SWA(1, 2), False), (averages.EMA(0.9, 1, True), True)],
+    ids=["swa", "ema"],
 )
 def test_momentum_and_averages_in_time_on_a_mesh(averages, graph):
     momentum = keras.optimizers.schedules.PiecewiseConstantDecay([1], [0.5, 0.75])
