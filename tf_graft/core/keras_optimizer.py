@@ -61,14 +61,13 @@ class KerasOptimizer(keras.optimizers.Optimizer, Algorithm):
         given = options.checked(owner, signatures.own_arguments(type(self)), common)
         of_keras = {name: given.pop(name) for name in options.OF_KERAS}
         super().__init__(learning_rate=rates.rate(owner, learning_rate), **of_keras)
-        for name, value in given.items():
-            setattr(self, options.OPTIONS[name].kept_as, value)
+        vars(self).update((options.OPTIONS[name].kept_as, x) for name, x in given.items())
         self.state, self.rule = Variables(self), self._rule(self)
         scaling = Scaling(lambda: self.loss_scale_factor)
         self.engine = Engine(owner, self.rule, lambda: Options.of(self), self.state, scaling)
         self.state.settle(self.mesh)
         keras_contract.bound(self, variables.COUNTER.within, rates.WITHIN)
-        for role in variables.counters_of(Options.of(self)):
+        for role in variables.counters_of(self.engine.options):
             setattr(self, role, self.state.add_scalar(role))
         self.saved = SavedState(self)
         self._identity = self.saved.identity  # for a checkpoint of TensorFlow
