@@ -470,12 +470,12 @@ PIPELINE = {
 @pytest.mark.parametrize("name", PIPELINE)
 def test_a_child_that_would_do_what_is_done_for_all_is_refused(name):
     value = PIPELINE[name]
-    message = f"AdaGraft(direction_optimizer=SGD({name}={value!r})): {name} acts on all variables"
+    message = f"AdaGraft(direction_optimizer=SGD({name}={value!r})): {name} is one for all"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}.*; give it to AdaGraft"):
         tf_graft.AdaGraft("adam", tf_graft.SGD(0.1, **{name: value}))
     in_keras = {"clipnorm", "clipvalue", "global_clipnorm", "use_ema"} & {name}
     for option in in_keras:
-        message = f"AdaGraft(magnitude_optimizer=SGD({option}={value!r})): {option} acts"
+        message = f"AdaGraft(magnitude_optimizer=SGD({option}={value!r})): {option} is one"
         with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
             tf_graft.AdaGraft(keras.optimizers.SGD(0.1, **{option: value}), "adam")
 

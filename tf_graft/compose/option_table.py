@@ -127,7 +127,7 @@ class Pair(NamedTuple):
         """Returns the error for an argument that was given to the wrong one of the two."""
         given = f"{name}={shown(value)}"
         where = f"{self.argument}={self.inner}({given})" if inside else given
-        for_all = f"{name} acts on all variables at once; give it to {self.outer}"
+        for_all = f"{name} is one for all of its variables; give it to {self.outer}"
         return ValueError(f"{self.outer}({where}): {REASONS.get((name, self.column), for_all)}.")
 
 

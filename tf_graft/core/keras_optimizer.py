@@ -61,7 +61,8 @@ class KerasOptimizer(keras.optimizers.Optimizer, Algorithm):
         given = options.checked(owner, signatures.own_arguments(type(self)), common)
         of_keras = {name: given.pop(name) for name in options.OF_KERAS}
         super().__init__(learning_rate=rates.rate(owner, learning_rate), **of_keras)
-        vars(self).update((options.OPTIONS[name].kept_as, x) for name, x in given.items())
+        kept: dict[str, Any] = self.__dict__
+        kept.update((options.OPTIONS[name].kept_as, value) for name, value in given.items())
         self.state, self.rule = Variables(self), self._rule(self)
         scaling = Scaling(lambda: self.loss_scale_factor)
         self.engine = Engine(owner, self.rule, lambda: Options.of(self), self.state, scaling)
@@ -72,7 +73,6 @@ class KerasOptimizer(keras.optimizers.Optimizer, Algorithm):
         self.saved = SavedState(self)
         self._identity = self.saved.identity  # for a checkpoint of TensorFlow
         declared.assign(self)
-        kept: dict[str, Any] = self.__dict__
         for name, given in list(kept.items()):
             if isinstance(given, Settable):
                 kept[name] = self.state.hold_value(name, given)

@@ -77,10 +77,8 @@ class AdaptiveGradientClipping(Around):
         if self._excluded(p.path):
             return inner
         axes = [*range(1, p.w.shape.rank)] if self._by_row(p.path) else unit_axes(p.w.shape.rank)
-        largest = self.clipping * tf.maximum(_norms(p.w, axes), self.epsilon)
-        norms = _norms(p.g, axes)
-        ratio = tf.where(norms > largest, numerics.quotient(largest, norms), tf.ones_like(norms))
-        return inner._replace(g=p.g * ratio)
+        largest = self.clipping * tf.maximum(numerics.norms(p.w, axes), self.epsilon)
+        return inner._replace(g=numerics.limited(p.g, numerics.norms(p.g, axes), largest))
 
     def _by_row(self, path: str) -> bool:
         return patterns.matches(path, patterns.EMBEDDINGS if self.by_row is None else self.by_row)
@@ -155,7 +153,3 @@ def unit_axes(rank: int) -> list[int]:
     if rank < 2:
         return [*range(rank)]
     return [0] if rank == 3 else [*range(rank - 1)]
-
-
-def _norms(x: tf.Tensor, axes: list[int]) -> tf.Tensor:
-    return tf.sqrt(tf.reduce_sum(x * x, axes, keepdims=True))

@@ -61,10 +61,9 @@ def _clipped(
         of_weights = _norms(parameter.read(write.part_of(gradient, parameter.rows)))
         times = tf.ones_like(of_weights) if times is None else numerics.of_rows(times, g)
         largest = limit.largest(of_weights, tf.cast(times, g.dtype))
-    ratio = tf.where(norms > largest, numerics.quotient(largest, norms), tf.ones_like(norms))
-    return numerics.like(gradient, g * ratio)
+    return numerics.like(gradient, numerics.limited(g, norms, largest))
 
 
 def _norms(x: tf.Tensor) -> tf.Tensor:
     """Returns the length of each row, of shape [k, 1, ...]."""
-    return tf.sqrt(tf.reduce_sum(x * x, list(range(1, x.shape.rank)), keepdims=True))
+    return numerics.norms(x, range(1, x.shape.rank))

@@ -195,6 +195,16 @@ def norm(tensors: Sequence[tf.Tensor], total: tf.Tensor | None = None) -> tf.Ten
     return tf.cond(tf.math.is_finite(total), lambda: tf.sqrt(total), relative)
 
 
+def norms(x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
+    """Returns the L2 norms over some axes, which stay, with the length 1."""
+    return tf.sqrt(tf.reduce_sum(x * x, list(axes), keepdims=True))
+
+
+def limited(x: tf.Tensor, norms: tf.Tensor, largest: tf.Tensor | float) -> tf.Tensor:
+    """Returns a tensor of which parts have these norms, with those that are too long shortened."""
+    return x * tf.where(norms > largest, quotient(largest, norms), tf.ones_like(norms))
+
+
 def length(x: tf.Tensor) -> tf.Tensor:
     """Returns the L2 norm of one tensor in a single pass, cheap enough for every variable.
 
