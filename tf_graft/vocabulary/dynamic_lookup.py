@@ -26,8 +26,9 @@ class DynamicLookup(keras.layers.Layer):
     callback `EvictRows`, frees the rows of ids that have not come for long.
 
     Map the dataset with the layer, so that every strategy, mesh, TPU and program of XLA gets the
-    same rows. There, it must see the batches one after the other: leave out `num_parallel_calls`.
-    On one device it can also be a layer of the model, outside of XLA.
+    same rows. There, it must see the batches one after the other: leave out `num_parallel_calls`,
+    and `cache` before the map, not after it. On one device it can also be a layer of the model,
+    outside of XLA.
 
     ```python
     lookup = tg.vocabulary.DynamicLookup(100_000, admit_after=3)
