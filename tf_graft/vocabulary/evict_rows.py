@@ -17,7 +17,8 @@ class EvictRows(keras.callbacks.Callback):
 
     A freed row gets the weights with which its embedding was initialized, and the optimizer's state
     of the start: momenta, squares, averages, counts. So a new id begins in it as it would have in
-    the first epoch. For a moment this takes the memory of a second table.
+    the first epoch. For a moment this takes the memory of a second table. Give the embedding's
+    initializer a seed, so that a run that you resume draws the same first weights.
 
     Args:
         lookup: the layer that gives ids their rows.
