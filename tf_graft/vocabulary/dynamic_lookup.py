@@ -154,6 +154,11 @@ class DynamicLookup(keras.layers.Layer):
         """How many ids have a row."""
         return int(self._count("rows"))
 
+    @property
+    def calls(self) -> int:
+        """How often it was called in training."""
+        return int(self._count("calls"))
+
     def ids(self) -> dict[int, int]:
         """Returns the row of each id that has one."""
         ids, state = self._exported()
