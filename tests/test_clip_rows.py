@@ -205,6 +205,7 @@ def test_limits_in_every_form():
         (0.5, TypeError, "must be a dict of numbers or CowClip by pattern"),
         ({"table": 0}, ValueError, "above 0"),
         ({"table": "cow"}, TypeError, "must be a number"),
+        ({"table": tg.CowClip}, TypeError, "this is the class; give a limit"),
         ({"(": 1.0}, ValueError, "is not a regular expression"),
         ({"table": {"name": "clip"}}, ValueError, "its 'name' must be 'cow_clip'"),
         ({"table": {"name": "cow_clip", "ratio": -1}}, ValueError, "ratio"),

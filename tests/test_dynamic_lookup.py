@@ -226,3 +226,28 @@ def test_a_callback_for_other_layers_is_refused():
         model.fit(
             np.zeros([4, 3], "int64"), np.zeros([4, 1]), callbacks=[EvictRows(layer, table, 1)]
         )
+
+
+def test_a_lookup_that_was_not_loaded_is_noticed(tmp_path):
+    """If it is an attribute of the model, the file of the model's weights has it."""
+    file = tmp_path / "model.weights.h5"
+    x = np.arange(30).reshape([10, 3]) * 10**15
+
+    def calls(attribute, loaded):
+        layer = DynamicLookup(CAPACITY)
+        model, table = model_of(layer, tg.Adam())
+        if attribute:
+            model.lookup = layer
+        if loaded:
+            model.load_weights(file)
+        data = tf.data.Dataset.from_tensor_slices((x, np.zeros([10, 1]))).batch(5)
+        data = data.map(lambda ids, y: (layer(ids, training=True), y))
+        model.fit(data, shuffle=False, verbose=0, callbacks=[EvictRows(layer, table, 9)])
+        model.save_weights(file)
+        return layer.calls
+
+    assert calls(attribute=True, loaded=False) == 2
+    assert calls(attribute=True, loaded=True) == 4
+    calls(attribute=False, loaded=False)
+    with pytest.warns(UserWarning, match=r"taken 2 updates, but '.*' has seen no id"):
+        calls(attribute=False, loaded=True)

@@ -232,7 +232,11 @@ def test_other_weights_are_refused():
     for weights in (1.0, np.ones([WIDTH]), np.ones([1, WIDTH + 1])):
         with pytest.raises(ValueError, match=r"have shape .*; they must have \(1, 4\)"):
             optimizer.reset_rows(table, [1], weights)
+    for bad in (np.nan, -np.inf, 1e39):
+        with pytest.raises(ValueError, match=r"weights must be finite in float32, .*, not "):
+            optimizer.reset_rows(table, [1, 2], [[0.0] * WIDTH, [1.0, bad, 2.0, 3.0]])
     np.testing.assert_equal(state(optimizer), before)
+    np.testing.assert_array_equal(np.isfinite(table), True)
 
 
 @pytest.mark.parametrize("rows", [0.5, "a", None, [True], [[1], [2, 3]], [float("nan")]])
@@ -248,6 +252,8 @@ def test_other_rows_are_refused(rows):
 def test_rows_that_are_not_there_are_refused():
     table, scalar = table_of(), tf.Variable(1.0, name="scalar")
     optimizer = tg.Adam()
+    with pytest.raises(ValueError, match=r"Adam\.reset_rows: the optimizer is not built yet"):
+        optimizer.reset_rows(table, 0)
     optimizer.build([table, scalar])
     for rows, said in ({-1: "no row -1 in", 6: "no row 6 in"}).items():
         with pytest.raises(ValueError, match=said):

@@ -147,8 +147,9 @@ class Optimizer(KerasOptimizer):
 
         Raises:
             TypeError: `rows` are not integers, or `weights` no numbers.
-            ValueError: a row is not in the table; the weights have another shape; the variable is a
-                scalar, or not the optimizer's; or it is called while a step is traced.
+            ValueError: a row is not in the table; the weights have another shape, or a NaN or an
+                infinity; the variable is a scalar, or not the optimizer's; the optimizer is not
+                built; or it is called while a step is traced.
 
         Example:
             >>> from tf_graft.optimizers import Adagrad
@@ -165,7 +166,7 @@ class Optimizer(KerasOptimizer):
             wanted = self.state.parameters_of(owner, matching.variables(owner, [table]))
             indices = row_numbers.numbers(owner, rows, wanted[0].rows)
             if weights is not None:
-                weights = row_numbers.weights(owner, rows, weights, wanted[0].variable.shape[1:])
+                weights = row_numbers.weights(owner, rows, weights, wanted[0].variable)
             self.state.everywhere(self.engine.reset_rows, wanted, indices, weights)
 
     def synchronized_averages(self) -> list[keras.Variable]:

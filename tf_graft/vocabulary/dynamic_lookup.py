@@ -27,7 +27,9 @@ class DynamicLookup(keras.layers.Layer):
 
     Map the dataset with the layer, so that every strategy, mesh, TPU and program of XLA gets the
     same rows. There, it must see the batches one after the other: leave out `num_parallel_calls`,
-    and `cache` before the map, not after it. On one device it can also be a layer of the model,
+    and `cache` before the map, not after it. It counts every batch that is read: `fit` reads the
+    first ones of each call once more under a strategy, and reads ahead with `steps_per_epoch`. If
+    that matters, look ids up before `fit`. On one device it can also be a layer of the model,
     outside of XLA.
 
     ```python
@@ -39,8 +41,9 @@ class DynamicLookup(keras.layers.Layer):
 
     Hash strings first: `tf.strings.to_hash_bucket_fast(words, 2**62)`. An id takes about 200 bytes
     of the host's memory. The layer's state is in the files of a model that contains it; to save the
-    layer of a dataset, put it before the model: `keras.Sequential([lookup, model])`. Each worker of
-    a cluster has ids of its own, so it must not be used there.
+    layer of a dataset, put it before the model: `keras.Sequential([lookup, model])`. Callbacks that
+    save the model in training save the layer, too, if it is an attribute: `model.lookup = lookup`.
+    Each worker of a cluster has ids of its own, so it must not be used there.
 
     Args:
         capacity: the number of rows of the embedding, with row 0.
@@ -151,6 +154,11 @@ class DynamicLookup(keras.layers.Layer):
     def size(self) -> int:
         """How many ids have a row."""
         return int(self._count("rows"))
+
+    @property
+    def calls(self) -> int:
+        """How often it was called in training."""
+        return int(self._count("calls"))
 
     def ids(self) -> dict[int, int]:
         """Returns the row of each id that has one."""

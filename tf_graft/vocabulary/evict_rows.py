@@ -1,5 +1,6 @@
 """EvictRows: a callback that frees the rows of ids that have not come for long."""
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +18,8 @@ class EvictRows(keras.callbacks.Callback):
 
     A freed row gets the weights with which its embedding was initialized, and the optimizer's state
     of the start: momenta, squares, averages, counts. So a new id begins in it as it would have in
-    the first epoch. For a moment this takes the memory of a second table.
+    the first epoch. For a moment this takes the memory of a second table. Give the embedding's
+    initializer a seed, so that a run that you resume draws the same first weights.
 
     Args:
         lookup: the layer that gives ids their rows.
@@ -58,6 +60,17 @@ class EvictRows(keras.callbacks.Callback):
             raise TypeError(
                 f"EvictRows: the optimizer {shown(self.model.optimizer)} cannot reset rows; "
                 "compile the model with an optimizer of tf_graft."
+            )
+
+    def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Warns if the model was trained, but not the lookup: its ids were not in the file."""
+        updates = int(self.model.optimizer.iterations)
+        if updates and not self.lookup.calls:
+            warnings.warn(
+                f"EvictRows: the optimizer has taken {updates} updates, but '{self.lookup.name}' "
+                "has seen no id. If the model was loaded, load the lookup, too; otherwise ids get "
+                "rows with the weights of others.",
+                stacklevel=2,
             )
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:

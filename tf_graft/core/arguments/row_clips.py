@@ -76,9 +76,11 @@ def checked(owner: str, name: str, given: object) -> Limits | None:
 def _limit(owner: str, name: str, given: Any) -> float | CowClip:
     if isinstance(given, CowClip):
         return given
+    where = f"{owner}({name}={shown(given)})"
+    if given is CowClip:
+        raise TypeError(f"{where}: this is the class; give a limit, such as CowClip(ratio=1.0).")
     if not isinstance(given, dict):
         return checks.number(owner, name, given, 0, open_low=True)
-    where = f"{owner}({name}={shown(given)})"
     return configured(where, given, CowClip, "limit", {"cow_clip": CowClip})
 
 

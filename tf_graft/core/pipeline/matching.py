@@ -115,6 +115,10 @@ def parameters_for(
 
 def _unknown(owner: str, path: str, known: Parameters) -> ValueError:
     """Returns the error for a variable that is not one of an optimizer's."""
+    if not len(known):
+        return ValueError(
+            f"{owner}: the optimizer is not built yet; take a step before, or call its `build`."
+        )
     if any(path == parameter.path for parameter in known):
         return ValueError(
             f"{owner}: the optimizer was built for other variables of the same names: '{path}' is "

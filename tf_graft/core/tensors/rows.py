@@ -4,7 +4,6 @@ After `coalesced` no row occurs twice; the type of the gradient shows this.
 """
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -188,18 +187,18 @@ def numbers(owner: str, given: TensorLike, count: int) -> tf.Tensor:
     return tf.constant(rows, tf.int64)
 
 
-def weights(owner: str, rows: TensorLike, given: TensorLike, shape: Sequence[int]) -> tf.Tensor:
-    """Returns the weights of rows in the order of `numbers`, each row's once, of shape [k, *shape].
+def weights(owner: str, rows: TensorLike, given: TensorLike, table: tf.Variable) -> tf.Tensor:
+    """Returns the weights of rows in the order of `numbers`, each row's once, of shape [k, ...].
 
     Args:
         owner: class and method, for messages.
         rows: row numbers, in any shape.
         given: the weights of each of them.
-        shape: the shape of a row.
+        table: the variable that has the rows.
 
     Raises:
         TypeError: the weights are no numbers.
-        ValueError: they have another shape.
+        ValueError: they have another shape, or are not finite in the dtype of the table.
     """
     try:
         values = np.asarray(given)
@@ -207,11 +206,22 @@ def weights(owner: str, rows: TensorLike, given: TensorLike, shape: Sequence[int
         values = np.array(None)
     if not (np.issubdtype(values.dtype, np.number) or values.dtype == tf.bfloat16.as_numpy_dtype):
         raise TypeError(f"{owner}: weights must be numbers, not {checks.shown(given)}.")
-    wanted = (*np.shape(rows), *shape)
+    wanted = (*np.shape(rows), *table.shape[1:])
     if values.shape != wanted:
         raise ValueError(f"{owner}: weights have shape {values.shape}; they must have {wanted}.")
+    _refuse_not_finite(owner, values, tf.as_dtype(table.dtype))
     _, first = np.unique(rows, return_index=True)
-    return tf.constant(values.reshape([-1, *shape])[first])
+    return tf.constant(values.reshape([-1, *table.shape[1:]])[first])
+
+
+def _refuse_not_finite(owner: str, weights: np.ndarray, dtype: tf.DType) -> None:
+    with np.errstate(over="ignore"):
+        bad = ~np.isfinite(weights.astype(dtype.as_numpy_dtype))
+    if np.any(bad):
+        raise ValueError(
+            f"{owner}: weights must be finite in {dtype.name}, the dtype of the table, not "
+            f"{weights[bad][0]}."
+        )
 
 
 def share(variable: tf.Variable) -> None:
