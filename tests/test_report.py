@@ -774,7 +774,7 @@ run: {epochs: 3, progress: none}
 
 
 @pytest.fixture(scope="module")
-def workshop(tmp_path_factory):
+def workshop(prepared_data, tmp_path_factory):
     """A folder with two configs and the run of the first: `workshop(*arguments)` is `tf-graft`."""
     folder = tmp_path_factory.mktemp("report")
     (folder / "graft.yaml").write_text(TINY)
@@ -782,7 +782,6 @@ def workshop(tmp_path_factory):
 
     def command(*arguments):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("TFDS_DATA_DIR", str(folder / "data"))
             patch.chdir(folder)
             if arguments[0] == "train":  # drawing takes longer than these runs
                 patch.setattr(plots, "draw_run", lambda *_: None)
