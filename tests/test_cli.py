@@ -102,7 +102,7 @@ def test_schedule_goes_through_a_wrapper_and_counts_updates(config, change, comm
 
 
 @pytest.mark.slow
-def test_total_begins_after_a_warmup_of_an_epoch(command, undrawn):
+def test_total_begins_after_a_warmup_of_an_epoch(command):
     warmup = "optimizer.learning_rate.warmup_steps="
     said = [
         command("schedule", CONFIG, "run.epochs=2", f"{warmup}{steps}")
@@ -141,7 +141,7 @@ def test_total_and_epoch_in_schedules_end_with_the_run(rate, last, command, undr
 
 
 @pytest.mark.slow
-def test_momentum_and_averages_in_time(command, undrawn):
+def test_momentum_and_averages_in_time(command):
     cycle = "{name: one_cycle, max_lr: 1.0, total_steps: total}"
     momentum = f"{{name: cyclical_momentum, schedule: {cycle}}}"
     averages = "{name: swa, start: epoch, period: epoch}"
@@ -156,7 +156,7 @@ def test_momentum_and_averages_in_time(command, undrawn):
 
 
 @pytest.mark.slow
-def test_an_error_in_a_schedule_of_a_sequence_is_one_sentence(command, undrawn):
+def test_an_error_in_a_schedule_of_a_sequence_is_one_sentence(command):
     inner = "[{name: poly_decay, learning_rate: 1, decay_steps: 0}, 0.1]"
     for milestones, message in (
         ("[3]", "decay_steps=0"),

@@ -760,7 +760,7 @@ optimizer:
     name: adam
     learning_rate: {name: poly_decay, learning_rate: 0.01, decay_steps: total}
   direction_optimizer: {name: sgd, momentum: 0.9, learning_rate: 1.0}
-run: {epochs: 3, checkpoint_every: 2, progress: none}
+run: {epochs: 3, checkpoint_every: 2, progress: none, tensorboard: false}
 """
 LAYERWISE = """
 data: {name: digits, batch_size: 64, train: "train[:448]", test: "test[:100]"}
@@ -769,7 +769,7 @@ optimizer:
   name: layerwise_rates
   rates: rates.json
   optimizer: {name: sgd, momentum: 0.9, learning_rate: 1.0}
-run: {epochs: 3, progress: none}
+run: {epochs: 3, progress: none, tensorboard: false}
 """
 
 
