@@ -508,7 +508,8 @@ def wait_for_rows(process, path, count):
 @pytest.mark.slow
 def test_a_killed_run_ends_as_an_undisturbed_one(tmp_path):
     config = str(CONFIGS / "digits_sgd_poly.yaml")
-    settings = ["run.checkpoint_every=7", "run.epochs=3", "run.tensorboard=false"]
+    settings = ["run.checkpoint_every=20", "run.epochs=3", "run.tensorboard=false"]
+    settings += ["model.filters=[4]", "model.units=8"]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     start(config, f"run.dir={whole}", *settings).communicate(timeout=120)
     process = start(config, f"run.dir={parts}", *settings)
