@@ -23,7 +23,7 @@ data: {name: digits, batch_size: 32}
 model: {name: mlp, units: [16]}
 mesh: {batch: 2, model: 2, shard_slots: true, layouts: {"dense/kernel": [null, model]}}
 optimizer: {name: adam, learning_rate: 0.01, global_clipnorm: 1.0}
-run: {epochs: 2, seed: 3, checkpoint_every: 10, tensorboard: false, progress: none}
+run: {epochs: 2, seed: 3, checkpoint_every: 30, tensorboard: false, progress: none}
 """
 
 

@@ -760,7 +760,7 @@ optimizer:
     name: adam
     learning_rate: {name: poly_decay, learning_rate: 0.01, decay_steps: total}
   direction_optimizer: {name: sgd, momentum: 0.9, learning_rate: 1.0}
-run: {epochs: 3, checkpoint_every: 2, progress: none}
+run: {epochs: 3, checkpoint_every: 2, progress: none, tensorboard: false}
 """
 LAYERWISE = """
 data: {name: digits, batch_size: 64, train: "train[:448]", test: "test[:100]"}
@@ -769,12 +769,12 @@ optimizer:
   name: layerwise_rates
   rates: rates.json
   optimizer: {name: sgd, momentum: 0.9, learning_rate: 1.0}
-run: {epochs: 3, progress: none}
+run: {epochs: 3, progress: none, tensorboard: false}
 """
 
 
 @pytest.fixture(scope="module")
-def workshop(tmp_path_factory):
+def workshop(prepared_data, tmp_path_factory):
     """A folder with two configs and the run of the first: `workshop(*arguments)` is `tf-graft`."""
     folder = tmp_path_factory.mktemp("report")
     (folder / "graft.yaml").write_text(TINY)
@@ -782,7 +782,6 @@ def workshop(tmp_path_factory):
 
     def command(*arguments):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("TFDS_DATA_DIR", str(folder / "data"))
             patch.chdir(folder)
             if arguments[0] == "train":  # drawing takes longer than these runs
                 patch.setattr(plots, "draw_run", lambda *_: None)

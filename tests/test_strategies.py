@@ -48,7 +48,7 @@ in_models = functools.partial(in_turn, through="model")
 
 
 # What each start of processes computes. One device: `test_equations.py`, `test_model_matrix.py`.
-RARE = ("2_replicas", "4_replicas", "2_workers")
+RARE = ("2_replicas", "4_replicas", "2_workers", "every_kind_on_shards", "models_on_2_clients")
 STARTS = {
     "2_replicas": [in_models("2_replicas", [*MORE[1::2], *WRAPPERS[::2]], 8)],
     "4_replicas": [
@@ -64,9 +64,15 @@ STARTS = {
         Part("parameter_server", KINDS, ["plain", "together", "not_finite"], 6),
         in_models("parameter_server", [*SOME[::2], *WRAPPERS[1:]], 10),
     ],
-    "shards": [
-        Part("shards", KINDS, ["together", "clipnorm", "not_finite"], 6),
+    "shards": [  # plain slots, norms, a wrapper, Keras' own, a graft, exclusions
+        Part("shards", ["adagrad", "lamb"], ["together"]),
+        Part("shards", ["larc_clip", "wrapped_nadam"], ["clipnorm"]),
+        Part("shards", ["adam", "graft_sgd_adam"], ["not_finite"]),
         Part("shards", ["adamw", "lars"], ["weight_decay_excluded"]),
+        in_models("shards", [SOME[1], "agn_adam"], 1),
+    ],
+    "every_kind_on_shards": [
+        Part("shards", KINDS, ["together", "clipnorm", "not_finite"], 6),
         in_models("shards", [*SOME[1::2], "layerwise_rates", "agn_adam"], 1),
     ],
     "matrices_on_replicas": [Part("2_replicas", MATRICES, ["together", "decay_inside"])],
@@ -74,8 +80,9 @@ STARTS = {
     "2_clients": [
         Part("2_clients", ["adam"], ["together", "not_finite"]),
         in_turn("2_clients", ["adagrad", "lamb", "graft_schedules_global"], 9),
-        in_models("2_clients", [WRAPPERS[0], WRAPPERS[3]], 8),
     ],
+    # Of a plain optimizer: `test_mesh_runs.py`.
+    "models_on_2_clients": [in_models("2_clients", [WRAPPERS[0], WRAPPERS[3]], 8)],
 }
 
 

@@ -40,7 +40,7 @@ model: {name: mlp, units: [16], dropout: 0.3}
 optimizer:
   name: adam
   learning_rate: {name: poly_decay, learning_rate: 0.01, decay_steps: total}
-run: {epochs: 3, checkpoint_every: 2, progress: none}
+run: {epochs: 3, checkpoint_every: 2, progress: none, tensorboard: false}
 """
 STEPS, PER_EPOCH = 21, 7
 
@@ -90,7 +90,7 @@ def weights(folder):
 
 def test_a_run_leaves_everything_in_its_folder(tmp_path):
     policy, handler = keras.config.dtype_policy(), signal.getsignal(signal.SIGTERM)
-    summary = trainer(tmp_path)("a")
+    summary = trainer(tmp_path)("a", "run.tensorboard=null")
     folder = tmp_path / "a"
     assert {path.name for path in folder.iterdir()} == {
         *("config.yaml", "steps.csv", "metrics.csv", "plot.png", "summary.json", "model.keras"),
@@ -157,6 +157,7 @@ RESUMED = {
         [
             "optimizer={name: sgd, momentum: 0.9, weight_decay: 0.01, use_ema: true}",
             "optimizer.gradient_accumulation_steps=2",
+            "run.tensorboard=true",
         ],
     ),
     "batch normalization, several steps an execution": (10, ["run.steps_per_execution=3"]),
@@ -334,7 +335,7 @@ def test_without_tensorboard_its_files_are_left_out_or_refused(tiny, tmp_path, m
     ):
         tiny("a", "run.tensorboard=true")
     assert not (tmp_path / "a").exists()
-    tiny("a")
+    tiny("a", "run.tensorboard=null")
     assert not (tmp_path / "a" / "tensorboard").exists()
 
 
@@ -507,7 +508,8 @@ def wait_for_rows(process, path, count):
 @pytest.mark.slow
 def test_a_killed_run_ends_as_an_undisturbed_one(tmp_path):
     config = str(CONFIGS / "digits_sgd_poly.yaml")
-    settings = ["run.checkpoint_every=7", "run.epochs=3", "run.tensorboard=false"]
+    settings = ["run.checkpoint_every=20", "run.epochs=3", "run.tensorboard=false"]
+    settings += ["model.filters=[4]", "model.units=8"]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     start(config, f"run.dir={whole}", *settings).communicate(timeout=120)
     process = start(config, f"run.dir={parts}", *settings)

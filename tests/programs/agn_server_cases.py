@@ -4,6 +4,7 @@ Run by `test_agn_servers.py`. It ends with code 0 when what is asserted holds.
 """
 
 import argparse
+import functools
 import os
 import pathlib
 import sys
@@ -62,21 +63,29 @@ class Problem:
         rows = self.random.integers(0, len(x), (PERIOD, 32))
         return x[rows], y[rows]
 
+    def done(self):
+        return int(self.optimizer.rounds.numpy())
+
     def accuracy(self):
         x, y = self.train[1]
         return float(np.mean(np.argmax(self.model(x).numpy(), -1) == y))
 
 
+@functools.cache
+def learned(strategy):
+    """What `plain` begins and `killed` goes on with."""
+    return Problem(strategy, tg.AGN(tg.SGD(0.1, momentum=0.9), 2, PERIOD, tg.Adam(0.002)))
+
+
 def plain(strategy, out):
     """Every round is counted, all state is on the servers, and the network learns."""
-    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-    problem = Problem(strategy, tg.AGN(tg.SGD(0.1, momentum=0.9), 2, PERIOD, tg.Adam(0.002)))
+    coordinator, problem = tf.distribute.coordinator.ClusterCoordinator(strategy), learned(strategy)
     began = time.monotonic()
     results = [coordinator.schedule(problem.round, args=problem.batches()) for _ in range(ROUNDS)]
     coordinator.join()
     seconds = time.monotonic() - began
     optimizer = problem.optimizer
-    assert int(optimizer.rounds.numpy()) == ROUNDS, optimizer.rounds.numpy()
+    assert problem.done() == ROUNDS, problem.done()
     assert int(optimizer.iterations.numpy()) == ROUNDS * PERIOD
     losses = [float(result.fetch()) for result in results]
     places = {variable.value.device for variable in optimizer.variables}
@@ -87,17 +96,16 @@ def plain(strategy, out):
 
 
 def killed(strategy, out):
-    """Goes on until it is told to stop, while workers are killed."""
-    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-    problem = Problem(strategy, tg.AGN(tg.SGD(0.1, momentum=0.9), 2, PERIOD, tg.Adam(0.002)))
-    scheduled = 0
-    while scheduled < ROUNDS or not (out / "stop").exists():
+    """Goes on until it is told to stop, while workers are killed; alone it learns all of it."""
+    coordinator, problem = tf.distribute.coordinator.ClusterCoordinator(strategy), learned(strategy)
+    scheduled, before = 0, problem.done()
+    while before + scheduled < ROUNDS or not (out / "stop").exists():
         for _ in range(20):
             coordinator.schedule(problem.round, args=problem.batches())
         coordinator.join()
         scheduled += 20
         (out / "scheduled").write_text(str(scheduled))
-    kills, done = int((out / "stop").read_text()), int(problem.optimizer.rounds.numpy())
+    kills, done = int((out / "stop").read_text()), problem.done() - before
     # Each round runs at least once: again when its worker is killed before it has answered.
     assert scheduled <= done <= scheduled + kills, (scheduled, done, kills)
     accuracy = problem.accuracy()

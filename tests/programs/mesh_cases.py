@@ -109,7 +109,11 @@ def run(optimizer, variables, gradients, graph: bool) -> None:
     ("make", "graph"),
     [
         (lambda: tf_graft.ScheduleFreeAdamW(0.1), True),
-        (lambda: tf_graft.ScheduleFreeRAdam(0.1, silent_sgd_phase=False), False),
+        pytest.param(
+            lambda: tf_graft.ScheduleFreeRAdam(0.1, silent_sgd_phase=False),
+            False,
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["adamw", "radam"],
 )
@@ -183,7 +187,13 @@ def test_steps_on_a_mesh_equal_one_device(name, option, graph):
 
 @pytest.mark.parametrize(
     ("name", "graph"),
-    [("lars", False), ("larc_clip", False), pytest.param("lamb", True, marks=pytest.mark.slow)],
+    [
+        ("lars", False),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (("larc_clip", False), ("lamb", True))
+        ),
+    ],
 )
 def test_norms_on_a_mesh_are_of_the_whole_variable(name, graph):
     test_steps_on_a_mesh_equal_one_device(name, "plain", graph)
@@ -214,7 +224,7 @@ def test_rows_that_begin_anew_on_a_mesh_equal_one_device():
         assert np.all(momentum[[0, 2]] != 0)
 
 
-@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("graph", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_rows_that_count_on_a_mesh_equal_one_device(graph):
     """And are clipped. The gradient is row-sparse, and other rows are touched in each step."""
     start = samples.weights(SHAPES)["columns"]
@@ -292,7 +302,7 @@ FACTORED = {  # where a slot's dimension is the variable's, it lies as that one
 }
 
 
-@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("graph", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_slots_shaped_by_a_function_lie_as_the_dimensions_they_are_of(graph):
     variables, steps = on_mesh(), samples.gradients(STEPS, SHAPES)
     optimizer, one = (written.Factored(0.1, name="optimizer") for _ in range(2))
