@@ -113,7 +113,7 @@ def test_the_table_shows_each_groups_rate():
         (lambda: dict.fromkeys(["bias", ".*"], tg.SGD()), r"the same object is given twice"),
         (
             lambda: {".*": tg.SGD(use_ema=True)},
-            r"\['\.\*'\]=SGD\(use_ema=True\)\): use_ema acts on",
+            r"\['\.\*'\]=SGD\(use_ema=True\)\): use_ema is one",
         ),
     ],
 )
