@@ -142,7 +142,7 @@ class Optimizer(KerasOptimizer):
         Args:
             table: a variable that the optimizer updates, of shape [number of rows, ...].
             rows: row numbers, integers in any shape; repeated ones count once.
-            weights: the weights that the rows get, of shape [*rows.shape, *table.shape[1:]], of a
+            weights: the weights that the rows get, of shape `rows.shape + table.shape[1:]`, of a
                 repeated row the first. None keeps those that they have.
 
         Raises:

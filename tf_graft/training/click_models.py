@@ -10,7 +10,7 @@ from keras import ops
 from tf_graft.training.data import Batches
 from tf_graft.training.schema import Dlrm, TwoTower, WideAndDeep
 
-FEWEST = -1e9  # the score of a candidate that is left out
+LEFT_OUT = -1e9  # the score of a candidate that does not compete
 RECALL_AT = 100
 
 
@@ -81,7 +81,7 @@ class Candidates(keras.layers.Layer):
             popularity = ops.log1p(ops.convert_to_tensor(self.counts))
             right += ops.take(popularity, items)[:, None]
             wrong += popularity
-        wrong = ops.where(items[:, None] == candidates[None], FEWEST, wrong)
+        wrong = ops.where(items[:, None] == candidates[None], LEFT_OUT, wrong)
         return ops.concatenate([right, wrong], axis=1)
 
     def get_config(self) -> dict[str, Any]:
