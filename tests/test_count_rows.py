@@ -274,3 +274,84 @@ def test_what_makes_no_sense_is_refused():
     muon = tg.Muon(**COUNTED)
     with pytest.raises(ValueError, match="Muon has state or steps of several rows"):
         muon.build([tf.Variable(weights(), name="table")])
+
+
+FBGEMM = {"reference": 6.0, "power": 0.5, "half_life": 2.0, "threshold": 1.2}
+
+
+def by_frequency(steps=STEPS, reference=6.0, power=0.5, half_life=2.0, threshold=1.2):
+    """FBGEMM's row-wise Adagrad with counts, for each row by hand."""
+    w, a = weights().astype("float64"), np.zeros(ROWS)
+    count, last = np.zeros(ROWS), np.zeros(ROWS)
+    for step in range(steps):
+        g = tf.convert_to_tensor(gradient(step, "float64")).numpy()
+        for row in set(IDS[step]):
+            faded = 1.0 if half_life is None else 0.5 ** ((step + 1 - last[row]) / half_life)
+            count[row], last[row] = 1 + faded * count[row], step + 1
+            ratio = (reference / (count[row] + 1)) ** power
+            multiplier = np.clip(ratio, 1, 10) if count[row] > threshold else 1.0
+            a[row] += np.mean(g[row] ** 2)
+            w[row] -= 0.1 * multiplier * g[row] / np.sqrt(a[row])
+    return w
+
+
+@pytest.mark.parametrize("name", samples.with_slow(NAMES, QUICK))
+def test_every_optimizer_takes_rates_by_row(name):
+    """Whether it is a number or one for each row, a multiplier gives the same steps."""
+    tables = {}
+    for label, factor in {"none": 1.0, "half": 0.5}.items():
+        for each in (factor, tg.RowFrequency(1.0, lowest=factor, highest=factor)):
+            optimizer = tg.get({"name": name, "count_rows": {"table": each}})
+            tables.setdefault(label, []).append(counted(optimizer, steps=range(3)).numpy())
+    for by_number, by_row in tables.values():
+        np.testing.assert_allclose(by_row, by_number, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("execution", EXECUTIONS)
+@pytest.mark.parametrize("half_life", [2.0, None])
+def test_rates_by_frequency(execution, half_life):
+    given = FBGEMM | {"half_life": half_life}
+    optimizer = tg.RowWiseAdagrad(
+        0.1, epsilon=1e-12, count_rows={"table": {"name": "row_frequency", **given}}
+    )
+    table = counted(optimizer, wrap=EXECUTIONS[execution])
+    np.testing.assert_allclose(table, by_frequency(**given), rtol=1e-5)
+    again = tg.deserialize(tg.serialize(optimizer))
+    assert again.count_rows == {"table": tg.RowFrequency(**given)}
+
+
+def test_frequencies_on_replicas_resume_and_begin_anew(tmp_path):
+    optimizer, table, step = row_steps(
+        lambda: tg.RowWiseAdagrad(
+            0.1, epsilon=1e-12, count_rows={"table": tg.RowFrequency(**FBGEMM)}
+        ),
+        weights(),
+    )
+    for number in range(STEPS):
+        both = [values(number)[:2], np.pad(values(number)[2:], [[0, 1], [0, 0]])]
+        step(both, [IDS[number][:2], [IDS[number][2]] * 2])
+    np.testing.assert_allclose(table.numpy(), by_frequency(**FBGEMM), rtol=1e-5)
+    before = {v.path.rpartition("/")[2]: v.numpy() for v in optimizer.variables}
+    optimizer.reset_rows(table, [1])
+    after = {v.path.rpartition("/")[2]: v.numpy() for v in optimizer.variables}
+    for role in ("row_frequency", "row_last_update", "row_updates"):
+        assert before[role][1] > 0 == after[role][1]
+        np.testing.assert_array_equal(np.delete(before[role], 1), np.delete(after[role], 1))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"reference": 0.0}, r"RowFrequency\(reference=0.0\): reference must be .* above 0"),
+        ({"reference": 1.0, "half_life": -1}, "half_life must be"),
+        ({"reference": 1.0, "power": float("nan")}, "power must be"),
+        ({"reference": 1.0, "lowest": 2.0, "highest": 1.0}, "highest must be"),
+    ],
+)
+def test_frequencies_that_make_no_sense_are_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        tg.RowFrequency(**given)
+    with pytest.raises(ValueError, match=message):
+        tg.Adam(count_rows={"a": {"name": "row_frequency", **given}})
+    with pytest.raises(TypeError, match="this is the class"):
+        tg.Adam(count_rows={"a": tg.RowFrequency})

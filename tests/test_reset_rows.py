@@ -226,7 +226,7 @@ def test_other_weights_are_refused():
     table = table_of()
     optimizer = trained(tg.Adam(), table, range(2))
     before = state(optimizer)
-    for weights in ("a", [[1], [2, 3]], [[None] * WIDTH], [[True] * WIDTH]):
+    for weights in ("a", [[1], [2, 3]], [[None] * WIDTH], [[True] * WIDTH], [[1j] * WIDTH]):
         with pytest.raises(TypeError, match=r"Adam\.reset_rows: weights must be numbers, not "):
             optimizer.reset_rows(table, [1], weights)
     for weights in (1.0, np.ones([WIDTH]), np.ones([1, WIDTH + 1])):

@@ -6,6 +6,7 @@ from tf_graft.compose.of_keras import get, wrap
 from tf_graft.compose.to_keras import to_keras
 from tf_graft.core.arguments.registry import deserialize, register, serialize
 from tf_graft.core.arguments.row_clips import CowClip
+from tf_graft.core.arguments.row_frequency import RowFrequency
 from tf_graft.core.arguments.settable import Settable
 from tf_graft.core.errors import CheckpointError
 from tf_graft.core.optimizer import Optimizer
@@ -120,6 +121,7 @@ __all__ = [
     "Prodigy",
     "RAdam",
     "RMSprop",
+    "RowFrequency",
     "RowWiseAdagrad",
     "RowWiseAdam",
     "SGDSaI",

@@ -283,8 +283,7 @@ class Variables(OptimizerState):
             engine |= accumulation.SLOTS
             if row_clipping.counts_ids(options.clip_rows, path):
                 engine |= accumulation.TIMES
-        if multipliers.of(options.count_rows, path) is not None:
-            engine |= row_counts.SLOTS
+        engine |= row_counts.slots_for(multipliers.of(options.count_rows, path))
         decays = self._optimizer.rule.decaying(path).decays(path)
         if options.sparse == row_decay.CHOICE and decays and len(variable.shape) > 1:
             engine |= row_decay.SLOTS

@@ -56,9 +56,6 @@ class RowWiseAdagrad(ta.Optimizer):
         return {"accumulator": ta.Slot(fill, shape="rows", within=ta.NOT_NEGATIVE)}
 
     def step(self, g: tf.Tensor, w: tf.Tensor, s: ta.Slots, lr: tf.Tensor, t: tf.Tensor) -> ta.Step:
-        within_row = range(1, g.shape.rank)
-        a = s["accumulator"] + tf.reduce_mean(g * g, list(within_row))
-        rate = lr / (tf.sqrt(a) + self.epsilon)
-        for axis in within_row:
-            rate = tf.expand_dims(rate, axis)
+        a = s["accumulator"] + tf.reduce_mean(g * g, list(range(1, g.shape.rank)))
+        rate = lr / ta.of_rows(tf.sqrt(a) + self.epsilon, g)
         return -rate * g, {"accumulator": a}

@@ -162,7 +162,7 @@ class DynamicLookup(keras.layers.Layer):
 
     def ids(self) -> dict[int, int]:
         """Returns the row of each id that has one."""
-        ids, state = self._exported()
+        ids, state = _in_order(*self._ids.export())
         has = state[:, ROW] != UNKNOWN
         return dict(zip(ids[has].tolist(), state[has, ROW].tolist(), strict=True))
 
@@ -184,7 +184,7 @@ class DynamicLookup(keras.layers.Layer):
         checks.integer("DynamicLookup.evict", "unused_for", unused_for, 1)
 
         def forget() -> tf.Tensor:
-            ids, state = self._exported()
+            ids, state = _in_order(*self._ids.export())
             old = state[:, LAST] <= int(self._count("calls")) - unused_for
             self._ids.remove(ids[old])
             self._arrange(state[~old, ROW])
@@ -192,12 +192,6 @@ class DynamicLookup(keras.layers.Layer):
 
         freed: np.ndarray = self._alone.execute(forget).numpy()
         return freed
-
-    def _exported(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns all ids in order, and what is known of each."""
-        ids, state = (x.numpy() for x in self._ids.export())
-        order = np.argsort(ids)
-        return ids[order], state[order]
 
     def _arrange(self, taken: np.ndarray) -> None:
         """Notes the free rows below the last one that is in use, the lowest first."""
@@ -209,8 +203,9 @@ class DynamicLookup(keras.layers.Layer):
 
     def save_own_variables(self, store: MutableMapping[str, Any]) -> None:
         """Saves all ids, and what is known of them, to a file of Keras."""
-        store["ids"], store["state"] = self._exported()
-        store["calls"] = np.array(int(self._count("calls")))
+        known, calls = self._alone.execute(lambda: (self._ids.export(), self._count("calls")))
+        store["ids"], store["state"] = _in_order(*known)
+        store["calls"] = calls.numpy()
 
     def load_own_variables(self, store: Mapping[str, Any]) -> None:
         """Loads what `save_own_variables` saved, also of a layer with fewer rows.
@@ -240,6 +235,12 @@ class DynamicLookup(keras.layers.Layer):
         config = super().get_config() | own
         del config["trainable"]
         return config
+
+
+def _in_order(ids: tf.Tensor, state: tf.Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Returns ids in order, and what is known of each."""
+    order = np.argsort(ids)
+    return ids.numpy()[order], state.numpy()[order]
 
 
 def _table(keys: tf.DType, default: TensorLike) -> tf.lookup.experimental.MutableHashTable:

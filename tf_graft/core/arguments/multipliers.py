@@ -8,11 +8,14 @@ import keras
 from tf_graft.core import checks, patterns
 from tf_graft.core.arguments import rates, settable
 from tf_graft.core.arguments.checked import refuse_idle_patterns
+from tf_graft.core.arguments.plain import configured
+from tf_graft.core.arguments.row_frequency import RowFrequency
 from tf_graft.core.checks import shown
 from tf_graft.core.types import Config, Scalar
 
 V = TypeVar("V")
-Multipliers = Mapping[str, Any]  # numbers and schedules, by regular expression
+Multipliers = Mapping[str, Any]  # numbers, schedules, `RowFrequency`, by regular expression
+FLAT = {"row_frequency": RowFrequency}
 
 
 def checked(owner: str, name: str, given: object) -> Multipliers | None:
@@ -59,13 +62,25 @@ def of_counted(owner: str, name: str, given: object) -> Multipliers | None:
         ValueError: see `checked`.
     """
     if given is None or isinstance(given, Mapping):
-        return checked(owner, name, given)
+        return by_pattern(owner, name, given, "multipliers", _counted_multiplier)
     found = checks.listed(
         f"{owner}({name}={{}}): {name} must be a list of patterns, or a dict of multipliers by "
         "pattern.",
         given,
     )
     return dict.fromkeys(checks.patterns(owner, name, found) or (), 1.0) or None
+
+
+def _counted_multiplier(owner: str, name: str, given: Any) -> Any:
+    if isinstance(given, RowFrequency):
+        return given
+    where = f"{owner}({name}={shown(given)})"
+    if given is RowFrequency:
+        raise TypeError(f"{where}: this is the class; give RowFrequency(reference=...).")
+    names = given if isinstance(given, dict) else {}
+    if names.get("class_name") == "RowFrequency" or names.get("name") in FLAT:
+        return configured(where, given, RowFrequency, "multiplier", FLAT)
+    return _multiplier(owner, name, given)
 
 
 def _multiplier(owner: str, name: str, given: Any) -> Any:
@@ -83,7 +98,7 @@ def config(multipliers: Multipliers | None) -> Config | None:
     """Returns multipliers as plain values, from which `checked` makes equal ones."""
     if multipliers is None:
         return None
-    serialized = keras.optimizers.schedules.serialize
+    serialized = keras.saving.serialize_keras_object
     return {key: serialized(x) if callable(x) else x for key, x in multipliers.items()}
 
 

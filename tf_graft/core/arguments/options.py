@@ -145,9 +145,10 @@ class Common(TypedDict, total=False):
         count_rows: regular expressions; in a variable whose path contains a match every row counts
             its own updates, and `t` in the optimizer's equations is that count. Each row then has
             its own bias correction, as if it were a variable of its own. Or a dict of such
-            expressions with multipliers of the learning rate: numbers, or schedules, which follow
-            the row's count. In-place kernels do not update these variables. Optimizers with state
-            for several rows together are refused. None: all rows have the optimizer's count.
+            expressions with multipliers of the learning rate: numbers, schedules, which follow
+            the row's count, or a `tf_graft.RowFrequency`. In-place kernels do not update these
+            variables. Optimizers with state for several rows together are refused. None: all rows
+            have the optimizer's count.
         clip_rows: limits by regular expression; in a variable whose path contains a match, the
             gradient of each row is clipped by itself: to a number, the largest L2 norm, or by
             `tf_graft.CowClip`. Other ways of clipping follow. None for none.

@@ -1,10 +1,14 @@
-"""Rows that count their own updates: each row's bias correction and multiplier follow its count."""
+"""Rows that count their own updates: each row's bias correction and multiplier follow its count.
+
+With a `half_life`, a `RowFrequency` has a count of its own, in which updates of long ago fade.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
+from tf_graft.core.arguments.row_frequency import RowFrequency
 from tf_graft.core.places import replicas
 from tf_graft.core.state import write
 from tf_graft.core.state.parameters import Parameter
@@ -15,6 +19,22 @@ from tf_graft.core.tensors import numerics
 from tf_graft.core.types import VariableLike
 
 SLOTS = {"row_updates": Slot(shape="rows", dtype="int64", within=COUNTS)}
+FREQUENCY_SLOTS = {
+    "row_frequency": Slot(shape="rows", dtype="float32", within=COUNTS),
+    "row_last_update": Slot(shape="rows", dtype="int64", within=COUNTS),
+}
+
+
+def slots_for(factor: Any) -> dict[str, Slot]:
+    """Returns the slots of a variable whose rows count, by role.
+
+    Args:
+        factor: the multiplier of the rates; None if its rows do not count.
+    """
+    if factor is None:
+        return {}
+    fades = isinstance(factor, RowFrequency) and factor.half_life is not None
+    return SLOTS | FREQUENCY_SLOTS if fades else SLOTS
 
 
 def refuse(optimizer: Any, variables: Mapping[str, VariableLike]) -> None:
@@ -41,7 +61,7 @@ def refuse(optimizer: Any, variables: Mapping[str, VariableLike]) -> None:
                 f"{where}: the rows of '{path}' cannot be counted, as {owner} has state or steps "
                 "of several rows together."
             )
-        if callable(factor):
+        if callable(factor) and not isinstance(factor, RowFrequency):
             _refuse_schedule(where, factor)
 
 
@@ -58,34 +78,59 @@ def _refuse_schedule(where: str, schedule: Any) -> None:
         )
 
 
-def of_each(point: Point, parameter: Parameter, part: Part, factor: Any) -> Point:
+def of_each(
+    point: Point, parameter: Parameter, part: Part, factor: Any, update: tf.Tensor
+) -> Point:
     """Returns a point with a number of the update, and rates, for each row.
 
     Args:
         point: the touched weights of a variable whose rows count.
         parameter: the variable.
         part: the touched part.
-        factor: the multiplier of the rates, a number or a schedule.
+        factor: the multiplier of the rates, a number, a schedule or a `RowFrequency`.
+        update: the number of the optimizer's update, from 1, int64.
     """
-    w, counts = point.w, part.read(_counts_of(parameter))
+    w, counts = point.w, _read(parameter, part, "row_updates")
     t = numerics.of_rows(tf.cast(counts, w.dtype), w) + 1
     if callable(factor):
+        if isinstance(factor, RowFrequency):
+            counts = _with_present(parameter, part, factor, update)
         factor = numerics.of_rows(tf.cast(factor(counts), w.dtype), w)
     elif factor == 1:
         return point._replace(t=t)
     return point._replace(t=t, rates=multiplied(point.rates, factor))
 
 
-def add(parameter: Parameter, part: Part) -> None:
-    """Counts an update of each row of a part."""
-    counts = _counts_of(parameter)
+def add(parameter: Parameter, part: Part, factor: Any, update: tf.Tensor) -> None:
+    """Counts an update of each row of a part; the arguments are those of `of_each`."""
+    if "row_frequency" in parameter.state:
+        frequency = _with_present(parameter, part, factor, update)
+        part.write(_variable(parameter, "row_frequency"), frequency)
+        last = tf.fill(numerics.shape_of(frequency), update)
+        part.write(_variable(parameter, "row_last_update"), last)
+    counts = _variable(parameter, "row_updates")
     part.add(counts, tf.ones_like(part.read(counts)))
 
 
 def clear(parameter: Parameter, part: Part) -> None:
     """Begins the counts of a part anew."""
-    write.clear(_counts_of(parameter), part)
+    for role in parameter.state.keys() & {*SLOTS, *FREQUENCY_SLOTS}:
+        write.clear(_variable(parameter, role), part)
 
 
-def _counts_of(parameter: Parameter) -> tf.Variable:
-    return replicas.local(parameter.state["row_updates"])
+def _with_present(
+    parameter: Parameter, part: Part, factor: RowFrequency, update: tf.Tensor
+) -> tf.Tensor:
+    """Returns the counts that a `RowFrequency` sees, float32, with the present update."""
+    if "row_frequency" not in parameter.state:
+        return tf.cast(_read(parameter, part, "row_updates"), tf.float32) + 1
+    since = tf.cast(update - _read(parameter, part, "row_last_update"), tf.float32)
+    return factor.faded(_read(parameter, part, "row_frequency"), since) + 1
+
+
+def _read(parameter: Parameter, part: Part, role: str) -> tf.Tensor:
+    return part.read(_variable(parameter, role))
+
+
+def _variable(parameter: Parameter, role: str) -> tf.Variable:
+    return replicas.local(parameter.state[role])

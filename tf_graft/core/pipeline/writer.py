@@ -23,15 +23,17 @@ from tf_graft.core.types import Gradient, Rates, Slots
 
 
 class Scalars(NamedTuple):
-    """The scalars of a variable's update, in its dtype.
+    """The scalars of a variable's update, in its dtype unless another is named.
 
     Args:
         rates: the learning rates by role.
         t: the number of this update, from 1.
+        update: the same number, int64.
     """
 
     rates: Rates
     t: tf.Tensor
+    update: tf.Tensor
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class Writer:
         for dtype, role in dict.fromkeys(keys.values()):
             rates = {r: tf.cast(x, dtype) for r, x in update.rates.items()}
             rates = rates if role is None else multiplied(rates, rates[role])
-            made[dtype, role] = Scalars(rates, tf.cast(t, dtype))
+            made[dtype, role] = Scalars(rates, tf.cast(t, dtype), t)
         return {path: made[key] for path, key in keys.items()}
 
     def _advanced(
@@ -152,7 +154,8 @@ class Writer:
                 point, (d, slots) = next(proposed)
                 turns.ends_with(parameter.move(part, point, d))
                 if parameter.counts_rows:
-                    row_counts.add(parameter, part)
+                    factor = self.rule.row_multiplier(parameter.path)
+                    row_counts.add(parameter, part, factor, scalars[parameter.path].update)
                 for role, value in slots.items():
                     if role in shared:
                         write.put(shared[role], value)
@@ -175,7 +178,8 @@ class Writer:
         point = Point(parameter.path, g, w, s, rates, t, in_place, touched, self.alike)
         if not parameter.counts_rows:
             return point
-        return row_counts.of_each(point, parameter, part, self.rule.row_multiplier(parameter.path))
+        factor = self.rule.row_multiplier(parameter.path)
+        return row_counts.of_each(point, parameter, part, factor, scalars.update)
 
     def _proposed(self, points: Iterable[Point], compiled: bool) -> Iterator[tuple[Point, Step]]:
         """Yields each point with the step from there.
