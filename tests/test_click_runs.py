@@ -150,7 +150,8 @@ def test_two_towers_score_the_right_item_first(clicks):
 
 TABLES = """optimizer={name: adam, learning_rate: 0.05, weight_decay: 0.001, KIND,
   clip_rows: {item: {name: cow_clip, ratio: 1.0, lower_bound: 1.0e-5}, user: 0.1},
-  count_rows: {user: {name: exp_decay, learning_rate: 1.0, decay_steps: epoch, decay_rate: 0.9}}}
+  count_rows: {user: {name: exp_decay, learning_rate: 1.0, decay_steps: epoch, decay_rate: 0.9},
+    item: {name: row_frequency, reference: 20, half_life: 50}}}
 """.replace("\n", " ")
 HALF = [TABLES.replace("KIND", "sparse: lazy, master_weights: false"), "precision.policy=bfloat16"]
 

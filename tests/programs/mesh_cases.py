@@ -230,7 +230,8 @@ def test_rows_that_count_on_a_mesh_equal_one_device(graph):
     start = samples.weights(SHAPES)["columns"]
     table = dtensor.DVariable(laid_out(start, SPECS["columns"]), name="table")
     alone = tf.Variable(start, name="table")
-    options = {"count_rows": ["table"], "clip_rows": {"table": tf_graft.CowClip(0.1)}}
+    counts = {"table": tf_graft.RowFrequency(4.0, half_life=1.0)}
+    options = {"count_rows": counts, "clip_rows": {"table": tf_graft.CowClip(0.1)}}
     optimizer, one = (tf_graft.Adam(0.1, epsilon=1.0, **options) for _ in range(2))
     optimizer.build([table])
 
@@ -243,8 +244,10 @@ def test_rows_that_count_on_a_mesh_equal_one_device(graph):
         step(laid_out(values, [UNSHARDED, "y"]), laid_out(np.array(ids), [UNSHARDED]))
         one.apply([tf.IndexedSlices(values, ids)], [alone])
     np.testing.assert_allclose(whole(table), alone, rtol=1e-5, atol=1e-6)
-    (counts,) = [v for v in optimizer.variables if v.path.endswith("row_updates")]
-    assert whole(counts).tolist() == [2, 2, 0, 1]
+    found = {v.path.rpartition("/")[2]: whole(v).tolist() for v in optimizer.variables}
+    assert found["row_updates"] == [2, 2, 0, 1]
+    assert found["row_last_update"] == [3, 2, 0, 3]
+    np.testing.assert_allclose(found["row_frequency"], [1.5, 1.5, 0.0, 1.0])
 
 
 def test_the_comparison_notices_one_shard():

@@ -52,7 +52,10 @@ OPTIONS = {
         **{"use_ema": True, "weight_decay": 0.01, "global_clipnorm": 1.0},
         "gradient_accumulation_steps": 2,
     },
-    "counted": {"count_rows": ["table"], "clip_rows": {"table": tg.CowClip()}},
+    "counted": {
+        "count_rows": {"table": tg.RowFrequency(3.0, half_life=2.0)},
+        "clip_rows": {"table": tg.CowClip()},
+    },
     "decaying": {"sparse": "lazy_decay", "weight_decay": 0.1},
     "rounded": {"state_dtype": "bfloat16"},
 }

@@ -19,6 +19,7 @@ from tf_graft import (  # noqa: F401  (each registers its classes)
     wrappers,
 )
 from tf_graft.compose.of_keras import get
+from tf_graft.core.arguments import multipliers
 from tf_graft.core.types import Config, ScheduleLike
 from tf_graft.fit import layerwise_decay, no_decay
 from tf_graft.report import MeasuredRates, ReportError
@@ -106,7 +107,7 @@ def _changed(section: Config, key: Key, change: Change) -> Config:
 def _is_schedule(value: object, place: Key) -> TypeGuard[Config]:
     """Returns whether a value is the section of a schedule."""
     scheduled = place[-1] in SCHEDULED or place[-2] in MULTIPLIERS
-    return scheduled and isinstance(value, dict)
+    return scheduled and isinstance(value, dict) and value.get("name") not in multipliers.FLAT
 
 
 def _loaded(config: RunConfig) -> Change:

@@ -15,7 +15,7 @@ from tf_graft.core.types import Config, Scalar
 
 V = TypeVar("V")
 Multipliers = Mapping[str, Any]  # numbers, schedules, `RowFrequency`, by regular expression
-FLAT = {"row_frequency": RowFrequency}
+FLAT = {"row_frequency": RowFrequency}  # by the name in a config without a class
 
 
 def checked(owner: str, name: str, given: object) -> Multipliers | None:
