@@ -1,5 +1,6 @@
 """The model variables that an optimizer was built for, each with its state."""
 
+import functools
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -76,15 +77,20 @@ class Parameter:
         part.write(slot, value)
         part.write(replicas.local(error), missing)
 
-    @property
+    @functools.cached_property
     def rows(self) -> int:
         """The length of the variable's first dimension; 0 for a scalar."""
         return self.variable.shape[0] if len(self.variable.shape) else 0
 
-    @property
+    @functools.cached_property
     def layout(self) -> dtensor.Layout | None:
         """The variable's layout, if it is on a mesh."""
         return slots.layout_of(self.variable)
+
+    @functools.cached_property
+    def slot_layout(self) -> dtensor.Layout | None:
+        """The layout of the variable's slots, if it is on a mesh."""
+        return slots.slot_layout_of(self.variable)
 
     def part_of(self, indices: tf.Tensor) -> Part:
         """Returns the part that some rows are, each given once."""
@@ -107,7 +113,7 @@ class Parameter:
         whole = tf.math.unsorted_segment_sum(values, indices, self.rows)
         return mesh_tensors.to_mesh(whole, layout)
 
-    @property
+    @functools.cached_property
     def dtype(self) -> tf.DType:
         """The precision in which the update is computed."""
         return numerics.compute_dtype(tf.as_dtype(self.variable.dtype))
@@ -142,28 +148,27 @@ class Parameter:
 
     def aligned(self, gradient: G) -> G:
         """Lays a gradient or weights out as the slots: each device of a mesh has its share."""
-        own, share = self.layout, slots.slot_layout_of(self.variable)
-        if own == share:
+        if self.layout == self.slot_layout:
             return gradient
-        whole = dtensor.relayout(numerics.values(gradient), own)  # keeps the model's own layout
-        return numerics.like(gradient, dtensor.relayout(whole, share))
+        whole = dtensor.relayout(numerics.values(gradient), self.layout)  # the model's own
+        return numerics.like(gradient, dtensor.relayout(whole, self.slot_layout))
 
-    @property
+    @functools.cached_property
     def has_master(self) -> bool:
         """Whether a variable of the engine keeps the bits below half precision."""
         return "master" in self.state
 
-    @property
+    @functools.cached_property
     def rounds(self) -> bool:
         """Whether each step is rounded to bfloat16 at random, as there is no master."""
         return not self.has_master and tf.as_dtype(self.variable.dtype) == tf.bfloat16
 
-    @property
+    @functools.cached_property
     def counts_rows(self) -> bool:
         """Whether each row counts its own updates."""
         return "row_updates" in self.state
 
-    @property
+    @functools.cached_property
     def needs_step(self) -> bool:
         """Whether only the algorithm's `step` can update the variable, and no kernel."""
         return self.counts_rows or self.rounds

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 F = TypeVar("F", bound=Callable[..., Any])
+PLAIN = (int, float, str, tuple, tf.DType, type(None))  # `tf.is_tensor` takes long to tell
 
 _known: ContextVar[dict[Any, Any] | None] = ContextVar("known", default=None)
 
@@ -47,4 +48,6 @@ def memoized(compute: F) -> F:
 
 def _key(x: object) -> object:
     """Returns what tells an argument from others: tensors and schedules are told by identity."""
+    if isinstance(x, PLAIN):
+        return repr(x)
     return id(x) if tf.is_tensor(x) or callable(x) else repr(x)
