@@ -13,6 +13,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import types
 
 import keras
 import numpy as np
@@ -46,10 +47,14 @@ PACE = turns.Pace(least=4, most=4, seconds=0, firsts=2, first_seconds=1e9)
 
 
 @pytest.fixture(autouse=True)
-def _leaves_no_tables():
-    """Few objects, and a gigabyte."""
+def _leaves_no_tables(request, monkeypatch):
+    """Few objects, and a gigabyte; a quick test has small ones, and looks at no others' objects."""
+    quick = not {"slow", "rare"} & {mark.name for mark in request.node.iter_markers()}
+    if quick:
+        monkeypatch.setattr(turns, "gc", types.SimpleNamespace(collect=lambda: None))
     yield
-    gc.collect()
+    if not quick:
+        gc.collect()
 
 
 @pytest.fixture

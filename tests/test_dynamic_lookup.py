@@ -228,6 +228,7 @@ def test_a_callback_for_other_layers_is_refused():
         )
 
 
+@pytest.mark.slow
 def test_a_lookup_that_was_not_loaded_is_noticed(tmp_path):
     """If it is an attribute of the model, the file of the model's weights has it."""
     file = tmp_path / "model.weights.h5"

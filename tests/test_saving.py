@@ -83,16 +83,9 @@ def test_resume_bit_for_bit(name, option, way, tmp_path):
     assert int(resumed.optimizer.iterations.numpy()) == (BEFORE + AFTER) // steps
 
 
-QUICK_WAYS = {("MultiOptimizer", checkpoint)}
-
-
-@pytest.mark.parametrize(
-    ("outer", "way"),
-    [
-        case if case in QUICK_WAYS else pytest.param(*case, marks=pytest.mark.slow)
-        for case in itertools.product(WRAPPERS, (keras_file, weights_file, checkpoint))
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("way", [keras_file, weights_file, checkpoint])
+@pytest.mark.parametrize("outer", WRAPPERS)
 def test_a_wrapper_in_a_wrapper_is_restored_with_the_values_of_each(outer, way, tmp_path):
     """Rates that are numbers, and a momentum, all set anew since the optimizer was made."""
     for inner in inside(outer):
