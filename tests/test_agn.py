@@ -346,7 +346,7 @@ def test_two_replicas_equal_the_model(form, graph, period):
     assert_replicas_follow(mirrored(), form, graph, period)
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_four_replicas_equal_the_model():
     said = column_runs.run_alone(column_runs.program("programs.agn_cases"), column_runs.SECONDS)
     assert said.count("right") == 2, said
@@ -492,7 +492,7 @@ def test_fit_ends_with_the_center(steps):
     assert_holds_the_center(model)
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_fit_on_replicas_with_a_period_of_one_is_synchronous_training():
     found = []
     for make in (lambda: tg.SGD(0.1), lambda: tg.AGN(tg.SGD(0.1), communication_period=1)):
@@ -546,9 +546,9 @@ def test_validation_sees_the_center_and_training_the_local_copy():
     assert_holds_the_center(model)
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_the_state_is_saved_and_goes_on(tmp_path):
-    """In the middle of a round, in all three forms."""
+    """In the middle of a round, in all three forms; eagerly: `test_files.py`."""
     x, y = data()
 
     def fitted(epochs, weights_of=None):
@@ -943,7 +943,7 @@ def test_fit_in_half_precision(policy, options):
         np.testing.assert_array_equal(variable.numpy(), center.numpy().astype(kind))
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_fit_in_half_precision_on_replicas():
     scaler = tg.scaling.BackoffScaler(scale_max=2.0**24)
     with mirrored().scope(), under("float16"):

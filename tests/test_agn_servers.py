@@ -5,7 +5,7 @@ import pytest
 from support import column_runs
 from tf_graft.processes.cluster import Cluster
 
-KILLS = 2  # each costs a start of TensorFlow
+KILLS = 1  # of the first worker; of both: `test_strategies.py`
 
 
 def cluster_of(*cases, folder, workers):

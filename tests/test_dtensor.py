@@ -15,7 +15,7 @@ from support.column_runs import ROOT, passed
 
 @pytest.mark.slow
 def test_models_on_a_mesh():
-    assert passed("programs/dtensor_cases.py", marked="not slow") >= 63
+    assert passed("programs/dtensor_cases.py", marked="not slow") >= 60
 
 
 @pytest.mark.rare
@@ -27,12 +27,12 @@ def test_models_on_a_mesh_in_every_case():
 
 @pytest.mark.slow
 def test_tables_divided_by_rows():
-    assert passed("programs/row_shard_cases.py", marked="not slow") >= 9
+    assert passed("programs/row_shard_cases.py", marked="not slow") >= 8
 
 
 @pytest.mark.rare
 def test_tables_divided_by_rows_in_every_case():
-    assert passed("programs/row_shard_cases.py", marked="slow") >= 23
+    assert passed("programs/row_shard_cases.py", marked="slow") >= 24
 
 
 @pytest.mark.rare

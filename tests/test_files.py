@@ -431,11 +431,18 @@ def test_a_copy_of_what_is_not_built_is_not_built():
 # Processes and versions.
 
 
-@pytest.mark.slow
-def test_every_file_in_a_fresh_process(tmp_path):
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(["adam", "agn", "wrapped", "stock"], marks=pytest.mark.slow),
+        pytest.param(["adam", "graft", "mixed"], marks=pytest.mark.rare),
+    ],
+    ids=["some", "others"],
+)
+def test_every_file_in_a_fresh_process(names, tmp_path):
     """Also without tf_graft: a model to predict with needs none, a compiled one says what to do."""
     expected = {}
-    for name in ("adam", "graft", "agn", "mixed", "wrapped", "stock"):
+    for name in names:
         make = OPTIMIZERS[name]
         keras.utils.clear_session(free_memory=False)
         model = fit(compiled(make()))

@@ -29,10 +29,14 @@ run: {epochs: 2, seed: 3, checkpoint_every: 30, tensorboard: false, progress: no
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A folder with a config, and its run in one process of four devices and in two of two."""
+    """A folder with a config, and its run in one process of four devices and in two of two.
+
+    The one process takes two starts, one for each epoch.
+    """
     folder = tmp_path_factory.mktemp("mesh_runs")
     (folder / "mesh.yaml").write_text(CONFIG)
-    assert finished(folder, "train", "one") == ""
+    for epochs in (1, 2):
+        assert finished(folder, "train", "one", f"run.epochs={epochs}") == ""
     assert finished(folder, "launch", "two") == ""
     return folder
 

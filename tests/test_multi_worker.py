@@ -10,15 +10,26 @@ import tf_graft as tg
 from programs import multi_worker_cases
 from support import column_runs
 
+# A step of one's own and several steps an execution, on replicas: `test_multi_step.py`.
+RARE = ("data_set", "executions")
 
-@pytest.mark.slow
-def test_fit_on_workers_equals_one_device():
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(
+            [n for n in multi_worker_cases.CASES if n not in RARE], marks=pytest.mark.slow
+        ),
+        pytest.param(RARE, marks=pytest.mark.rare),
+    ],
+    ids=["some", "others"],
+)
+def test_fit_on_workers_equals_one_device(names):
     """That all workers say the same, bit for bit, `lines_of` sees to."""
-    lines = column_runs.lines_of(["programs.multi_worker_cases"], {"worker": 2}, 200)
-    for case, line in zip(multi_worker_cases.CASES, lines, strict=True):
-        column_runs.assert_equal(
-            line, case(contextlib.nullcontext, lambda model: model), case.__name__
-        )
+    lines = column_runs.lines_of(["programs.multi_worker_cases", *names], {"worker": 2}, 200)
+    for name, line in zip(names, lines, strict=True):
+        expected = multi_worker_cases.CASES[name](contextlib.nullcontext, lambda model: model)
+        column_runs.assert_equal(line, expected, name)
 
 
 @pytest.mark.slow

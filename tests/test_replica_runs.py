@@ -39,16 +39,20 @@ def assert_alike(folder):
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "devices", "batch", "stops"),
+    ("optimizer", "overrides", "stops"),
     [
-        pytest.param(ADAM, 3, 48, [3, 5, 15], marks=pytest.mark.rare),
-        pytest.param(AGN, 2, 24, [3], marks=pytest.mark.slow),
+        pytest.param(
+            ADAM, ["strategy.devices=3", "data.batch_size=48"], [3, 5, 15], marks=pytest.mark.rare
+        ),
+        pytest.param(
+            AGN, ["strategy.devices=2", 'data.train="train[:144]"'], [3], marks=pytest.mark.slow
+        ),
     ],
+    ids=["adam", "agn"],
 )
-def test_replicas_go_on_in_mid_epoch_as_undisturbed(optimizer, devices, batch, stops, config):
+def test_replicas_go_on_in_mid_epoch_as_undisturbed(optimizer, overrides, stops, config):
     config.write_text(CONFIG.replace(ADAM, optimizer))
     runs = [*(f"parts:{step}" for step in stops), "parts", "whole"]
-    overrides = f"strategy.devices={devices}", f"data.batch_size={batch}"
     column_runs.run_alone(command(config, *runs, *overrides), column_runs.SECONDS)
     assert_alike(config.parent)
 

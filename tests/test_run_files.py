@@ -17,12 +17,9 @@ from tf_graft import cli
 from tf_graft.grafting import records
 from tf_graft.training.log import read
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings(
-        "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
-    ),
-]
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
+)
 
 MESH = "mesh: {batch: 2, model: 2, shard_slots: true, layouts: {'dense.*kernel': [null, model]}}\n"
 GOLDEN = Path(__file__).parent / "goldens" / "run_graft_0_2_0"  # stopped after 7 of 9 steps
@@ -44,6 +41,7 @@ def report(path):
     return CliRunner().invoke(cli.app, ["report", str(path)])
 
 
+@pytest.mark.slow
 def test_a_run_of_0_2_0_is_reported_and_goes_on(folder):
     assert "7 records to step 7" in report(folder).output
     done = train(folder)
@@ -64,6 +62,7 @@ def test_a_run_of_0_2_0_is_reported_and_goes_on(folder):
     assert report(path).exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_damaged_log_is_refused_and_may_be_removed(folder):
     steps = folder / "steps.csv"
     steps.write_text(steps.read_text().replace("\n2,1", "\n2,l"))
@@ -82,6 +81,7 @@ def test_a_damaged_log_is_refused_and_may_be_removed(folder):
     assert json.loads((folder / "summary.json").read_text())["steps"] == 9
 
 
+@pytest.mark.slow
 def test_a_run_that_has_gone_further_is_not_cut_short(folder):
     done = train(folder, "run.epochs=2")
     assert done.exit_code == 1
@@ -89,6 +89,7 @@ def test_a_run_that_has_gone_further_is_not_cut_short(folder):
     assert len(read(folder / "steps.csv")["step"]) == 7
 
 
+@pytest.mark.rare
 def test_a_run_on_a_mesh_is_saved_and_goes_on(folder):
     """In processes of their own: each needs devices of its own."""
     config = folder / "config.yaml"

@@ -79,7 +79,7 @@ STARTS = {
     "matrices_on_a_mesh": [Part("mesh", MATRICES, ["together", "decay_inside"])],
     "2_clients": [
         Part("2_clients", ["adam"], ["together", "not_finite"]),
-        in_turn("2_clients", ["adagrad", "lamb", "graft_schedules_global"], 9),
+        in_turn("2_clients", ["lamb"], 9),
     ],
     # Of a plain optimizer: `test_mesh_runs.py`.
     "models_on_2_clients": [in_models("2_clients", [WRAPPERS[0], WRAPPERS[3]], 8)],

@@ -329,7 +329,7 @@ def test_ours_keep_all():
     assert {result.result for result in results} <= {"kept", "skipped"}
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 @pytest.mark.parametrize("shift", [1, 2, 3])
 def test_guarantees_do_not_depend_on_the_numbers_that_are_drawn(monkeypatch, shift):
     drawn = trials.drawn

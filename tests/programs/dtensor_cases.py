@@ -767,7 +767,9 @@ def off_the_mesh(step: int):
     }
 
 
-@pytest.mark.parametrize("on", [True, False], ids=["mesh", "one_device"])
+@pytest.mark.parametrize(
+    "on", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["mesh", "one_device"]
+)
 def test_checkpoints_with_variables_off_the_mesh(tmp_path, on):
     """`save` counts in a variable of its own, and so does `CheckpointManager.save`."""
     model = td.distribute(made(mlp, adam()), td.LayoutMap(mesh(), MLP))
@@ -952,7 +954,11 @@ def test_an_operation_that_cannot_be_divided_says_what_helps():
     ("make", "gathers", "flags"),
     # Shampoo: steps, both roots, and which of the matrices have roots that failed. SOAP: steps and
     # mean squares; with new bases the mean squares again; both bases, the first and the next ones.
-    [(tg.Muon, 1, 0), (tg.Shampoo, 3, 1), (tg.SOAP, 7, 0)],
+    [
+        (tg.Muon, 1, 0),
+        pytest.param(tg.Shampoo, 3, 1, marks=pytest.mark.slow),
+        pytest.param(tg.SOAP, 7, 0, marks=pytest.mark.slow),
+    ],
 )
 def test_bytes_of_divided_work(make, gathers, flags):
     """One gather for each result; 64 rows are so many that TensorFlow folds no identity matrix."""
@@ -968,6 +974,7 @@ def test_bytes_of_divided_work(make, gathers, flags):
     assert sent[True] - sent[False] == each * (gathers * side * side + flags)
 
 
+@pytest.mark.slow
 def test_an_embedding_sends_rows_of_the_batch_and_not_its_table():
     """Each device sums all rows of the batch; sums of its own would be as large as the table."""
 

@@ -524,7 +524,10 @@ def test_finalize_on_a_mesh():
 
 @pytest.mark.parametrize(
     ("averages", "graph"),
-    [(averages.SWA(1, 2), False), (averages.EMA(0.9, 1, True), True)],
+    [
+        (averages.SWA(1, 2), False),
+        pytest.param(averages.EMA(0.9, 1, True), True, marks=pytest.mark.slow),
+    ],
     ids=["swa", "ema"],
 )
 def test_momentum_and_averages_in_time_on_a_mesh(averages, graph):
@@ -599,7 +602,7 @@ def test_loss_scalers_on_a_mesh_equal_one_device(name, graph):
         assert float(whole(scaler.scale(on_devices))) == float(scaler.scale(alone))
 
 
-@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("graph", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_minimize_on_a_mesh(graph):
     variables = list(on_mesh().values())
     optimizer = tf_graft.MixedPrecision(tf_graft.SGD(0.25), "backoff")
@@ -630,13 +633,18 @@ def test_check_on_mesh():
         tf_graft.testing.check_on_mesh(TwiceOnAMesh)
 
 
-@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("graph", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_monitor_measures_what_one_device_measures(graph):
-    (values,) = samples.gradients(1, SHAPES)
-    given = [laid_out(values[path], SPECS[path]) for path in SHAPES]
-    alone = [tf.Variable(value, name=path) for path, value in samples.weights(SHAPES).items()]
+    some = {path: SHAPES[path] for path in ("rows", "both", "bias")}
+    (values,) = samples.gradients(1, some)
+    given = [laid_out(values[path], SPECS[path]) for path in some]
+    alone = [tf.Variable(value, name=path) for path, value in samples.weights(some).items()]
+    divided = [
+        dtensor.DVariable(laid_out(value, SPECS[path]), name=path)
+        for path, value in samples.weights(some).items()
+    ]
     found = []
-    for variables, gradients in (([*on_mesh().values()], given), (alone, [*values.values()])):
+    for variables, gradients in ((divided, given), (alone, [*values.values()])):
         optimizer = tf_graft.Adam(0.1)
         optimizer.build(variables)
         monitor = tf_graft.Monitor(1, optimizer)

@@ -1,6 +1,6 @@
 """`fit` as a user writes it, on several workers.
 
-A program: `python -m programs.multi_worker_cases 2_workers --out FOLDER` writes a JSON line a case.
+A program: `python -m programs.multi_worker_cases CASES --out FOLDER` writes a JSON line a case.
 Run by `test_multi_worker.py`, which trains the same on one device.
 """
 
@@ -104,19 +104,21 @@ def executions(scope, prepare):
     return {"history": history.history, "batches": logs.kept}
 
 
-CASES = (arrays, data_set, not_a_number, executions)
+CASES = {case.__name__: case for case in (arrays, data_set, not_a_number, executions)}
 
 
 def main():
     end_with_launcher()
     arguments = argparse.ArgumentParser()
+    arguments.add_argument("cases", choices=CASES, nargs="+")
     arguments.add_argument("--out", type=pathlib.Path)
-    folder = arguments.parse_args().out
+    given = arguments.parse_args()
     strategy = workers()
     task = json.loads(os.environ["TF_CONFIG"])["task"]
-    with contextlib.closing(open(folder / f"{task['type']}_{task['index']}.jsonl", "w")) as out:
-        for case in CASES:
-            out.write(json.dumps(case(strategy.scope, tg.multi_worker)) + "\n")
+    file = given.out / f"{task['type']}_{task['index']}.jsonl"
+    with contextlib.closing(open(file, "w")) as out:
+        for name in given.cases:
+            out.write(json.dumps(CASES[name](strategy.scope, tg.multi_worker)) + "\n")
 
 
 if __name__ == "__main__":

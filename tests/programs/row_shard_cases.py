@@ -197,6 +197,7 @@ def test_it_is_saved_loaded_and_taken_back(tmp_path):
             np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_rows_that_are_given_to_other_ids():
     """Of a divided table `reset_rows` clears the slots of its rows, and no others."""
     model = made(tower, adam())
