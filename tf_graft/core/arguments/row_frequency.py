@@ -26,8 +26,8 @@ class RowFrequency(Plain):
     lower them instead, pass `RowFrequency(reference, power=-1.0, lowest=0.1, highest=1.0)`.
 
     Args:
-        reference: the count, plus 1, whose multiplier is 1; above 0.
-        power: the power of the ratio.
+        reference: above 0; a row with a count of `reference - 1` has a multiplier of 1.
+        power: how fast the multiplier falls with the count; below 0 it rises.
         half_life: the number of updates after which a row that was not updated counts half, above
             0; None counts all updates of a row.
         threshold: the largest count that leaves the learning rate as it is, at least 0.
@@ -70,17 +70,16 @@ class RowFrequency(Plain):
         self.highest: float = number("highest", highest, self.lowest)
 
     def __call__(self, count: tf.Tensor) -> tf.Tensor:
-        """Returns the multipliers of rows with some counts, float tensors of shape [k]."""
+        """Returns the multipliers of rows by their counts, both of shape [k]."""
         ratio = self.reference / (count + 1)
         raised = tf.clip_by_value(ratio**self.power, self.lowest, self.highest)
         return tf.where(count > self.threshold, raised, tf.ones_like(raised))
 
     def faded(self, count: tf.Tensor, since: tf.Tensor) -> tf.Tensor:
-        """Returns counts of which each update has faded; there must be a `half_life`.
+        """Returns what is left of counts.
 
         Args:
             count: the counts after the rows' last updates, of shape [k].
             since: the numbers of updates since then, of the same dtype and shape.
         """
-        assert self.half_life is not None
-        return tf.exp(since * (-math.log(2) / self.half_life)) * count
+        return tf.exp(since * (-math.log(2) / (self.half_life or math.inf))) * count
