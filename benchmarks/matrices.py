@@ -21,7 +21,10 @@ ITERATIONS = 5  # of Newton and Schulz
 
 
 def newton_schulz(x: tf.Tensor) -> tf.Tensor:
-    """Does the products of Muon: three for each iteration, with squares of the smaller side."""
+    """Does the products of Muon as its author has them: three an iteration, on the smaller side.
+
+    tf_graft does fewer for long matrices.
+    """
     tall = x.shape[-2] > x.shape[-1]
     for _ in range(ITERATIONS):
         square = tf.matmul(x, x, transpose_a=tall, transpose_b=not tall)
