@@ -71,8 +71,9 @@ def orthogonalized(
 
     The smaller side of the matrices is squared, on the left or on the right. If the other side is
     at least twice as long, `RUN` iterations at a time work on the square alone, and x is multiplied
-    once by their product. That takes fewer operations; as each run squares x anew, rounding errors
-    are at most twice those of single iterations.
+    once by their product, as in github.com/Dao-AILab/gram-newton-schulz. That takes fewer
+    operations; as each run squares x anew, rounding errors are at most twice those of single
+    iterations.
 
     Args:
         m: matrices, [batch, inputs, outputs].
@@ -112,7 +113,8 @@ def _product(square: tf.Tensor, triples: Sequence[Triple]) -> tuple[float, tf.Te
         square = a * half + tf.matmul(inner, half)
         a, b, c = following
         inner = b * square + c * tf.matmul(square, square)
-        factor, y = a * factor, a * y + factor * inner + tf.matmul(inner, y)
+        # In a graph, TensorFlow would take equal factors of two neighbors out of a sum.
+        factor, y = a * factor, a * y + tf.matmul(inner, y) + factor * inner
     return factor, y
 
 
