@@ -152,3 +152,12 @@ def test_rounding_is_not_amplified_into_a_large_part_of_the_step(sides, rank):
     length = np.linalg.norm(np.diff(one, axis=0), axis=(1, 2))
     assert np.abs(one - other).max() <= 1e-4 * np.abs(one).max()
     assert length.max() <= 20 * length[0]
+
+
+def test_a_matrix_with_a_negative_eigenvalue_has_a_finite_power():
+    """As if all eigenvalues were larger by as much."""
+    a = tf.linalg.diag(tf.constant([[4.0, 1.0, -0.5]], tf.float64))
+    power, usable = roots.inverse_power(a, 0.5, 0.25)
+    assert usable[0]
+    expected = [(x + 0.5 + 0.25) ** -0.5 for x in (4.0, 1.0, -0.5)]
+    np.testing.assert_allclose(tf.linalg.diag_part(power)[0], expected)

@@ -252,6 +252,21 @@ def test_rows_are_added_only_where_other_workers_write_them(monkeypatch, on_serv
     assert kinds == {"ResourceScatterAdd" if on_server else "ResourceScatterUpdate"}
 
 
+@pytest.mark.parametrize("ids", [[-1, 0, 7], [0, -1, 7]])
+def test_rows_that_do_not_exist_are_dropped(ids):
+    """XLA has no assertions; row 0 gets nothing of theirs."""
+    table = tf.Variable(tf.zeros([3, 1]))
+    optimizer = tg.SGD(1.0)
+    optimizer.build([table])
+    values = tf.constant([[1.0], [10.0], [100.0]])
+    apply = tf.function(
+        lambda: optimizer.apply([tf.IndexedSlices(values, tf.constant(ids))], [table]),
+        jit_compile=True,
+    )
+    apply()
+    np.testing.assert_array_equal(table[:, 0], [-values[ids.index(0), 0], 0, 0])
+
+
 @pytest.mark.slow
 def test_replicas_that_meet_are_refused_in_xla():
     """They would wait for each other for ever."""
