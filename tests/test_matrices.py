@@ -308,6 +308,35 @@ def test_without_a_layer_the_rank_decides():
     assert sizes(optimizer.axes_by_path) == {"kernel": (1, 3, 2)}
 
 
+class Experts(LAYERS.Layer):
+    """Kernels with biases as keras-hub's experts have them: [experts, inputs, outputs]."""
+
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(3, shape[-1], 5), name="gate_proj")
+        self.bias = self.add_weight(shape=(3, 5), name="gate_proj_bias")
+
+    def call(self, x):
+        return tf.reduce_sum(tf.einsum("bi,eio->beo", x, self.kernel) + self.bias, 1)
+
+
+def test_each_expert_has_a_matrix_of_its_own():
+    model = keras.Sequential(
+        [keras.Input([4]), Experts(name="moe_expert_bank"), LAYERS.Dense(2)], name="net"
+    )
+    assert [*sizes(tg.axes_of(model)).values()] == [(3, 4, 5)]
+    kernel = model.layers[0].kernel
+    before = kernel.numpy()
+    alone = [tf.Variable(x, name="kernel") for x in before]
+    gradient = np.random.default_rng(0).normal(size=kernel.shape).astype("float32")
+    optimizer = tg.Muon(0.1)
+    optimizer.build(model)
+    zeros = [tf.zeros(v.shape) for v in model.trainable_variables[1:]]
+    optimizer.apply([tf.constant(gradient), *zeros], model.trainable_variables)
+    for expert, own in enumerate(alone):
+        tg.Muon(0.1).apply([tf.constant(gradient[expert])], [own])
+        np.testing.assert_allclose(kernel[expert], own, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("axes", "message"),
     [

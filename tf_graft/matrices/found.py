@@ -38,7 +38,8 @@ def axes_of(
     - Convolutions: height, width and input channels together x output channels, each group apart.
       Transposed ones: input channels x height, width and output channels together.
     - Recurrent kernels: one matrix for each gate.
-    - Other variables of two axes: inputs x outputs.
+    - Other variables of two axes: inputs x outputs. Of three, if `expert` is in the path, as in the
+      mixtures of experts of keras-hub: inputs x outputs for each expert, the first axis.
     - Embeddings and the layer that makes the model's output: not by default, as Muon's author
       advises. Normalizations, biases, depthwise kernels and everything else: never.
 
@@ -226,11 +227,13 @@ def _of_output(
 
 
 def _without_layer(path: str, variable: VariableLike) -> Says:
-    """Returns what the rank says, for a variable that no layer of Keras' own holds."""
-    name = path.rpartition("/")[2]
-    matrix = len(variable.shape) == 2 and not name.endswith("bias")
+    """Returns what rank and path say, for a variable that no layer of Keras' own holds."""
+    lower, rank = path.lower(), len(variable.shape)
+    if rank == 3 and "expert" in lower:
+        return Says(Axes.of(variable.shape, (1,), (2,), batch=(0,)))
+    matrix = rank == 2 and not lower.endswith("bias")
     axes = Axes.of(variable.shape, (0,), (1,)) if matrix else None
-    return Says(axes, by_default="embedding" not in path.lower())
+    return Says(axes, by_default="embedding" not in lower)
 
 
 def _of_layers(layers: Iterable[keras.Layer], heads: str) -> dict[int, Says]:
