@@ -20,6 +20,14 @@ from tf_graft.core.tensors import numerics, rounding
 from tf_graft.core.types import Gradient, Key, VariableLike
 
 G = TypeVar("G", bound=Gradient)
+T = TypeVar("T")
+
+
+class once(functools.cached_property[T]):
+    """A property that is computed once. Without `__set__`, Sphinx would take it for a method."""
+
+    def __set__(self, instance: object, value: object) -> None:
+        raise AttributeError(f"{self.attrname} cannot be set")
 
 
 def error_of(role: str) -> str:
@@ -77,17 +85,17 @@ class Parameter:
         part.write(slot, value)
         part.write(replicas.local(error), missing)
 
-    @functools.cached_property
+    @once
     def rows(self) -> int:
         """The length of the variable's first dimension; 0 for a scalar."""
         return self.variable.shape[0] if len(self.variable.shape) else 0
 
-    @functools.cached_property
+    @once
     def layout(self) -> dtensor.Layout | None:
         """The variable's layout, if it is on a mesh."""
         return slots.layout_of(self.variable)
 
-    @functools.cached_property
+    @once
     def slot_layout(self) -> dtensor.Layout | None:
         """The layout of the variable's slots, if it is on a mesh."""
         return slots.slot_layout_of(self.variable)
@@ -113,7 +121,7 @@ class Parameter:
         whole = tf.math.unsorted_segment_sum(values, indices, self.rows)
         return mesh_tensors.to_mesh(whole, layout)
 
-    @functools.cached_property
+    @once
     def dtype(self) -> tf.DType:
         """The precision in which the update is computed."""
         return numerics.compute_dtype(tf.as_dtype(self.variable.dtype))
@@ -153,22 +161,22 @@ class Parameter:
         whole = dtensor.relayout(numerics.values(gradient), self.layout)  # the model's own
         return numerics.like(gradient, dtensor.relayout(whole, self.slot_layout))
 
-    @functools.cached_property
+    @once
     def has_master(self) -> bool:
         """Whether a variable of the engine keeps the bits below half precision."""
         return "master" in self.state
 
-    @functools.cached_property
+    @once
     def rounds(self) -> bool:
         """Whether each step is rounded to bfloat16 at random, as there is no master."""
         return not self.has_master and tf.as_dtype(self.variable.dtype) == tf.bfloat16
 
-    @functools.cached_property
+    @once
     def counts_rows(self) -> bool:
         """Whether each row counts its own updates."""
         return "row_updates" in self.state
 
-    @functools.cached_property
+    @once
     def needs_step(self) -> bool:
         """Whether only the algorithm's `step` can update the variable, and no kernel."""
         return self.counts_rows or self.rounds
