@@ -320,7 +320,7 @@ def test_rates_by_frequency(execution, half_life):
     assert again.count_rows == {"table": tg.RowFrequency(**given)}
 
 
-def test_frequencies_on_replicas_resume_and_begin_anew(tmp_path):
+def test_frequencies_on_replicas_begin_anew():
     optimizer, table, step = row_steps(
         lambda: tg.RowWiseAdagrad(
             0.1, epsilon=1e-12, count_rows={"table": tg.RowFrequency(**FBGEMM)}

@@ -17,11 +17,8 @@ from tf_graft.core.state.slots import SHAPES, Dimension, Slot
 from tf_graft.core.traced_step import TracedStep
 
 # Roles of the engine's own state: in a saved file a slot of that name would be mistaken for it.
-RESERVED = (
-    *("master", *averaging.SLOTS, *accumulation.SLOTS, *accumulation.TIMES),
-    *(*row_counts.SLOTS, *row_counts.FREQUENCY_SLOTS),
-)
-RESERVED += tuple(row_decay.SLOTS)
+RESERVED = ("master", *averaging.SLOTS, *accumulation.SLOTS, *accumulation.TIMES)
+RESERVED += (*row_counts.SLOTS, *row_counts.FREQUENCY_SLOTS, *row_decay.SLOTS)
 PACKAGE = __name__.partition(".")[0]
 ORDER = "super().__init__(learning_rate, **common)"
 

@@ -78,10 +78,10 @@ def _refuse_schedule(where: str, schedule: Any) -> None:
         )
 
 
-def of_each(
+def counted(
     point: Point, parameter: Parameter, part: Part, factor: Any, update: tf.Tensor
 ) -> Point:
-    """Returns a point with a number of the update, and rates, for each row.
+    """Counts an update of each row, and returns a point with its number, and rates, for each row.
 
     Args:
         point: the touched weights of a variable whose rows count.
@@ -90,26 +90,17 @@ def of_each(
         factor: the multiplier of the rates, a number, a schedule or a `RowFrequency`.
         update: the number of the optimizer's update, from 1, int64.
     """
-    w, counts = point.w, _read(parameter, part, "row_updates")
+    w, updates = point.w, _variable(parameter, "row_updates")
+    counts = part.read(updates)
+    part.add(updates, tf.ones_like(counts))
     t = numerics.of_rows(tf.cast(counts, w.dtype), w) + 1
     if callable(factor):
         if isinstance(factor, RowFrequency):
-            counts = _with_present(parameter, part, factor, update)
+            counts = _frequency(parameter, part, factor, counts, update)
         factor = numerics.of_rows(tf.cast(factor(counts), w.dtype), w)
     elif factor == 1:
         return point._replace(t=t)
     return point._replace(t=t, rates=multiplied(point.rates, factor))
-
-
-def add(parameter: Parameter, part: Part, factor: Any, update: tf.Tensor) -> None:
-    """Counts an update of each row of a part; the arguments are those of `of_each`."""
-    if "row_frequency" in parameter.state:
-        frequency = _with_present(parameter, part, factor, update)
-        part.write(_variable(parameter, "row_frequency"), frequency)
-        last = tf.fill(numerics.shape_of(frequency), update)
-        part.write(_variable(parameter, "row_last_update"), last)
-    counts = _variable(parameter, "row_updates")
-    part.add(counts, tf.ones_like(part.read(counts)))
 
 
 def clear(parameter: Parameter, part: Part) -> None:
@@ -118,18 +109,26 @@ def clear(parameter: Parameter, part: Part) -> None:
         write.clear(_variable(parameter, role), part)
 
 
-def _with_present(
-    parameter: Parameter, part: Part, factor: RowFrequency, update: tf.Tensor
+def _frequency(
+    parameter: Parameter, part: Part, factor: RowFrequency, counts: tf.Tensor, update: tf.Tensor
 ) -> tf.Tensor:
-    """Returns the counts that a `RowFrequency` sees, float32, with the present update."""
-    if "row_frequency" not in parameter.state:
-        return tf.cast(_read(parameter, part, "row_updates"), tf.float32) + 1
-    since = tf.cast(update - _read(parameter, part, "row_last_update"), tf.float32)
-    return factor.faded(_read(parameter, part, "row_frequency"), since) + 1
+    """Returns the counts that a `RowFrequency` sees, with this update; keeps them if they fade.
 
-
-def _read(parameter: Parameter, part: Part, role: str) -> tf.Tensor:
-    return part.read(_variable(parameter, role))
+    Args:
+        parameter: the variable.
+        part: the touched part.
+        factor: the `RowFrequency`.
+        counts: the numbers of updates of the rows before this one.
+        update: the number of the optimizer's update, int64.
+    """
+    if factor.half_life is None:
+        return tf.cast(counts, tf.float32) + 1
+    kept, last = (_variable(parameter, role) for role in FREQUENCY_SLOTS)
+    since = tf.cast(update - part.read(last), tf.float32)
+    frequency = factor.faded(part.read(kept), since) + 1
+    part.write(kept, frequency)
+    part.write(last, tf.fill(numerics.shape_of(frequency), update))
+    return frequency
 
 
 def _variable(parameter: Parameter, role: str) -> tf.Variable:

@@ -153,9 +153,6 @@ class Writer:
             with turns.of(parameter.variable):
                 point, (d, slots) = next(proposed)
                 turns.ends_with(parameter.move(part, point, d))
-                if parameter.counts_rows:
-                    factor = self.rule.row_multiplier(parameter.path)
-                    row_counts.add(parameter, part, factor, scalars[parameter.path].update)
                 for role, value in slots.items():
                     if role in shared:
                         write.put(shared[role], value)
@@ -165,7 +162,10 @@ class Writer:
     def _point(
         self, gradient: Gradient, parameter: Parameter, part: Part, scalars: Scalars, shared: Slots
     ) -> Point:
-        """Returns the data of a variable, or of its touched rows, for the algorithm."""
+        """Returns the data of a variable, or of its touched rows, for the algorithm.
+
+        Rows that count their own updates count this one.
+        """
         inexact = parameter.has_master or parameter.needs_step
         in_place = isinstance(part, Whole) and self._kernels_serve(inexact)
         slots: dict[str, Any] = {
@@ -179,7 +179,7 @@ class Writer:
         if not parameter.counts_rows:
             return point
         factor = self.rule.row_multiplier(parameter.path)
-        return row_counts.of_each(point, parameter, part, factor, scalars.update)
+        return row_counts.counted(point, parameter, part, factor, scalars.update)
 
     def _proposed(self, points: Iterable[Point], compiled: bool) -> Iterator[tuple[Point, Step]]:
         """Yields each point with the step from there.
