@@ -400,6 +400,7 @@ INSIDE = {
     "AdaptiveGradientClipping": lambda **k: tg.AdaptiveGradientClipping(_muon(), 100.0, **k),
     "GradientCentralization": lambda **k: tg.GradientCentralization(_muon(), **k),
     "Hyperball": lambda **k: tg.Hyperball(_muon(), **k),
+    "RadialBrake": lambda **k: tg.RadialBrake(_muon(), **k),
     "Cautious": lambda **k: tg.Cautious(_muon(), **k),
     "AGN": lambda **k: tg.AGN(_muon(), 1, 4, **k),
     "MultiOptimizer": lambda **k: tg.MultiOptimizer({".*": _muon()}, **k),

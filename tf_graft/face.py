@@ -74,6 +74,7 @@ from tf_graft.wrappers import (
     GradientCentralization,
     Hyperball,
     MultiOptimizer,
+    RadialBrake,
 )
 
 __all__ = [
@@ -121,6 +122,7 @@ __all__ = [
     "Prodigy",
     "RAdam",
     "RMSprop",
+    "RadialBrake",
     "RowFrequency",
     "RowWiseAdagrad",
     "RowWiseAdam",

@@ -184,6 +184,21 @@ def hyperball(g, w, s, lr, t, child, decay=0.0, **hyperparameters):
     return radius * v / np.linalg.norm(v) - w
 
 
+def radial_brake(g, w, s, lr, t, child, outward=0.5, floor=0.0, **hyperparameters):
+    """A vector, and what is zero, has no radius. `child` as in `larc`."""
+    d = child(g, w, s, lr, t, **hyperparameters)
+    norm = np.linalg.norm(w)
+    if w.ndim < 2 or not norm:
+        return d
+    unit = w / norm
+    d = d - (1 - outward) * max(np.sum(d * unit), 0.0) * unit
+    length = np.linalg.norm(d)
+    if length:
+        d = d * max(1.0, lr * floor * norm / length)
+    radius = max(norm + np.sum(d * unit), 0.0)
+    return radius * (w + d) / np.linalg.norm(w + d) - w
+
+
 def momentum_with_the_rate_outside(g, w, s, lr, t, momentum=0.9):
     """TensorFlow 1's."""
     s["a"] = momentum * s.get("a", 0.0) + g

@@ -31,6 +31,7 @@ WRAPPERS = {
     "Cautious": tg.Cautious,
     "GradientCentralization": tg.GradientCentralization,
     "Hyperball": tg.Hyperball,
+    "RadialBrake": tg.RadialBrake,
     "LARC": tg.LARC,
     "LayerwiseRates": lambda x, **o: tg.LayerwiseRates(x, dict.fromkeys(PATHS, 0.5), 0.7, **o),
     "MixedPrecision": lambda x, **o: tg.MixedPrecision(x, "backoff", **o),

@@ -265,6 +265,11 @@ OPTIMIZERS: dict[type, tuple[dict[str, Any], dict[str, Values]]] = {
         {"optimizer": "sgd"},
         {"optimizer": OPTIMIZER, "learning_rate": RATE, "exclude_from_hyperball": PATTERNS},
     ),
+    tf_graft.RadialBrake: (
+        {"optimizer": "sgd"},
+        {"optimizer": OPTIMIZER, "learning_rate": RATE, "outward": UNIT, "floor": NOT_NEGATIVE}
+        | {"exclude_from_brake": PATTERNS},
+    ),
     tf_graft.Cautious: (
         {"optimizer": "sgd"},
         {"optimizer": OPTIMIZER, "learning_rate": RATE, "xi": NOT_NEGATIVE},

@@ -5,6 +5,7 @@ from tf_graft.wrappers.gradients import AdaptiveGradientClipping, GradientCentra
 from tf_graft.wrappers.hyperball import Hyperball
 from tf_graft.wrappers.larc import LARC
 from tf_graft.wrappers.multi_optimizer import MultiOptimizer
+from tf_graft.wrappers.radial_brake import RadialBrake
 
 __all__ = [
     "LARC",
@@ -13,4 +14,5 @@ __all__ = [
     "GradientCentralization",
     "Hyperball",
     "MultiOptimizer",
+    "RadialBrake",
 ]

@@ -1,25 +1,22 @@
 """Hyperball: any optimizer, with the norms of matrices and the lengths of their steps fixed."""
 
-import itertools
 import math
-from collections.abc import Iterable, Iterator
 from typing import Any, Unpack
 
 import tensorflow as tf
 
-from tf_graft.compose.wrapper import Around
-from tf_graft.core import patterns
 from tf_graft.core.arguments.declared import OptionalPatterns
 from tf_graft.core.arguments.options import Common
 from tf_graft.core.arguments.registry import register
-from tf_graft.core.state.point import Point, Step, under
+from tf_graft.core.state.point import Point
 from tf_graft.core.state.slots import NOT_NEGATIVE, Slot
 from tf_graft.core.tensors import numerics
 from tf_graft.core.types import RateLike, VariableLike
+from tf_graft.wrappers.of_norms import OfNorms
 
 
 @register
-class Hyperball(Around):
+class Hyperball(OfNorms):
     """Keeps the norm of each weight matrix, and takes steps relative to this norm.
 
     ```
@@ -73,30 +70,20 @@ class Hyperball(Around):
         **common: Unpack[Common],
     ):
         super().__init__(optimizer, learning_rate, **common)
-        self.idle, self.rowwise = False, False  # scaling can round the weights
+
+    @property
+    def exclusions(self) -> OptionalPatterns:
+        return self.exclude_from_hyperball
 
     def slots_for(self, path: str) -> dict[str, Slot]:
         radius = {"radius": Slot(_norm, "scalar", within=NOT_NEGATIVE)}
-        return (radius if self._keeps(path) else {}) | super().slots_for(path)
-
-    def whole(self, path: str) -> bool:
-        return super().whole(path) or self._keeps(path)
-
-    def propose(self, points: Iterable[Point]) -> Iterator[Step]:
-        points, given = itertools.tee(points)
-        steps = self.optimizer.propose(self.inner(p)._replace(bare=True) for p in given)
-        for p, (d, slots) in zip(points, steps, strict=True):
-            if self._keeps(p.path):
-                d = self._on_sphere(p, d)
-            elif not p.bare:
-                d = super().with_decay(p, d)
-            yield d, under("optimizer", slots)
+        return (radius if self.acts_on(path) else {}) | super().slots_for(path)
 
     def with_decay(self, p: Point, d: tf.Tensor) -> tf.Tensor:
         # on the sphere, decay is a part of the step
-        return d if self._keeps(p.path) else super().with_decay(p, d)
+        return d if self.acts_on(p.path) else super().with_decay(p, d)
 
-    def _on_sphere(self, p: Point, d: tf.Tensor) -> tf.Tensor:
+    def reshaped(self, p: Point, d: tf.Tensor) -> tf.Tensor:
         radius, length = tf.convert_to_tensor(p.s["radius"]), numerics.length(d)
         # scalars are chosen, as DTensor cannot choose between tensors by a scalar
         lies, one = radius > 0, tf.ones_like(radius)
@@ -104,13 +91,6 @@ class Hyperball(Around):
         v = p.w + super().with_decay(p, numerics.product(d, factor))
         scale = tf.where(lies, numerics.quotient(radius, numerics.length(v)), one)
         return numerics.product(v, scale) - p.w
-
-    def _keeps(self, path: str) -> bool:
-        """Returns whether the norm of a variable's weights is kept."""
-        excluded = self.exclude_from_hyperball
-        excluded = patterns.EMBEDDINGS if excluded is None else excluded
-        shape = self.rule.shapes[path]
-        return len(shape) > 1 and math.prod(shape) > 1 and not patterns.matches(path, excluded)
 
 
 def _norm(variable: VariableLike) -> tf.Tensor:
