@@ -2,10 +2,9 @@
 
 from tf_graft.wrappers.cautious import Cautious
 from tf_graft.wrappers.gradients import AdaptiveGradientClipping, GradientCentralization
-from tf_graft.wrappers.hyperball import Hyperball
 from tf_graft.wrappers.larc import LARC
 from tf_graft.wrappers.multi_optimizer import MultiOptimizer
-from tf_graft.wrappers.radial_brake import RadialBrake
+from tf_graft.wrappers.norms import Hyperball, RadialBrake
 
 __all__ = [
     "LARC",
