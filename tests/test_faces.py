@@ -50,6 +50,7 @@ OF_CLASSES = {
     "NorMuon": OF_MATRICES | {"factor", "orthogonal"},
     "RadialBrake": AROUND | {"acts_on", "exclusions", "reshaped"},
     "SOAP": OF_PRECONDITIONED,
+    "SOAPMuon": OF_PRECONDITIONED,
     "ScheduleFreeAdamW": SCHEDULE_FREE,
     "ScheduleFreeRAdam": SCHEDULE_FREE,
     "ScheduleFreeSGD": SCHEDULE_FREE | {"beta_1"},

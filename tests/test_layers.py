@@ -68,6 +68,9 @@ SIDEWAYS = {
     ("optimizers/muon.py", "tf_graft.optimizers.newton_schulz"): "the matrices' own arithmetic",
     ("optimizers/normuon.py", "tf_graft.optimizers.newton_schulz"): "likewise",
     ("optimizers/normuon.py", "tf_graft.optimizers.muon"): "NorMuon is Muon, normalized",
+    ("optimizers/soap_muon.py", "tf_graft.optimizers.soap"): "SOAPMuon is SOAP, orthogonal",
+    ("optimizers/soap_muon.py", "tf_graft.optimizers.muon"): "the factors of steps of Muon",
+    ("optimizers/soap_muon.py", "tf_graft.optimizers.newton_schulz"): "as in Muon",
     **{
         (f"optimizers/{name}.py", f"tf_graft.optimizers.{beside}"): "what Shampoo and SOAP share"
         for name, beside in (

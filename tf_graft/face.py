@@ -62,6 +62,7 @@ from tf_graft.optimizers import (
     ScheduleFreeSGD,
     SGDSaI,
     Shampoo,
+    SOAPMuon,
     Yogi,
 )
 from tf_graft.processes.multi_worker import multi_worker
@@ -127,6 +128,7 @@ __all__ = [
     "RowWiseAdagrad",
     "RowWiseAdam",
     "SGDSaI",
+    "SOAPMuon",
     "ScheduleFreeAdamW",
     "ScheduleFreeRAdam",
     "ScheduleFreeSGD",

@@ -577,8 +577,12 @@ def soap(
     shampoo_beta=0.95,
     epsilon=1e-8,
     precondition_frequency=10,
+    made_of=lambda d: d,
 ):
-    """Of all variables: those of two axes are matrices, `others` has the rest."""
+    """Of all variables: those of two axes are matrices, `others` has the rest.
+
+    `made_of` makes the step of the direction.
+    """
     steps = {}
     for path in g:
         if g[path].ndim != 2 or not g[path].size:
@@ -592,7 +596,8 @@ def soap(
             own["m"] = beta_1 * own["m"] + (1 - beta_1) * x
             own["v"] = beta_2 * own["v"] + (1 - beta_2) * (u.T @ x @ z) ** 2
             d = u @ ((u.T @ own["m"] @ z) / (np.sqrt(own["v"]) + epsilon)) @ z.T
-            steps[path] = -lr[path] * d * np.sqrt(1 - beta_2**n) / (1 - beta_1**n)
+            d *= np.sqrt(1 - beta_2**n) / (1 - beta_1**n)
+            steps[path] = -lr[path] * made_of(d)
         own["l"] = shampoo_beta * own.get("l", 0.0) + (1 - shampoo_beta) * x @ x.T
         own["r"] = shampoo_beta * own.get("r", 0.0) + (1 - shampoo_beta) * x.T @ x
         if not begun:
@@ -607,7 +612,15 @@ def soap(
     return steps
 
 
-OF_MATRICES = (muon, normuon, shampoo, soap)
+def soap_muon(g, w, s, lr, t, ns_steps=5, **arguments):
+    def orthogonal(d):
+        factor = np.sqrt(max(1, d.shape[1] / d.shape[0]))
+        return factor * quintic(d / (np.linalg.norm(d) + 1e-8), ns_steps)
+
+    return soap(g, w, s, lr, t, made_of=orthogonal, **arguments)
+
+
+OF_MATRICES = (muon, normuon, shampoo, soap, soap_muon)
 
 
 def own_of(path, hyperparameters, undecayed):

@@ -20,7 +20,7 @@ PATHS = [
     for layer, names in LAYERS.items()
     for name in names
 ]
-MATRICES = {"Muon", "NorMuon", "SOAP", "Shampoo"}
+MATRICES = {"Muon", "NorMuon", "SOAP", "SOAPMuon", "Shampoo"}
 
 # A function of the optimizer to be wrapped, and of common arguments. The other optimizers in a
 # wrapper are plain ones.
@@ -41,6 +41,7 @@ WRAPPERS = {
     "Muon": lambda x, **o: tg.Muon(0.3, others=x, **o),
     "NorMuon": lambda x, **o: tg.NorMuon(0.3, others=x, **o),
     "SOAP": lambda x, **o: tg.SOAP(0.3, others=x, **o),
+    "SOAPMuon": lambda x, **o: tg.SOAPMuon(0.3, others=x, **o),
     "Shampoo": lambda x, **o: tg.Shampoo(0.3, others=x, **o),
 }
 assert WRAPPERS.keys() == {cls.__name__ for cls in _classes(Wrapper)}

@@ -130,6 +130,13 @@ OPTIMIZERS: dict[type, tuple[dict[str, Any], dict[str, Values]]] = {
         | {"precondition_frequency": FROM_ONE, "max_size": FROM_ONE, "others": OPTIMIZER}
         | {"axes": AXES, "heads": CHOICE, "divide": BOOLEAN},
     ),
+    tf_graft.SOAPMuon: (
+        {},
+        OWN_RATE
+        | {"beta_1": BETA, "beta_2": BETA, "shampoo_beta": BETA}
+        | {"precondition_frequency": FROM_ONE, "max_size": FROM_ONE}
+        | {name: x for name, x in MUON.items() if name not in ("momentum", "nesterov")},
+    ),
     tf_graft.NAdam: (
         {},
         OWN_RATE

@@ -36,6 +36,7 @@ from tf_graft.optimizers.sgd import SGD
 from tf_graft.optimizers.sgdsai import SGDSaI
 from tf_graft.optimizers.shampoo import Shampoo
 from tf_graft.optimizers.soap import SOAP
+from tf_graft.optimizers.soap_muon import SOAPMuon
 from tf_graft.optimizers.yogi import Yogi
 
 __all__ = [
@@ -69,6 +70,7 @@ __all__ = [
     "RowWiseAdagrad",
     "RowWiseAdam",
     "SGDSaI",
+    "SOAPMuon",
     "ScheduleFreeAdamW",
     "ScheduleFreeRAdam",
     "ScheduleFreeSGD",
