@@ -329,15 +329,14 @@ def _axes(owner: str) -> tuple[Refusal, ...]:
     )
 
 
-def _muon(owner: str) -> tuple[Refusal, ...]:
+def _iterations(owner: str) -> tuple[Refusal, ...]:
+    """Of Newton-Schulz iterations, and of the factor of a step."""
     scales = "'original', 'spectral', 'match_rms_adamw', 'none'"
     threes = (
         "'polar_express', three numbers a, b and c, or a list of threes, one for each iteration"
     )
     return (
-        *_number(owner, "momentum", -0.1, 1, 1.5, must=_BETA),
         *_number(owner, "epsilon", 0, -1.0, must=_POSITIVE),
-        *_boolean(owner, "nesterov"),
         *_count(owner, "ns_steps"),
         *_axes(owner),
         *(
@@ -354,6 +353,24 @@ def _muon(owner: str) -> tuple[Refusal, ...]:
             )
             for x in ("abc", None, 3, [], (1.0, 2.0), [(1.0, 2.0)])
         ),
+    )
+
+
+def _muon(owner: str) -> tuple[Refusal, ...]:
+    return (
+        *_number(owner, "momentum", -0.1, 1, 1.5, must=_BETA),
+        *_boolean(owner, "nesterov"),
+        *_iterations(owner),
+    )
+
+
+def _soap(owner: str) -> tuple[Refusal, ...]:
+    return (
+        *_number(owner, "beta_1", -0.1, 1, must=_BETA),
+        *_number(owner, "beta_2", -0.1, 1, must=_BETA),
+        *_number(owner, "shampoo_beta", -0.1, 1, must=_BETA),
+        *_count(owner, "precondition_frequency"),
+        *_count(owner, "max_size"),
     )
 
 
@@ -1146,11 +1163,7 @@ SAMPLES = (
         slow=True,
         xla_ulps=8,  # quotients of roots, of sums over two sides
         refuses=(
-            *_number("SOAP", "beta_1", -0.1, 1, must=_BETA),
-            *_number("SOAP", "beta_2", -0.1, 1, must=_BETA),
-            *_number("SOAP", "shampoo_beta", -0.1, 1, must=_BETA),
-            *_count("SOAP", "precondition_frequency"),
-            *_count("SOAP", "max_size"),
+            *_soap("SOAP"),
             *_number("SOAP", "epsilon", 0, -1.0, must=_POSITIVE),
             *_axes("SOAP"),
         ),
@@ -1174,13 +1187,8 @@ SAMPLES = (
         rtol=2e-5,  # the iterations multiply singular values near zero by hundreds
         xla_ulps=8,
         refuses=(
-            *_number("SOAPMuon", "beta_1", -0.1, 1, must=_BETA),
-            *_number("SOAPMuon", "beta_2", -0.1, 1, must=_BETA),
-            *_number("SOAPMuon", "shampoo_beta", -0.1, 1, must=_BETA),
-            *_count("SOAPMuon", "precondition_frequency"),
-            *_count("SOAPMuon", "max_size"),
-            *_number("SOAPMuon", "epsilon", 0, -1.0, must=_POSITIVE),
-            *_axes("SOAPMuon"),
+            *_soap("SOAPMuon"),
+            *_iterations("SOAPMuon"),
         ),
     ),
     Sample(
