@@ -40,6 +40,7 @@ OF_CLASSES = {
     "Adafactor": {"axes"},
     "AdaptiveGradientClipping": AROUND,
     "Cautious": AROUND,
+    "EMANesterov": AROUND | TWO_WEIGHTS,
     "GradientCentralization": AROUND,
     "Hyperball": AROUND | {"acts_on", "exclusions", "reshaped"},
     "LARC": AROUND | {"adapts", "ratio"},

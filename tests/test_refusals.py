@@ -594,6 +594,7 @@ CHANGED = {
     "exclude_from_centralization": ["head/"],
     "exclude_from_hyperball": ["head/"],
     "outward": 0.3,
+    "ahead": 0.5,
     "floor": 0.3,
     "exclude_from_brake": ["head/"],
     "relative_epsilon": True,

@@ -141,7 +141,7 @@ def test_lazy_is_the_equations_row_by_row(sample):
     optimizer = sample.make(weight_decay=0.2)
     start = weights(SHAPES)["table"]
     table = variables({"table": start})["table"]
-    hyperparameters = {k: v for k, v in sample.kwargs.items() if k != "weight_decay"}
+    hyperparameters = {k: v for k, v in sample.own().items() if k != "weight_decay"}
     exact, slots = start.astype("float64"), [{} for _ in range(ROWS)]
     for t, (ids, values) in enumerate(sparse_steps(SOME_ROWS), 1):
         optimizer.apply([slices(ids, values)], [table])

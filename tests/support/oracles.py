@@ -199,6 +199,17 @@ def radial_brake(g, w, s, lr, t, child, outward=0.5, floor=0.0, **hyperparameter
     return radius * (w + d) / np.linalg.norm(w + d) - w
 
 
+def ema_nesterov(
+    g, w, s, lr, t, child, mean_momentum=0.99, ahead=0.3, decay=0.0, **hyperparameters
+):
+    """`child` as in `larc`."""
+    after = (1 - lr * decay) * w + child(g, w, s, lr, t, **hyperparameters)
+    moved = after - s.get("x", w)
+    s["d"] = mean_momentum * s.get("d", 0.0) + (1 - mean_momentum) * moved
+    s["x"] = after
+    return after + ahead * s["d"] - w
+
+
 def momentum_with_the_rate_outside(g, w, s, lr, t, momentum=0.9):
     """TensorFlow 1's."""
     s["a"] = momentum * s.get("a", 0.0) + g
@@ -480,7 +491,7 @@ def schedule_free_radam(
 
 LAYERWISE = (lars, lamb)
 SCHEDULE_FREE = (schedule_free_sgd, schedule_free_adamw, schedule_free_radam)
-DECAYS_WITHIN = (*SCHEDULE_FREE, ftrl, novograd, adan, prodigy, hyperball)
+DECAYS_WITHIN = (*SCHEDULE_FREE, ftrl, novograd, adan, prodigy, hyperball, ema_nesterov)
 
 
 def quintic(x, steps, coefficients=(3.4445, -4.7750, 2.0315)):

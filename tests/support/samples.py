@@ -1371,6 +1371,27 @@ SAMPLES = (
         ),
     ),
     Sample(
+        name="ema_nesterov",
+        cls=tf_graft.EMANesterov,
+        kwargs={"optimizer": _MOMENTUM_CHILD, "momentum": 0.5, "ahead": 0.25},
+        idle=False,
+        stock=None,
+        oracle=oracles.ema_nesterov,
+        hyperparameters={
+            **{"child": oracles.sgd, "momentum": 0.9},
+            **{"mean_momentum": 0.5, "ahead": 0.25},
+        },
+        slots=("averaged_weights", "weight_sum", "displacement", "optimizer/momentum"),
+        shared=("evaluating",),
+        late=("evaluating",),
+        slow=True,
+        refuses=(
+            *_number("EMANesterov", "momentum", -0.1, 1, must=_BETA),
+            *_number("EMANesterov", "ahead", -0.1, must=_NOT_NEGATIVE),
+            *_no_optimizer("optimizer"),
+        ),
+    ),
+    Sample(
         name="cautious",
         cls=tf_graft.Cautious,
         kwargs={"optimizer": _MOMENTUM_CHILD},

@@ -32,6 +32,7 @@ WRAPPERS = {
     "GradientCentralization": tg.GradientCentralization,
     "Hyperball": tg.Hyperball,
     "RadialBrake": tg.RadialBrake,
+    "EMANesterov": tg.EMANesterov,
     "LARC": tg.LARC,
     "LayerwiseRates": lambda x, **o: tg.LayerwiseRates(x, dict.fromkeys(PATHS, 0.5), 0.7, **o),
     "MixedPrecision": lambda x, **o: tg.MixedPrecision(x, "backoff", **o),
@@ -45,7 +46,7 @@ WRAPPERS = {
     "Shampoo": lambda x, **o: tg.Shampoo(0.3, others=x, **o),
 }
 assert WRAPPERS.keys() == {cls.__name__ for cls in _classes(Wrapper)}
-OUTERMOST = {"AGN", "MixedPrecision"}
+OUTERMOST = {"AGN", "EMANesterov", "MixedPrecision"}
 
 
 def inside(outer):

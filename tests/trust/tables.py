@@ -272,6 +272,11 @@ OPTIMIZERS: dict[type, tuple[dict[str, Any], dict[str, Values]]] = {
         {"optimizer": "sgd"},
         {"optimizer": OPTIMIZER, "learning_rate": RATE, "exclude_from_hyperball": PATTERNS},
     ),
+    tf_graft.EMANesterov: (
+        {"optimizer": "sgd"},
+        {"optimizer": OPTIMIZER, "learning_rate": RATE, "momentum": BETA}
+        | {"ahead": NOT_NEGATIVE | IN_TIME},
+    ),
     tf_graft.RadialBrake: (
         {"optimizer": "sgd"},
         {"optimizer": OPTIMIZER, "learning_rate": RATE, "outward": UNIT, "floor": NOT_NEGATIVE}

@@ -1,6 +1,7 @@
 """Optimizers around other optimizers, which change their gradients or steps."""
 
 from tf_graft.wrappers.cautious import Cautious
+from tf_graft.wrappers.ema_nesterov import EMANesterov
 from tf_graft.wrappers.gradients import AdaptiveGradientClipping, GradientCentralization
 from tf_graft.wrappers.larc import LARC
 from tf_graft.wrappers.multi_optimizer import MultiOptimizer
@@ -10,6 +11,7 @@ __all__ = [
     "LARC",
     "AdaptiveGradientClipping",
     "Cautious",
+    "EMANesterov",
     "GradientCentralization",
     "Hyperball",
     "MultiOptimizer",
