@@ -136,6 +136,14 @@ def test_follows_the_papers_equations_of_weight_decay(sample, mode):
     assert_follows_oracle(sample.make(given(), **options), oracle, "float64", sample.rtol)
 
 
+@pytest.mark.parametrize("mode", DECAY_MODES)
+@pytest.mark.parametrize("name", ["graft_sgd_adam", "multi"])
+def test_follows_the_papers_equations_of_weight_decay_inside(name, mode):
+    sample, options = BY_NAME[name], {"weight_decay": 0.2, "weight_decay_mode": DECAY_MODES[mode]}
+    oracle = sample.make_oracle(float32_weights(), STORED_RATE, inside=options)
+    assert_follows_oracle(sample.make(inside=options), oracle, "float64", sample.rtol)
+
+
 HYPERPARAMETERS = {
     "sgd": {"momentum": 1.0},
     "sgd_nesterov": {"momentum": 0.3},
