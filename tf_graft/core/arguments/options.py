@@ -139,9 +139,9 @@ class Common(TypedDict, total=False):
             expression that matches no variable.
         weight_decay_mode: `tf_graft.CautiousDecay()`: only entries that the step does not lengthen
             decay. `tf_graft.CorrectedDecay(max_learning_rate)`: decay follows the square of the
-            learning rate's schedule. Also a name or a config of one. Optimizers with a weight decay
-            of their own form refuse it, and so does building without a `weight_decay`. None: all
-            entries decay, as `weight_decay` says.
+            learning rate's schedule. Also a name or a config of one. Refused by optimizers with a
+            weight decay of their own form, and, when they are built, by others without one. None:
+            all entries decay, as `weight_decay` says.
         learning_rate_multipliers: multipliers of the learning rate by regular expression: numbers
             of at least 0, or schedules, which follow the same count as the learning rate. The first
             expression that matches somewhere in a variable's path counts; the other variables have

@@ -181,7 +181,7 @@ class Rule:
     # Weight decay.
 
     @property
-    def mode(self) -> DecayMode:
+    def decay_mode(self) -> DecayMode:
         """Which entries decay and how fast."""
         return self.optimizer.weight_decay_mode or UNCHANGED
 
@@ -222,14 +222,14 @@ class Rule:
 
     def _share(self, lr: tf.Tensor, t: tf.Tensor) -> tf.Tensor:
         """Returns the share that decaying weights lose at update `t`."""
-        return _decayed_share(lr, self.optimizer.weight_decay, self.mode, t)
+        return _decayed_share(lr, self.optimizer.weight_decay, self.decay_mode, t)
 
     def with_plain_decay(self, p: Point, d: tf.Tensor) -> tf.Tensor:
         """Returns a step from a point with decoupled weight decay, if it applies there."""
         if not self.decays(p.path):
             return d
         with self.at(p.rates):
-            return d - self.mode.acting(self.decay(p.w, p.lr, p.t), p.w, d)
+            return d - self.decay_mode.acting(self.decay(p.w, p.lr, p.t), p.w, d)
 
     def with_decay(self, p: Point, d: tf.Tensor) -> tf.Tensor:
         """Returns a step, proposed from the bare point, with the decay that it lacks."""
@@ -281,7 +281,7 @@ class Rule:
         If the variable decays, it does so before the kernel runs.
         """
         kernel: Kernel | None = self.optimizer.kernel
-        reads = kernel is not None and (kernel.reads_weights or self.mode.reads_step)
+        reads = kernel is not None and (kernel.reads_weights or self.decay_mode.reads_step)
         return None if reads and self.decays(path) else kernel
 
 
