@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
+import tf_graft as tg
 from support.stopping import stopping_at
 from tf_graft.training import config, data, loop, models, run
 from tf_graft.training import configured_optimizer as optimizer
@@ -187,6 +188,21 @@ def test_multipliers_are_schedules():
         assert multipliers[".*"] == 0.5
         with pytest.raises(ConfigError, match=r"^override.*exp_decay does not take 'rate'"):
             of_config(section.replace("1.0", "1.0, rate: 1"))
+
+
+def test_weight_decay_has_modes():
+    for given, expected in (
+        ("cautious_decay", tg.CautiousDecay()),
+        ("{name: cautious_decay}", tg.CautiousDecay()),
+        ("{name: corrected_decay, max_learning_rate: 0.1}", tg.CorrectedDecay(0.1)),
+    ):
+        section = f"optimizer={{name: adam, weight_decay: 0.1, weight_decay_mode: {given}}}"
+        assert of_config(section).weight_decay_mode == expected
+    with pytest.raises(ConfigError, match=r"^override.*max_learning_rate must be"):
+        of_config(
+            "optimizer={name: adam, weight_decay_mode: {name: corrected_decay, "
+            "max_learning_rate: 0}}"
+        )
 
 
 # Rows of another vocabulary.

@@ -7,6 +7,7 @@ import pytest
 import tf_graft
 from support.samples import (
     BY_NAME,
+    DECAYING_THEMSELVES,
     OPTIONS,
     RATE,
     each,
@@ -115,6 +116,32 @@ def test_follows_a_changing_rate(sample, option):
     options = OPTIONS[more[0]] if more else {}
     oracle = sample.make_oracle(float32_weights(), known, **options)
     assert_follows_oracle(sample.make(given(), **options), oracle, "float64", sample.rtol)
+
+
+DECAY_MODES = {
+    "cautious": "cautious_decay",
+    "corrected": {"name": "corrected_decay", "max_learning_rate": 0.25},
+}
+WITH_MODES = [s for s in having("oracle") if s.cls.__name__ not in DECAYING_THEMSELVES]
+QUICK_MODES = ("sgd_momentum", "momentum", "adam", "lion", "muon", "hyperball", "cautious")
+QUICK_MODES += ("larc_clip", "multi", "graft_sgd_adam", "wrapped_lion")
+
+
+@each(WITH_MODES, quick=QUICK_MODES)
+@pytest.mark.parametrize("mode", DECAY_MODES)
+def test_follows_the_papers_equations_of_weight_decay(sample, mode):
+    given, known = RATES["schedule"]
+    options = {"weight_decay": 0.2, "weight_decay_mode": DECAY_MODES[mode]}
+    oracle = sample.make_oracle(float32_weights(), known, **options)
+    assert_follows_oracle(sample.make(given(), **options), oracle, "float64", sample.rtol)
+
+
+@pytest.mark.parametrize("mode", DECAY_MODES)
+@pytest.mark.parametrize("name", ["graft_sgd_adam", "multi"])
+def test_follows_the_papers_equations_of_weight_decay_inside(name, mode):
+    sample, options = BY_NAME[name], {"weight_decay": 0.2, "weight_decay_mode": DECAY_MODES[mode]}
+    oracle = sample.make_oracle(float32_weights(), STORED_RATE, inside=options)
+    assert_follows_oracle(sample.make(inside=options), oracle, "float64", sample.rtol)
 
 
 HYPERPARAMETERS = {

@@ -27,6 +27,7 @@ FARTHEST = {
     "muon_emerging": 3e-6,  # recorded in float32; ours in float64 differ by 1.7e-6
     # Theirs rounds the momentum to bfloat16 first, though the recordings' names say float64.
     "muon_dion/muon_class_polar_express__ns_float64": 0.02,
+    "muon_dion/muon_class_cautious__ns_float64": 0.02,
     "muon_hyperball_emerging": 2e-6,  # likewise
     "muon_optax": 2e-6,  # their AdamW, too
     "normuon_dion": 0.02,  # likewise
@@ -71,6 +72,10 @@ def test_equals_the_recording(name):
 @pytest.mark.parametrize("name", CASES)
 def test_the_comparison_notices_another_momentum(name):
     assert replayed(name, momentum=0.5) > 0.02
+
+
+def test_the_comparison_notices_decay_of_all_entries():
+    assert replayed("muon_dion/muon_class_cautious__ns_float64", weight_decay_mode=None) > 0.1
 
 
 def model():

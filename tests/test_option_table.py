@@ -35,6 +35,7 @@ PAIRS = {
 VALUES = {
     "weight_decay": (0.125, 0.25),
     "exclude_from_weight_decay": (["bias"], ["table"]),
+    "weight_decay_mode": (tg.CautiousDecay(), tg.CorrectedDecay(1.0)),
     "clipnorm": (1.0, 2.0),
     "clipvalue": (1.0, 2.0),
     "global_clipnorm": (1.0, 2.0),
@@ -57,6 +58,7 @@ KERAS_HAS = {*VALUES} - {
     *("jit_compile", "sparse", "nonfinite"),
     *(
         "exclude_from_weight_decay",
+        "weight_decay_mode",
         "learning_rate_multipliers",
         "count_rows",
         "clip_rows",

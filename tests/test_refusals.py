@@ -14,6 +14,7 @@ import tensorflow as tf
 import tf_graft
 from support.samples import (
     COMMON_NAMES,
+    DECAYING_THEMSELVES,
     OPTIONS,
     RATE,
     SAMPLES,
@@ -122,6 +123,17 @@ COMMON_REFUSALS = [
         ValueError,
         "(exclude_from_weight_decay=['bias', '(']): '(' is not a regular expression: missing ) at "
         "position 1.",
+    ),
+    *_types(
+        "weight_decay_mode",
+        "be None, tf_graft.CautiousDecay() or tf_graft.CorrectedDecay(max_learning_rate=...)",
+        *(0.5, ["cautious_decay"], True),
+    ),
+    Refusal(
+        {"weight_decay_mode": "none"},
+        ValueError,
+        "(weight_decay_mode='none'): this config describes no mode of weight decay; its 'name' "
+        "must be 'cautious_decay' or 'corrected_decay'.",
     ),
     *_types("clip_rows", "be a dict of numbers or CowClip by pattern", 0.5, ["a"]),
     *_types("count_rows", "be a list of patterns, or a dict of multipliers by pattern", 0.5, "a"),
@@ -569,6 +581,7 @@ CHANGED = {
     "sparse": "exact",
     "nonfinite": "raise",
     "exclude_from_weight_decay": ["bias$", "^norm"],
+    "weight_decay_mode": "cautious_decay",
     "learning_rate_multipliers": {"bias$": 0.5},
     "count_rows": {"table$": 0.5},
     "clip_rows": {"table$": 0.5},
@@ -625,8 +638,9 @@ def changed_arguments(cls):
     alone = ("clipnorm", "clipvalue", "global_clipnorm", "sum_of_norms")
     no = {
         *alone,
-        *(["count_rows"] if cls.__name__ == "Wrapped" else []),
-    }  # whose rows Keras does not count
+        *(["count_rows"] if cls.__name__ == "Wrapped" else []),  # whose rows Keras does not count
+        *(["weight_decay_mode"] if cls.__name__ in DECAYING_THEMSELVES else []),
+    }
     everything = {name: changed(cls, name) for name in arguments_of(cls) if name not in no}
     return [everything, *({name: CHANGED[name]} for name in arguments_of(cls) if name in alone)]
 

@@ -236,6 +236,12 @@ REFUSED = {
         "Keras has one learning rate for all variables.",
     ),
     "count_rows": (lambda: tg.Adam(count_rows=["table"]), "Adam(count_rows={'table': 1.0})): "),
+    "weight_decay_mode": (
+        lambda: tg.MixedPrecision(
+            tg.Adam(weight_decay=0.1, weight_decay_mode=tg.CautiousDecay()), loss_scale=2.0
+        ),
+        "MixedPrecision(weight_decay_mode=CautiousDecay())): weight_decay_mode would be lost: ",
+    ),
     "clip_rows": (lambda: tg.Adam(clip_rows={"table": 2.0}), "Adam(clip_rows={'table': 2.0})): "),
     "state_dtype": (lambda: tg.Adam(state_dtype="bfloat16"), "Adam(state_dtype='bfloat16')): "),
     "master_weights": (

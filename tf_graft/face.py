@@ -4,6 +4,7 @@ from tf_graft import algorithm, averages, dtensor, report, scaling, schedules, v
 from tf_graft.agn import AGN, CenterWeights, diloco, lookahead
 from tf_graft.compose.of_keras import get, wrap
 from tf_graft.compose.to_keras import to_keras
+from tf_graft.core.arguments.decay_modes import CautiousDecay, CorrectedDecay
 from tf_graft.core.arguments.registry import deserialize, register, serialize
 from tf_graft.core.arguments.row_clips import CowClip
 from tf_graft.core.arguments.row_frequency import RowFrequency
@@ -101,8 +102,10 @@ __all__ = [
     "Adan",
     "AdaptiveGradientClipping",
     "Cautious",
+    "CautiousDecay",
     "CenterWeights",
     "CheckpointError",
+    "CorrectedDecay",
     "CowClip",
     "EMANesterov",
     "EvaluationWeights",

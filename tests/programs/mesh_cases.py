@@ -376,6 +376,20 @@ def test_weights_without_a_master_have_the_bits_of_one_device(spec):
     samples.assert_same_state(state_on_mesh(optimizer, [v]), samples.state_of(one, alone))
 
 
+@pytest.mark.parametrize("graph", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", [tf_graft.CautiousDecay(), tf_graft.CorrectedDecay(0.5)], ids=str)
+def test_modes_of_weight_decay_on_a_mesh_equal_one_device(mode, graph):
+    decay = {"weight_decay": 0.5, "weight_decay_mode": mode}
+    optimizer, one = (tf_graft.Adam(0.25, name="optimizer", **decay) for _ in range(2))
+    alone = [tf.Variable(value, name=path) for path, value in samples.weights(SHAPES).items()]
+    variables = list(on_mesh().values())
+    steps = [list(g.values()) for g in samples.gradients(STEPS, SHAPES)]
+    run(one, alone, [[tf.constant(g) for g in gs] for gs in steps], False)
+    laid = [[laid_out(g, s) for g, s in zip(gs, SPECS.values(), strict=True)] for gs in steps]
+    run(optimizer, variables, laid, graph)
+    assert_equals_one_device(optimizer, variables, one, alone)
+
+
 def test_mesh_is_found_or_given_and_not_in_the_config():
     found = tf_graft.Adam(0.1)
     plain = found.get_config()

@@ -172,15 +172,15 @@ def centralized(g, w, s, lr, t, child, **hyperparameters):
     return child(g, w, s, lr, t, **hyperparameters)
 
 
-def hyperball(g, w, s, lr, t, child, decay=0.0, **hyperparameters):
+def hyperball(g, w, s, lr, t, child, decay=0.0, mode=None, **hyperparameters):
     """A vector, and what begins as zero, has no radius. `child` as in `larc`."""
     d = child(g, w, s, lr, t, **hyperparameters)
     radius = s.setdefault("radius", np.linalg.norm(w) if w.ndim > 1 else 0.0)
     if not radius:
-        return d - lr * decay * w
+        return decayed(d, w, lr, decay, mode)
     if not d.any():
         return d
-    v = (1 - lr * decay) * w + lr * radius * d / np.linalg.norm(d)
+    v = w + decayed(lr * radius * d / np.linalg.norm(d), w, lr, decay, mode)
     return radius * v / np.linalg.norm(v) - w
 
 
@@ -660,6 +660,15 @@ def steps_of_all(algorithm, g, w, s, lr, t, **hyperparameters):
     }
 
 
+def decayed(d, w, lr, decay, mode=None):
+    """A step with decoupled decay; `mode` is as in a config of tf_graft."""
+    if mode == "cautious_decay":  # u w >= 0, where w <- w - lr u
+        w = np.where(d * w <= 0, w, 0.0)
+    elif mode:  # AdamC
+        decay = decay * lr / mode["max_learning_rate"]
+    return d - lr * decay * w
+
+
 class Child:
     """One of the optimizers that another one is made of.
 
@@ -672,12 +681,13 @@ class Child:
     def __init__(self, algorithm, lr, weight_decay=0.0, exclude="^$", **hyperparameters):
         self.algorithm, self.hyperparameters = algorithm, hyperparameters
         self.lr = lr if callable(lr) else lambda count: lr
-        self.weight_decay, self.exclude = weight_decay, exclude
+        self.weight_decay, self.exclude, self.mode = weight_decay, exclude, None
 
     def given(self, inside, excluded=()):
         """The same with other weight decay; `excluded` are patterns of what it is in."""
         other = copy.copy(self)
         other.weight_decay = inside.get("weight_decay", self.weight_decay)
+        other.mode = inside.get("weight_decay_mode", self.mode)
         excluded = [*inside.get("exclude_from_weight_decay", ()), *excluded]
         other.exclude = "|".join([self.exclude, *excluded])
         other.hyperparameters = {
@@ -692,7 +702,7 @@ class Child:
         steps = steps_of_all(self.algorithm, g, w, s, rates, t, **self.hyperparameters)
         for path in g:
             if not re.search(self.exclude, path):
-                steps[path] = steps[path] - lr * self.weight_decay * w[path]
+                steps[path] = decayed(steps[path], w[path], lr, self.weight_decay, self.mode)
         return steps
 
 
@@ -806,17 +816,19 @@ class Oracle:
         if self.algorithm in LAYERWISE:
             own = own | {"undecayed": self._option("exclude_from_weight_decay") or ()}
         decays = {path: self._decay(path) for path in gradients}
+        mode = self._option("weight_decay_mode")
         if self.algorithm in OF_MATRICES:
             own = own | {"multipliers": {path: self._multiplier(path) for path in gradients}}
         if self.algorithm in DECAYS_WITHIN:
             own = own | {"decays": {path: {"decay": decays[path]} for path in decays}}
+            own |= {"mode": mode} if mode else {}
             decays = dict.fromkeys(decays, 0.0)
         steps = steps_of_all(
             self.algorithm, gradients, self.w, self.slots, lr, self.count + 1, **own
         )
         for path, step in steps.items():
             w = self.w[path]
-            self.w[path] = w + step - lr[path] * decays[path] * w
+            self.w[path] = w + decayed(step, w, lr[path], decays[path], mode)
         self.count += 1
         if self._option("use_ema"):
             kept = self.options.get("ema_momentum", 0.99) if self.count > 1 else 0.0

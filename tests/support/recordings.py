@@ -82,9 +82,6 @@ DIFFERS = {
     "lr_schedulers_torch/plateau_max_abs_eps": (
         "Keras' callback has no `eps`, below which PyTorch leaves the rate."
     ),
-    "muon_dion/muon_class_cautious__ns_float64": (
-        "Weights decay only where the step goes the same way."
-    ),
     "muon_dion/reference_default__bf16": _BF16,
     "muon_emerging/l2_wd_simple_transposed": "The decay is added to the gradient.",
     "muon_emerging/spectral_medium_precision__bf16": _BF16,

@@ -135,8 +135,9 @@ class Sample:
     ):
         """The whole pipeline in float64, from the same arguments."""
         own, excluded = self.own(), options.get("exclude_from_weight_decay") or ()
-        if self.cls is tf_graft.MultiOptimizer and "weight_decay" in options:
-            inside = {**(inside or {}), "weight_decay": options.pop("weight_decay")}
+        if self.cls is tf_graft.MultiOptimizer:
+            names = {"weight_decay", "weight_decay_mode"} & options.keys()
+            inside = {**(inside or {}), **{name: options.pop(name) for name in names}}
         children = {name: x for name, x in own.items() if isinstance(x, oracles.Child)}
         if children:
             own = own | {name: x.given(inside or {}, excluded) for name, x in children.items()}
@@ -186,11 +187,19 @@ COMMON_NAMES = (
     "sparse",
     "nonfinite",
     "exclude_from_weight_decay",
+    "weight_decay_mode",
     "learning_rate_multipliers",
     "count_rows",
     "clip_rows",
     "state_dtype",
     "master_weights",
+)
+
+
+# Whose weight decay is a part of their step, so that it has no modes.
+DECAYING_THEMSELVES = (
+    *("Adan", "Ftrl", "NovoGrad", "Prodigy"),
+    *("ScheduleFreeSGD", "ScheduleFreeAdamW", "ScheduleFreeRAdam"),
 )
 
 

@@ -62,6 +62,8 @@ COMMON: dict[str, Values] = {
     "sparse": CHOICE,
     "nonfinite": CHOICE,
     "exclude_from_weight_decay": PATTERNS,
+    "weight_decay_mode": {k: v for k, v in CHOICE.items() if k != "None"}
+    | {"a rate of 0": {"name": "corrected_decay", "max_learning_rate": 0}},
     "learning_rate_multipliers": MULTIPLIERS,
     "count_rows": MULTIPLIERS,
     "clip_rows": MULTIPLIERS,

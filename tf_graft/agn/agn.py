@@ -13,7 +13,14 @@ from tf_graft.agn.push import PeriodicPush
 from tf_graft.agn.worker_round import SUMS
 from tf_graft.compose.copies import copied
 from tf_graft.compose.option_table import Pair, divided, taken_over
-from tf_graft.compose.wrapper import OF_THE_OPTIMIZER, Around, held_by, refuse_built
+from tf_graft.compose.wrapper import (
+    OF_THE_OPTIMIZER,
+    Around,
+    held_by,
+    inside,
+    passed_on,
+    refuse_built,
+)
 from tf_graft.core import checks, keras_contract
 from tf_graft.core.arguments.checked import Checked
 from tf_graft.core.arguments.declared import Count, Flag, OptionalCount
@@ -32,6 +39,13 @@ from tf_graft.scaling.scaler import LossScaler
 
 MODES = ("gradients", "updates")
 PAPER = {"name": "sgd", "learning_rate": 1.0}  # adds the mean of the updates to the center
+
+
+def _with_copy(agn: Any) -> list[Any]:
+    """Returns the optimizers whose weight decay is set together: the local one and its copy."""
+    held = vars(agn)
+    copies = held.get("_copies") and "center_optimizer" in held
+    return inside(agn) + ([agn.center_optimizer] if copies else [])
 
 
 @register
@@ -171,16 +185,12 @@ class AGN(OnServers):
         if self._copies:
             self.center_optimizer.learning_rate = value
 
-    @property
-    def weight_decay(self) -> Any:
-        """The weight decay of `optimizer`; setting it also sets that of the center's copy."""
-        return Around.weight_decay.fget(self)  # type: ignore[attr-defined]
-
-    @weight_decay.setter
-    def weight_decay(self, value: Any) -> None:
-        Around.weight_decay.fset(self, value)  # type: ignore[attr-defined]
-        if vars(self).get("_copies"):
-            self.center_optimizer.weight_decay = value
+    weight_decay = passed_on(
+        "weight_decay", "The weight decay of `optimizer`, and of the center's copy.", _with_copy
+    )
+    weight_decay_mode = passed_on(
+        "weight_decay_mode", "Its mode of weight decay, and that of the center's copy.", _with_copy
+    )
 
     def slots(self) -> dict[str, Slot]:
         return super().slots() | SUMS
@@ -197,7 +207,7 @@ class AGN(OnServers):
         return written(self, OF_THE_OPTIMIZER | ({} if self.scaler is None else scaled))
 
     def get_config(self) -> Config:
-        config = super().get_config() | {"weight_decay": None}  # of optimizer
+        config = super().get_config() | dict.fromkeys(("weight_decay", "weight_decay_mode"))
         config |= {"center_optimizer": None} if self._copies else {}
         if self.scaler is None:
             return config

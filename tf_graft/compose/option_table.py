@@ -56,6 +56,7 @@ _OWN, _OUTSIDE, _INSIDE, _SHARED = Acts.OWN, Acts.OUTSIDE, Acts.INSIDE, Acts.SHA
 _EITHER, _NEITHER = Acts.EITHER, Acts.NEITHER
 TABLE: dict[str, tuple[Acts, ...]] = {
     "weight_decay": (_I, _I, _INSIDE, _OWN, _B, _I, _OWN, _EITHER),
+    "weight_decay_mode": (_I, _I, _INSIDE, _OWN, _B, _I, _OWN, _O),
     "exclude_from_weight_decay": (_B, _B, _B, _B, _B, _B, _B, _B),
     "clipnorm": (_O, _O, _O, _OWN, _OUTSIDE, _OWN, _OUTSIDE, _O),
     "clipvalue": (_O, _O, _O, _OWN, _OUTSIDE, _OWN, _OUTSIDE, _O),
@@ -83,6 +84,7 @@ _OF_WORKERS = "AGN exchanges state in float32; give None"
 _OF_COPIES = "AGN exchanges weights in float32; give True"
 _OF_ROUNDS = "AGN counts the updates of whole variables; give None"
 _OF_KERAS = "an optimizer of Keras has one count for all rows; give this to one of tf_graft's own"
+_OF_EACH = "each of the two optimizers has its own; give it to optimizer"
 _OF_WHOLE = "AGN clips whole gradients; give None"
 REASONS = {
     ("clip_rows", "local"): _OF_WHOLE,
@@ -94,7 +96,8 @@ REASONS = {
     ("state_dtype", "center"): _OF_WORKERS,
     ("master_weights", "local"): _OF_COPIES,
     ("master_weights", "center"): _OF_COPIES,
-    ("weight_decay", "local"): "each of the two optimizers has its own; give it to optimizer",
+    ("weight_decay", "local"): _OF_EACH,
+    ("weight_decay_mode", "local"): _OF_EACH,
     ("use_ema", "local"): _OF_CENTER,
     ("ema_momentum", "local"): _OF_CENTER,
     ("ema_overwrite_frequency", "local"): _OF_CENTER,

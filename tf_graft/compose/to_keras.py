@@ -25,6 +25,7 @@ from tf_graft.core.types import Config
 ABSENT = {
     "learning_rate_multipliers": "Keras has one learning rate for all variables",
     "count_rows": "Keras has one count of updates for all rows",
+    "weight_decay_mode": "Keras decays all entries, at the learning rate",
     "clip_rows": "Keras does not clip rows",
     "state_dtype": "Keras keeps state in the precision of the variables",
     "mesh": "Keras' optimizers cannot update variables on a mesh",

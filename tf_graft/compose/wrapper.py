@@ -23,7 +23,6 @@ from tf_graft.core.state.rule import Delegate, Rule
 from tf_graft.core.state.slots import Slot
 from tf_graft.core.types import (
     Config,
-    NumberLike,
     OptimizerLike,
     RateLike,
     Rates,
@@ -32,7 +31,7 @@ from tf_graft.core.types import (
 )
 
 # Arguments of a wrapper around one optimizer that are that optimizer's: `repr` shows them there.
-OF_THE_OPTIMIZER = {"learning_rate": None, "weight_decay": None}
+OF_THE_OPTIMIZER = {"learning_rate": None, "weight_decay": None, "weight_decay_mode": None}
 
 
 class ComposedRule(Rule):
@@ -272,6 +271,33 @@ class Wrapper(Optimizer, rule=ComposedRule):
         return config | {argument: serialize(child) for argument, child in children}
 
 
+def passed_on(name: str, doc: str, to: Callable[[Any], Iterable[Any]]) -> Any:
+    """Returns a property for an argument that other optimizers have in place of a wrapper.
+
+    It is None if they differ; setting it sets theirs.
+
+    Args:
+        name: the argument.
+        doc: the property's docstring.
+        to: returns these optimizers from the wrapper.
+    """
+
+    def get(wrapper: Any) -> Any:
+        first, *others = [getattr(x, name) for x in to(wrapper)] or [None]
+        return first if all(first == other for other in others) else None
+
+    def put(wrapper: Any, value: Any) -> None:
+        for each in to(wrapper):
+            setattr(each, name, value)
+
+    return property(get, put, doc=doc)
+
+
+def inside(wrapper: Any) -> list[Any]:
+    """Returns the optimizer of an `Around`; none while Keras' constructor sets attributes."""
+    return [wrapper.optimizer] if "optimizer" in vars(wrapper) else []
+
+
 class Around(Wrapper):
     """A wrapper of one optimizer, which stands for that optimizer in every other respect.
 
@@ -320,15 +346,16 @@ class Around(Wrapper):
     def learning_rate(self, value: Any) -> None:
         self.optimizer.learning_rate = rates.new_rate(type(self).__name__, value)
 
-    @property
-    def weight_decay(self) -> NumberLike | None:
-        """The optimizer's weight decay, which can be set until the wrapper is built."""
-        return self.optimizer.weight_decay if "optimizer" in vars(self) else None
-
-    @weight_decay.setter
-    def weight_decay(self, value: NumberLike | None) -> None:
-        if "optimizer" in vars(self):  # Keras' constructor sets the decay before
-            self.optimizer.weight_decay = value
+    weight_decay = passed_on(
+        "weight_decay",
+        "The optimizer's weight decay, which can be set until the wrapper is built.",
+        inside,
+    )
+    weight_decay_mode = passed_on(
+        "weight_decay_mode",
+        "The optimizer's mode of weight decay, which can be set until the wrapper is built.",
+        inside,
+    )
 
     def leader(self, path: str) -> str | None:
         return "optimizer"

@@ -1,5 +1,6 @@
 """Builds an optimizer: checks the variables, moves to where they are, and makes the state."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import keras
 from tf_graft.core import contract, keras_contract
 from tf_graft.core.pipeline import matching, row_counts, row_decay
 from tf_graft.core.places import replicas
+from tf_graft.core.state.algorithm import refuse_mode
 from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.types import VariableLike
 
@@ -39,6 +41,8 @@ def build(
         found = models or keras_contract.calling_models(variables) or rule.models
         rule.introduce(everything, rule.outer_exclusions, found)
         contract.check(optimizer, paths)
+        for each in itertools.chain.from_iterable(map(rule.tree, everything)):
+            refuse_mode(each.optimizer)
         row_counts.refuse(optimizer, everything)
         row_decay.refuse(optimizer, everything)
         made, shared = state.make(paths)

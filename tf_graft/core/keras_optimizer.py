@@ -18,7 +18,7 @@ from tf_graft.core.pipeline import matching
 from tf_graft.core.pipeline.engine import Engine
 from tf_graft.core.pipeline.scale import Scaling
 from tf_graft.core.state import slots
-from tf_graft.core.state.algorithm import Algorithm
+from tf_graft.core.state.algorithm import Algorithm, refuse_mode
 from tf_graft.core.state.parameters import paths
 from tf_graft.core.state.rule import Rule
 from tf_graft.core.types import (
@@ -63,6 +63,7 @@ class KerasOptimizer(keras.optimizers.Optimizer, Algorithm):
         super().__init__(learning_rate=rates.rate(owner, learning_rate), **of_keras)
         kept: dict[str, Any] = self.__dict__
         kept.update((options.OPTIONS[name].kept_as, value) for name, value in given.items())
+        refuse_mode(self)
         self.state, self.rule = Variables(self), self._rule(self)
         scaling = Scaling(lambda: self.loss_scale_factor)
         self.engine = Engine(owner, self.rule, lambda: Options.of(self), self.state, scaling)

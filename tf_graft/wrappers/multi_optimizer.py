@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Unpack
 
 import keras
 
-from tf_graft.compose.wrapper import Wrapper, child_of, divide, held_by
+from tf_graft.compose.wrapper import Wrapper, child_of, divide, held_by, passed_on
 from tf_graft.core import checks, patterns
 from tf_graft.core.arguments.checked import refuse_idle_patterns
 from tf_graft.core.arguments.options import Common
@@ -15,7 +15,11 @@ from tf_graft.core.keras_optimizer import config_of, written
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.pipeline.clipping import clipped_alone
 from tf_graft.core.state.point import Point, Step, grouped, multiplied, under, within
-from tf_graft.core.types import Config, NumberLike, RateLike, Rates, VariableLike
+from tf_graft.core.types import Config, RateLike, Rates, VariableLike
+
+
+def _parts(wrapper: Any) -> Iterable[Optimizer]:
+    return wrapper.children().values()  # none while Keras' constructor sets attributes
 
 
 @register
@@ -36,7 +40,8 @@ class MultiOptimizer(Wrapper):
             first expression that matches somewhere in a variable's path counts, so end with `".*"`
             for all other variables. Each expression must be the first for some variable.
         learning_rate: number, at least 0, or schedule: a factor on all learning rates. Default 1.
-        **common: see `tf_graft.algorithm.Common`. A `weight_decay` replaces that of all optimizers.
+        **common: see `tf_graft.algorithm.Common`. A `weight_decay` or
+            `weight_decay_mode` replaces that of all optimizers.
             They can also have a `clipnorm` or `clipvalue` of their own.
 
     Raises:
@@ -64,7 +69,10 @@ class MultiOptimizer(Wrapper):
         learning_rate: RateLike = 1.0,
         **common: Unpack[Common],
     ):
-        decay = {"weight_decay": common.pop("weight_decay", None)}
+        decay = {
+            "weight_decay": common.pop("weight_decay", None),
+            "weight_decay_mode": common.pop("weight_decay_mode", None),
+        }
         super().__init__(learning_rate, **common)
         owner = type(self).__name__
         _refuse_wrong(owner, optimizers)
@@ -84,16 +92,12 @@ class MultiOptimizer(Wrapper):
         """The optimizers by regular expression."""
         return dict(zip(self._patterns, self.children().values(), strict=True))
 
-    @property
-    def weight_decay(self) -> NumberLike | None:
-        """The weight decay of all optimizers; None if they differ."""
-        first, *others = [x.weight_decay for x in self.children().values()] or [None]
-        return first if all(first == other for other in others) else None
-
-    @weight_decay.setter
-    def weight_decay(self, value: NumberLike | None) -> None:
-        for child in self.children().values():  # none while Keras' constructor sets it
-            child.weight_decay = value
+    weight_decay = passed_on(
+        "weight_decay", "The weight decay of all optimizers; None if they differ.", _parts
+    )
+    weight_decay_mode = passed_on(
+        "weight_decay_mode", "The mode of weight decay of all; None if they differ.", _parts
+    )
 
     def children(self) -> dict[str, Optimizer]:
         return {role: getattr(self, role) for role in self.roles}

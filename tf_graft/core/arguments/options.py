@@ -10,15 +10,16 @@ import keras
 from tensorflow.experimental import dtensor
 
 from tf_graft.core import checks
-from tf_graft.core.arguments import averages, multipliers, plain, row_clips
+from tf_graft.core.arguments import averages, decay_modes, multipliers, plain, row_clips
 from tf_graft.core.arguments.averages import EMA, Averages
 from tf_graft.core.arguments.checked import Checked
+from tf_graft.core.arguments.decay_modes import DecayMode
 from tf_graft.core.arguments.multipliers import Multipliers
 from tf_graft.core.arguments.row_clips import Limits
 from tf_graft.core.checks import shown
 from tf_graft.core.places.mesh_arguments import MeshLike, as_mesh
 from tf_graft.core.spelling import meant
-from tf_graft.core.types import NumberLike
+from tf_graft.core.types import Config, NumberLike
 
 ABOVE: dict[str, Any] = {"open_low": True}
 OPTIONAL: dict[str, Any] = {"optional": True}
@@ -136,6 +137,11 @@ class Common(TypedDict, total=False):
         exclude_from_weight_decay: regular expressions; a variable whose path contains a match does
             not decay, neither here nor in an optimizer inside this one. A warning names an
             expression that matches no variable.
+        weight_decay_mode: `tf_graft.CautiousDecay()`: only entries that the step does not lengthen
+            decay. `tf_graft.CorrectedDecay(max_learning_rate)`: decay follows the square of the
+            learning rate's schedule. Also a name or a config of one. Refused by optimizers with a
+            weight decay of their own form, and, when they are built, by others without one. None:
+            all entries decay, as `weight_decay` says.
         learning_rate_multipliers: multipliers of the learning rate by regular expression: numbers
             of at least 0, or schedules, which follow the same count as the learning rate. The first
             expression that matches somewhere in a variable's path counts; the other variables have
@@ -185,6 +191,9 @@ class Common(TypedDict, total=False):
     exclude_from_weight_decay: Annotated[
         Sequence[str] | None, Option(checks.patterns, kept_as="decay_exclusions")
     ]
+    weight_decay_mode: Annotated[
+        DecayMode | str | Config | None, Option(decay_modes.checked, plain=plain.serialized)
+    ]
     learning_rate_multipliers: Annotated[
         Multipliers | None, Option(multipliers.checked, plain=multipliers.config)
     ]
@@ -224,6 +233,7 @@ class Options:
     sparse: str
     nonfinite: str
     exclude_from_weight_decay: Sequence[str] | None
+    weight_decay_mode: DecayMode | None
     learning_rate_multipliers: Multipliers | None
     count_rows: Multipliers | None
     clip_rows: Limits | None

@@ -17,7 +17,7 @@ import tensorflow as tf
 from tf_graft.core.pipeline.update import Update
 from tf_graft.core.places import replicas
 from tf_graft.core.state import write
-from tf_graft.core.state.algorithm import Algorithm
+from tf_graft.core.state.algorithm import decays_itself
 from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.state.rule import Rule
 from tf_graft.core.state.slots import Slot
@@ -65,7 +65,7 @@ def _obstacle(optimizer: Any, path: str, variable: VariableLike) -> str | None:
         return "the state holds other weights"
     decaying = [rule for rule in optimizer.rule.tree(path) if rule.decays(path)]
     for rule in decaying:
-        if type(rule.optimizer).decayed is not Algorithm.decayed:
+        if decays_itself(rule.optimizer):
             return f"{rule.called} decays weights in a way of its own"
         if rule is not optimizer.rule.decaying(path):
             return f"{rule.called} decays weights inside another optimizer"

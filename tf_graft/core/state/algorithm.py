@@ -115,6 +115,26 @@ class Algorithm:
         """Returns a step from a point with decoupled weight decay.
 
         Override it for decay of another form: to return `d` if `step` applies the decay itself.
+        `weight_decay_mode` and `sparse="lazy_decay"` are then refused.
         `self.rule.decays(path)` says whether a variable decays.
         """
         return self.rule.with_plain_decay(p, d)
+
+
+def decays_itself(optimizer: Any) -> bool:
+    """Returns whether an optimizer overrides `decayed`."""
+    return type(optimizer).decayed is not Algorithm.decayed
+
+
+def refuse_mode(optimizer: Any) -> None:
+    """Refuses `weight_decay_mode` of an optimizer that decays weights in a way of its own.
+
+    Raises:
+        ValueError: the mode would have no effect, or another one than its equation.
+    """
+    mode, owner = optimizer.weight_decay_mode, type(optimizer).__name__
+    if mode is not None and decays_itself(optimizer):
+        raise ValueError(
+            f"{owner}(weight_decay_mode={mode}): {owner} decays weights in a way of its own; give "
+            "None."
+        )

@@ -13,6 +13,7 @@ import tensorflow as tf
 from tf_graft.core import patterns
 from tf_graft.core.arguments import checked, multipliers, rates
 from tf_graft.core.arguments.checked import Checked
+from tf_graft.core.arguments.decay_modes import UNCHANGED, DecayMode
 from tf_graft.core.arguments.options import OPTIONS
 from tf_graft.core.state.kernel import Kernel
 from tf_graft.core.state.parameters import Parameter, Parameters
@@ -101,6 +102,7 @@ class Rule:
         """
         self.outer_exclusions = excluded
         self._models = [weakref.ref(model) for model in models]
+        self._refuse_idle_mode()
         checked.warn_of_idle_patterns(self.optimizer, list(variables))
         factors = self.optimizer.learning_rate_multipliers
         multipliers.refuse_idle(self.called, "learning_rate_multipliers", factors, variables)
@@ -179,6 +181,20 @@ class Rule:
     # Weight decay.
 
     @property
+    def decay_mode(self) -> DecayMode:
+        """Which entries decay and how fast."""
+        return self.optimizer.weight_decay_mode or UNCHANGED
+
+    def _refuse_idle_mode(self) -> None:
+        own = vars(self.optimizer)  # not that of an optimizer inside
+        mode = own.get("weight_decay_mode")
+        if mode is not None and self.optimizer.weight_decay is None:
+            raise ValueError(
+                f"{self.called}(weight_decay_mode={mode}): it does nothing without weight_decay; "
+                "give weight_decay, too."
+            )
+
+    @property
     def undecayed_paths(self) -> list[str]:
         """The patterns of paths that do not decay, here or in an optimizer around this one."""
         return [*self.outer_exclusions, *self.optimizer.decay_exclusions]
@@ -193,7 +209,7 @@ class Rule:
 
     def decay(self, w: tf.Tensor, lr: tf.Tensor, t: tf.Tensor) -> tf.Tensor:
         """Returns what decoupled weight decay takes from the weights at update `t`."""
-        return _decayed_share(lr, self.optimizer.weight_decay, t) * w
+        return self._share(lr, t) * w
 
     def decaying(self, path: str) -> "Rule":
         """Returns the rule whose weight decay applies to the variable of a path, if any does."""
@@ -202,14 +218,18 @@ class Rule:
     def idle_share(self, path: str, rates: Rates, t: tf.Tensor) -> tf.Tensor:
         """Returns the share of its weights that a row without a gradient loses at update `t`."""
         with self.at(rates):
-            return _decayed_share(self.rate_of(path, rates), self.optimizer.weight_decay, t)
+            return self._share(self.rate_of(path, rates), t)
+
+    def _share(self, lr: tf.Tensor, t: tf.Tensor) -> tf.Tensor:
+        """Returns the share that decaying weights lose at update `t`."""
+        return _decayed_share(lr, self.optimizer.weight_decay, self.decay_mode, t)
 
     def with_plain_decay(self, p: Point, d: tf.Tensor) -> tf.Tensor:
         """Returns a step from a point with decoupled weight decay, if it applies there."""
         if not self.decays(p.path):
             return d
         with self.at(p.rates):
-            return d - self.decay(p.w, p.lr, p.t)
+            return d - self.decay_mode.acting(self.decay(p.w, p.lr, p.t), p.w, d)
 
     def with_decay(self, p: Point, d: tf.Tensor) -> tf.Tensor:
         """Returns a step, proposed from the bare point, with the decay that it lacks."""
@@ -261,10 +281,12 @@ class Rule:
         If the variable decays, it does so before the kernel runs.
         """
         kernel: Kernel | None = self.optimizer.kernel
-        reads = kernel is not None and kernel.reads_weights
+        reads = kernel is not None and (kernel.reads_weights or self.decay_mode.reads_step)
         return None if reads and self.decays(path) else kernel
 
 
 @memoized
-def _decayed_share(lr: tf.Tensor, weight_decay: NumberLike, t: tf.Tensor) -> tf.Tensor:
-    return lr * numerics.current(weight_decay, t)
+def _decayed_share(
+    lr: tf.Tensor, weight_decay: NumberLike, mode: DecayMode, t: tf.Tensor
+) -> tf.Tensor:
+    return mode.rate(lr) * numerics.current(weight_decay, t)
