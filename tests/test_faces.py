@@ -34,7 +34,7 @@ WRAPPERS = {
 }
 AROUND = WRAPPERS | {"inner", "reshapes"}
 OF_MATRICES = WRAPPERS | {"axes_by_path", "direction", "direction_for", "moments", "slots_of"}
-OF_PRECONDITIONED = OF_MATRICES | {"blocks", "eigenvectors", "limit", "sides_of"}
+OF_PRECONDITIONED = OF_MATRICES | {"blocks", "eigenvectors", "limit", "sides_of", "turns_of"}
 OF_CLASSES = {
     "AdaGraft": WRAPPERS | {"norms"},
     "Adafactor": {"axes"},

@@ -143,6 +143,7 @@ def test_equal_shapes_are_spread_evenly():
     assert sorted(of_large) == [0, 0, 1, 1, 2, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MAKE)
 def test_matrices_alone_take_the_steps_of_a_batch(name, monkeypatch):
     """But for the last bit of products, which differs in a batch of one matrix."""
@@ -153,7 +154,8 @@ def test_matrices_alone_take_the_steps_of_a_batch(name, monkeypatch):
         np.testing.assert_allclose(alone[role], value, rtol=1e-5, atol=1e-6, err_msg=role)
 
 
-@pytest.mark.parametrize("name", ["shampoo", "soap"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MAKE)
 def test_a_graph_takes_the_steps_of_eager_execution(name):
     eager = stepped(*made(name), range(1, 9))
     samples.assert_same_state(stepped(*made(name), range(1, 9), tf.function), eager)
@@ -168,6 +170,7 @@ def test_xla_is_near(name):
         np.testing.assert_allclose(compiled[f"model {i}"], eager[f"model {i}"], atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MAKE)
 def test_a_resumed_run_keeps_the_turns(name, tmp_path):
     whole = stepped(*made(name), range(1, 9))
@@ -204,7 +207,7 @@ def test_layers_that_are_frozen_change_no_turns(name, tmp_path):
 
     def turns_of(optimizer):
         matrices = [path for path, axes in optimizer.axes_by_path.items() if axes]
-        return {p.removeprefix("model/"): optimizer._turns([p]).each for p in matrices}
+        return {p.removeprefix("model/"): optimizer.turns_of([p]).each for p in matrices}
 
     optimizer, _ = made(name)
     model = four_layers([False, True, True])

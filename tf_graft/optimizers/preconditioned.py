@@ -50,7 +50,7 @@ class Preconditioned(MatrixOptimizer):
         shapes = {path: tuple(v.shape) for path, v in {**of_models, **variables}.items()}
         return {path: shape for path, shape in shapes.items() if len(shape) > 1}
 
-    def _turns(self, paths: Sequence[str]) -> Turns:
+    def turns_of(self, paths: Sequence[str]) -> Turns:
         """Returns when in a period of `precondition_frequency` updates each matrix is refreshed."""
         period = self.precondition_frequency if self.spread else 1
         return Turns(tuple(place % period for path in paths for place in self._places[path]))

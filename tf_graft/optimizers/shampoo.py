@@ -149,7 +149,7 @@ class Shampoo(Preconditioned):
             for side in sides
         }
         before = {side: s[f"{side}_root"] for side in sides}
-        computed, failed = self._refreshed(self._turns(paths), t, share, new, (before, s[FAILED]))
+        computed, failed = self._refreshed(self.turns_of(paths), t, share, new, (before, s[FAILED]))
         d = blocks.joined(share(factors.multiplied, computed, parts[-1]))
         slots = {f"{side}_factor": x for side, x in new.items()} | {FAILED: failed}
         slots |= {f"{side}_root": x for side, x in computed.items()}

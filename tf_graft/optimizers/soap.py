@@ -128,7 +128,7 @@ class SOAP(Preconditioned):
         for side, before in _of_sides("factor", s).items():
             moment = factors.second_moment(g, side)
             moments[side] = ta.running_mean(before, moment, self.shampoo_beta, t)
-        turns, turn = self._turns(paths), (t - 1) % self.precondition_frequency
+        turns, turn = self.turns_of(paths), (t - 1) % self.precondition_frequency
         bases, v = tf.cond(
             turns.due(turn),
             lambda: turns.refreshed(turn, lambda *x: share(_next, *x), (moments,), (bases, v)),
