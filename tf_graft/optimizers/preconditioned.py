@@ -20,6 +20,8 @@ class Preconditioned(MatrixOptimizer):
 
     Attributes:
         limit: the argument that limits the size of these matrices.
+        precondition_frequency: the number of updates in which each matrix is refreshed once.
+        spread: whether the matrices are refreshed in turns, or all in one update.
     """
 
     limit: ClassVar[str]
@@ -45,13 +47,13 @@ class Preconditioned(MatrixOptimizer):
         self._places = turns.places(self._shapes(variables), counts)
 
     def _shapes(self, variables: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-        """Returns the shapes of all variables with several axes, those of models that wait, too."""
+        """Returns the shapes of all variables with several axes, of frozen layers, too, by path."""
         of_models = {v.path: v for model in self.rule.models for v in model.weights}
         shapes = {path: tuple(v.shape) for path, v in {**of_models, **variables}.items()}
         return {path: shape for path, shape in shapes.items() if len(shape) > 1}
 
     def turns_of(self, paths: Sequence[str]) -> Turns:
-        """Returns when in a period of `precondition_frequency` updates each matrix is refreshed."""
+        """Returns the turns of the matrices of some variables, or of blocks of them."""
         period = self.precondition_frequency if self.spread else 1
         return Turns(tuple(place % period for path in paths for place in self._places[path]))
 

@@ -15,7 +15,7 @@ from tf_graft.optimizers.turns import Turns
 FAILED = "failed_roots"
 CHOICES = ("both", *factors.BOTH, "smaller")
 Side = Annotated[str, ta.Checked(ta.choice, CHOICES)]
-Roots = tuple[Sides, tf.Tensor]  # and for each matrix how many were not finite
+Roots = tuple[Sides, tf.Tensor]  # and for each matrix, how many were not finite
 Exponent = Annotated[float | None, ta.Checked(ta.number, 0, open_low=True, optional=True)]
 
 
@@ -59,7 +59,7 @@ class Shampoo(Preconditioned):
             Google's does; otherwise it has the unit of squared gradients, as Meta's has.
         exponent: exponent of the inverse roots, above 0. None: 1/4 for two sides, 1/2 for one.
         sides: `"both"`, `"inputs"`, `"outputs"`, or `"smaller"` for the shorter of the two.
-        precondition_frequency: the number of updates from one computation of the roots to the next.
+        precondition_frequency: the number of updates from one computation of a root to the next.
         start: the update at which the roots are first computed.
         block_size: the longest side of a preconditioner; None for no limit.
         others: updates all other variables: an optimizer of tf_graft or Keras, a name or a config.

@@ -41,7 +41,7 @@ class SOAP(Preconditioned):
         beta_2: decay of the mean square.
         shampoo_beta: decay of the second moments of the matrices.
         epsilon: a term added to the root.
-        precondition_frequency: the number of updates from one new basis to the next.
+        precondition_frequency: the number of updates from one new basis of a matrix to the next.
         max_size: the longest side that gets a basis.
         others: updates all other variables: an optimizer of tf_graft or Keras, a name or a config.
         axes: which variables are matrices, and how; see `tf_graft.axes_of`.
