@@ -33,8 +33,8 @@ WRAPPERS = {
     *("roles", "serves", "step_rate", "take", "with_decay"),
 }
 AROUND = WRAPPERS | {"inner", "reshapes"}
-OF_MATRICES = WRAPPERS | {"axes_by_path", "direction", "moments", "slots_of"}
-OF_PRECONDITIONED = OF_MATRICES | {"blocks", "eigenvectors", "limit", "sides_of"}
+OF_MATRICES = WRAPPERS | {"axes_by_path", "direction", "direction_for", "moments", "slots_of"}
+OF_PRECONDITIONED = OF_MATRICES | {"blocks", "eigenvectors", "limit", "sides_of", "turns_of"}
 OF_CLASSES = {
     "AdaGraft": WRAPPERS | {"norms"},
     "Adafactor": {"axes"},

@@ -77,7 +77,7 @@ SIDEWAYS = {
             *(("shampoo", "roots"), ("shampoo", "factors"), ("shampoo", "preconditioned")),
             *(("soap", "roots"), ("soap", "factors"), ("soap", "preconditioned")),
             *(("preconditioned", "jacobi"), ("preconditioned", "roots")),
-            ("preconditioned", "factors"),
+            *(("preconditioned", "factors"), ("preconditioned", "turns"), ("shampoo", "turns")),
         )
     },
     ("scaling/fixed.py", "tf_graft.scaling.scaler"): "the base of all scalers",

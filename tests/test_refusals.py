@@ -614,6 +614,7 @@ CHANGED = {
     "exponent": 0.3,
     "sides": "smaller",
     "precondition_frequency": 3,
+    "spread": False,
     "start": 2,
     "block_size": 5,
     "shampoo_beta": 0.3,

@@ -544,6 +544,13 @@ def inverse_root(a, exponent, epsilon):
     return vectors * (values + epsilon * (values.max() or 1.0)) ** -exponent @ vectors.T
 
 
+def turns_of(w, frequency):
+    """The turns of matrices, from 0: those of one shape one after the other, then the next."""
+    shapes = [*dict.fromkeys(x.shape for x in w.values() if x.ndim > 1)]
+    ordered = [path for shape in shapes for path, x in w.items() if x.shape == shape]
+    return {path: place % frequency for place, path in enumerate(ordered)}
+
+
 def shampoo(
     g,
     w,
@@ -558,7 +565,7 @@ def shampoo(
     precondition_frequency=10,
 ):
     """Of all variables: those of two axes are matrices, `others` has the rest."""
-    steps = {}
+    steps, turns = {}, turns_of(w, precondition_frequency)
     for path in g:
         if g[path].ndim != 2 or not g[path].size:
             steps |= others.steps({path: g[path]}, w, s, t, multipliers[path])
@@ -567,7 +574,7 @@ def shampoo(
         own["m"] = beta_1 * own.get("m", 0.0) + (1 - beta_1) * x
         own["l"] = beta_2 * own.get("l", 0.0) + (1 - beta_2) * x @ x.T
         own["r"] = beta_2 * own.get("r", 0.0) + (1 - beta_2) * x.T @ x
-        if t == 1 or t % precondition_frequency == 0:
+        if t == 1 or t % precondition_frequency == turns[path]:
             for factor, root in (("l", "p"), ("r", "q")):
                 own[root] = inverse_root(own[factor] / (1 - beta_2**t), 0.25, epsilon)
         p, q = own.get("p", np.eye(len(x))), own.get("q", np.eye(x.shape[1]))
@@ -594,7 +601,7 @@ def soap(
 
     `made_of` makes the step of the direction.
     """
-    steps = {}
+    steps, turns = {}, turns_of(w, precondition_frequency)
     for path in g:
         if g[path].ndim != 2 or not g[path].size:
             steps |= others.steps({path: g[path]}, w, s, t, multipliers[path])
@@ -614,7 +621,7 @@ def soap(
         if not begun:
             own |= {"m": np.zeros_like(x), "v": np.zeros_like(x)}
             own |= {b: np.linalg.eigh(own[f])[1][:, ::-1] for f, b in (("l", "u"), ("r", "z"))}
-        elif (t - 1) % precondition_frequency == 0:
+        elif (t - 1) % precondition_frequency == turns[path]:
             for axis, (factor, basis) in enumerate((("l", "u"), ("r", "z"))):
                 turned = own[factor] @ own[basis]
                 order = np.argsort(-np.sum(own[basis] * turned, 0))

@@ -380,6 +380,7 @@ def _soap(owner: str) -> tuple[Refusal, ...]:
         *_number(owner, "shampoo_beta", -0.1, 1, must=_BETA),
         *_count(owner, "precondition_frequency"),
         *_count(owner, "max_size"),
+        *_boolean(owner, "spread"),
     )
 
 
@@ -1151,6 +1152,7 @@ SAMPLES = (
             *_count("Shampoo", "precondition_frequency"),
             *_count("Shampoo", "start"),
             *_count("Shampoo", "block_size"),
+            *_boolean("Shampoo", "spread"),
             *_axes("Shampoo"),
         ),
     ),

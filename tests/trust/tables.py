@@ -123,20 +123,20 @@ OPTIMIZERS: dict[type, tuple[dict[str, Any], dict[str, Values]]] = {
         | {"beta_1": BETA, "beta_2": UNIT, "epsilon": POSITIVE, "relative_epsilon": BOOLEAN}
         | {"exponent": POSITIVE, "sides": CHOICE, "precondition_frequency": FROM_ONE}
         | {"start": FROM_ONE, "block_size": FROM_ONE, "others": OPTIMIZER}
-        | {"axes": AXES, "heads": CHOICE, "divide": BOOLEAN},
+        | {"axes": AXES, "heads": CHOICE, "divide": BOOLEAN, "spread": BOOLEAN},
     ),
     tf_graft.SOAP: (
         {},
         OWN_RATE
         | {"beta_1": BETA, "beta_2": BETA, "shampoo_beta": BETA, "epsilon": POSITIVE}
         | {"precondition_frequency": FROM_ONE, "max_size": FROM_ONE, "others": OPTIMIZER}
-        | {"axes": AXES, "heads": CHOICE, "divide": BOOLEAN},
+        | {"axes": AXES, "heads": CHOICE, "divide": BOOLEAN, "spread": BOOLEAN},
     ),
     tf_graft.SOAPMuon: (
         {},
         OWN_RATE
         | {"beta_1": BETA, "beta_2": BETA, "shampoo_beta": BETA}
-        | {"precondition_frequency": FROM_ONE, "max_size": FROM_ONE}
+        | {"precondition_frequency": FROM_ONE, "max_size": FROM_ONE, "spread": BOOLEAN}
         | {name: x for name, x in MUON.items() if name not in ("momentum", "nesterov")},
     ),
     tf_graft.NAdam: (

@@ -142,6 +142,17 @@ class MatrixOptimizer(Wrapper):
         """
         raise NotImplementedError
 
+    def direction_for(
+        self,
+        paths: Sequence[str],
+        matrices: list[tf.Tensor],
+        s: Slots,
+        t: tf.Tensor,
+        share: Sharing,
+    ) -> Step:
+        """Returns `direction`; override it if it depends on the paths of the variables."""
+        return self.direction(matrices, s, t, share)
+
     def _matrices(self, x: tf.Tensor, axes: Axes) -> tf.Tensor:
         """Returns a tensor of the variable's shape as matrices; on a mesh each device has all."""
         return self._on_each_device(axes.matrices(self._on_each_device(x)))
@@ -196,7 +207,8 @@ class MatrixOptimizer(Wrapper):
         matrices = [_joined(x) for x in zip(*each, strict=True)]
         of_matrices = {role: _joined([s[role] for s in states]) for role in sorted(own)}
         sharing = self._sharing(points[0])
-        d, new = self.direction(matrices, of_matrices, points[0].t, sharing)
+        paths = [p.path for p in points]
+        d, new = self.direction_for(paths, matrices, of_matrices, points[0].t, sharing)
         parts = zip(
             _parted(d, [x[0].shape[0] for x in each]),
             *(_parted(x, [s[role].shape[0] for s in states]) for role, x in new.items()),

@@ -1,14 +1,16 @@
 """The base class of optimizers that precondition the sides of matrices."""
 
+import types
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import tensorflow as tf
 
 from tf_graft.algorithm import MatrixOptimizer
-from tf_graft.optimizers import jacobi
+from tf_graft.optimizers import jacobi, turns
 from tf_graft.optimizers.factors import Blocks
 from tf_graft.optimizers.roots import Eigenvectors
+from tf_graft.optimizers.turns import Turns
 
 LARGEST = 2**32  # bytes; the eigenvectors of a larger matrix take hours
 
@@ -18,9 +20,14 @@ class Preconditioned(MatrixOptimizer):
 
     Attributes:
         limit: the argument that limits the size of these matrices.
+        precondition_frequency: the number of updates in which each matrix is refreshed once.
+        spread: whether the matrices are refreshed in turns, or all in one update.
     """
 
     limit: ClassVar[str]
+    precondition_frequency: int
+    spread: bool
+    _places: Mapping[str, range] = types.MappingProxyType({})
 
     def sides_of(self, size: Sequence[int]) -> tuple[str, ...]:
         """Returns the sides of matrices of a size, `Axes.size`, that have preconditioners."""
@@ -32,10 +39,23 @@ class Preconditioned(MatrixOptimizer):
 
     def prepare(self, variables: Mapping[str, Any]) -> None:
         super().prepare(variables)
-        for path, axes in self.axes_by_path.items():
-            if axes is not None:
-                for side in self.sides_of(axes.size):
-                    self._check_size(path, side, self.blocks(axes.size).length(side))
+        blocks = {p: self.blocks(axes.size) for p, axes in self.axes_by_path.items() if axes}
+        for path, its in blocks.items():
+            for side in self.sides_of((its.matrices, *its.sides)):
+                self._check_size(path, side, its.length(side))
+        counts = {path: its.number for path, its in blocks.items()}
+        self._places = turns.places(self._shapes(variables), counts)
+
+    def _shapes(self, variables: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+        """Returns the shapes of all variables with several axes, of frozen layers, too, by path."""
+        of_models = {v.path: v for model in self.rule.models for v in model.weights}
+        shapes = {path: tuple(v.shape) for path, v in {**of_models, **variables}.items()}
+        return {path: shape for path, shape in shapes.items() if len(shape) > 1}
+
+    def turns_of(self, paths: Sequence[str]) -> Turns:
+        """Returns the turns of the matrices of some variables, or of blocks of them."""
+        period = self.precondition_frequency if self.spread else 1
+        return Turns(tuple(place % period for path in paths for place in self._places[path]))
 
     def _check_size(self, path: str, side: str, length: int) -> None:
         size = 4 * length * length

@@ -35,7 +35,8 @@ def inverse_power(
         largest = tf.reduce_max(values, -1, keepdims=True)
         ridge *= tf.where(largest > 0, largest, 1)
     negative = tf.minimum(tf.reduce_min(values, -1, keepdims=True), 0.0)
-    powers = (values - negative + ridge) ** -exponent  # a graph would add up `x + y + ridge` anew
+    positive = values - negative + ridge  # a graph would add up `x + y + ridge` anew
+    powers = tf.math.rsqrt(positive) if exponent == 0.5 else positive**-exponent  # as a graph does
     result = tf.matmul(vectors * tf.expand_dims(powers, -2), vectors, transpose_b=True)
     return result, usable(a) & usable(result)
 

@@ -10,10 +10,12 @@ from tf_graft import algorithm as ta
 from tf_graft.optimizers import factors, roots
 from tf_graft.optimizers.factors import Blocks, Sides
 from tf_graft.optimizers.preconditioned import Preconditioned
+from tf_graft.optimizers.turns import Turns
 
 FAILED = "failed_roots"
 CHOICES = ("both", *factors.BOTH, "smaller")
 Side = Annotated[str, ta.Checked(ta.choice, CHOICES)]
+Roots = tuple[Sides, tf.Tensor]  # and for each matrix, how many were not finite
 Exponent = Annotated[float | None, ta.Checked(ta.number, 0, open_low=True, optional=True)]
 
 
@@ -43,8 +45,9 @@ class Shampoo(Preconditioned):
     compares the steps of a variable, not of each block; bias corrections have the precision of the
     update, not float32. Differences from Google's: momentum averages the gradients, not the steps;
     with a `precondition_frequency` of 2, roots are computed at the updates 1, 2, 4, not 1, 3, 5.
-    Both have a far smaller epsilon. In float32 it amplifies rounding: a matrix has fewer
-    independent gradients than rows at first, and the other directions hold nothing but rounding.
+    In both, all roots are computed in one update, as with `spread=False`, and epsilon is far
+    smaller. In float32 it amplifies rounding: a matrix has fewer independent gradients than rows at
+    first, and the other directions hold nothing but rounding.
 
     Args:
         learning_rate: learning rate of the matrices: number, at least 0, or schedule.
@@ -56,13 +59,16 @@ class Shampoo(Preconditioned):
             Google's does; otherwise it has the unit of squared gradients, as Meta's has.
         exponent: exponent of the inverse roots, above 0. None: 1/4 for two sides, 1/2 for one.
         sides: `"both"`, `"inputs"`, `"outputs"`, or `"smaller"` for the shorter of the two.
-        precondition_frequency: the number of updates from one computation of the roots to the next.
+        precondition_frequency: the number of updates from one computation of a root to the next.
         start: the update at which the roots are first computed.
         block_size: the longest side of a preconditioner; None for no limit.
         others: updates all other variables: an optimizer of tf_graft or Keras, a name or a config.
         axes: which variables are matrices, and how; see `tf_graft.axes_of`.
         heads: `"merged"` or `"apart"`: see `tf_graft.axes_of`.
         divide: whether replicas, or the devices of a mesh, divide the work.
+        spread: whether matrices, and blocks of them, have turns: after `start`, each update
+            computes the roots of about one in `precondition_frequency`. Otherwise those of all are
+            computed when the number of the update is a multiple of it, which then takes far longer.
         **common: see `tf_graft.algorithm.Common`. `weight_decay` applies to the matrices.
 
     Raises:
@@ -102,6 +108,7 @@ class Shampoo(Preconditioned):
         axes: ta.GivenAxes = None,
         heads: ta.Heads = "merged",
         divide: ta.Flag = True,
+        spread: ta.Flag = True,
         **common: Unpack[ta.Common],
     ):
         super().__init__(learning_rate, others, axes, heads, divide, **common)
@@ -127,8 +134,13 @@ class Shampoo(Preconditioned):
         m = ta.running_mean(s["momentum"], g, self.beta_1, t)
         return [g, m], {"momentum": m}
 
-    def direction(
-        self, matrices: list[tf.Tensor], s: ta.Slots, t: tf.Tensor, share: ta.Sharing
+    def direction_for(
+        self,
+        paths: Sequence[str],
+        matrices: list[tf.Tensor],
+        s: ta.Slots,
+        t: tf.Tensor,
+        share: ta.Sharing,
     ) -> ta.Step:
         blocks, sides = self.blocks(matrices[0].shape), self.sides_of(matrices[0].shape)
         parts = [blocks.split(m) for m in matrices]  # of the gradient, and of the momentum
@@ -137,11 +149,7 @@ class Shampoo(Preconditioned):
             for side in sides
         }
         before = {side: s[f"{side}_root"] for side in sides}
-        computed, failed = tf.cond(
-            _due(self.precondition_frequency, self.start, t),
-            lambda: share(functools.partial(self._new_roots, t), new, before, s[FAILED]),
-            lambda: (before, s[FAILED]),
-        )
+        computed, failed = self._refreshed(self.turns_of(paths), t, share, new, (before, s[FAILED]))
         d = blocks.joined(share(factors.multiplied, computed, parts[-1]))
         slots = {f"{side}_factor": x for side, x in new.items()} | {FAILED: failed}
         slots |= {f"{side}_root": x for side, x in computed.items()}
@@ -151,9 +159,24 @@ class Shampoo(Preconditioned):
         """Returns the running mean, or the sum, of second moments with one more."""
         return before + x if self.beta_2 == 1 else ta.running_mean(before, x, self.beta_2, t)
 
-    def _new_roots(
-        self, t: tf.Tensor, of: Sides, before: Sides, failed: tf.Tensor
-    ) -> tuple[Sides, tf.Tensor]:
+    def _refreshed(
+        self, turns: Turns, t: tf.Tensor, share: ta.Sharing, of: Sides, before: Roots
+    ) -> Roots:
+        """Returns the roots: at `start` all are new, and later those whose turn it is."""
+        first, turn = tf.equal(t, self.start), t % self.precondition_frequency
+
+        def compute(*batches: Any) -> Roots:
+            return share(functools.partial(self._new_roots, t), *batches)
+
+        def some() -> Roots:
+            return turns.refreshed(turn, compute, (of,), before)
+
+        def some_or_all() -> Roots:
+            return some() if turns.alike else tf.cond(first, lambda: compute(of, *before), some)
+
+        return tf.cond(first | ((t > self.start) & turns.due(turn)), some_or_all, lambda: before)
+
+    def _new_roots(self, t: tf.Tensor, of: Sides, before: Sides, failed: tf.Tensor) -> Roots:
         """Returns the roots, those before where they are not finite, and how often this was so."""
         made, exponent = {}, self.exponent or 0.5 / len(of)
         for side, factor in of.items():
@@ -180,9 +203,3 @@ class Shampoo(Preconditioned):
 def _identity(shape: tuple[int, int, int], variable: Any) -> tf.Tensor:
     """Returns identity matrices of a shape, for a variable of any shape."""
     return tf.eye(shape[-1], batch_shape=shape[:1])
-
-
-@ta.memoized
-def _due(frequency: int, start: int, t: tf.Tensor) -> tf.Tensor:
-    """Returns whether the roots are computed at an update."""
-    return tf.equal(t, start) | ((t > start) & tf.equal(t % frequency, 0))

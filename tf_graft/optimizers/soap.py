@@ -32,7 +32,8 @@ class SOAP(Preconditioned):
 
     Differences from the authors' code: the weights decay before the step, not after it; a variable
     with more than two axes is a matrix according to its layer, and does not have a basis for each
-    axis; `others` moves its variables in the first update, too.
+    axis; `others` moves its variables in the first update, too; matrices have turns (with
+    `spread=False`, all bases are computed in one update, as there).
 
     Args:
         learning_rate: learning rate of the matrices: number, at least 0, or schedule.
@@ -40,12 +41,15 @@ class SOAP(Preconditioned):
         beta_2: decay of the mean square.
         shampoo_beta: decay of the second moments of the matrices.
         epsilon: a term added to the root.
-        precondition_frequency: the number of updates from one new basis to the next.
+        precondition_frequency: the number of updates from one new basis of a matrix to the next.
         max_size: the longest side that gets a basis.
         others: updates all other variables: an optimizer of tf_graft or Keras, a name or a config.
         axes: which variables are matrices, and how; see `tf_graft.axes_of`.
         heads: `"merged"` or `"apart"`: see `tf_graft.axes_of`.
         divide: whether replicas, or the devices of a mesh, divide the work.
+        spread: whether the matrices have turns: each update computes new bases of about one in
+            `precondition_frequency`. Otherwise those of all are computed in one update, which then
+            takes far longer than the others.
         **common: see `tf_graft.algorithm.Common`. `weight_decay` applies to the matrices.
 
     Raises:
@@ -82,6 +86,7 @@ class SOAP(Preconditioned):
         axes: ta.GivenAxes = None,
         heads: ta.Heads = "merged",
         divide: ta.Flag = True,
+        spread: ta.Flag = True,
         **common: Unpack[ta.Common],
     ):
         super().__init__(learning_rate, others, axes, heads, divide, **common)
@@ -108,8 +113,13 @@ class SOAP(Preconditioned):
         m = s["momentum"] + (1 - beta_1) * (g - s["momentum"])
         return [g, m], {"momentum": m}
 
-    def direction(
-        self, matrices: list[tf.Tensor], s: ta.Slots, t: tf.Tensor, share: ta.Sharing
+    def direction_for(
+        self,
+        paths: Sequence[str],
+        matrices: list[tf.Tensor],
+        s: ta.Slots,
+        t: tf.Tensor,
+        share: ta.Sharing,
     ) -> ta.Step:
         g, m = matrices
         bases, first = _of_sides("basis", s), _first(s, t)
@@ -118,9 +128,10 @@ class SOAP(Preconditioned):
         for side, before in _of_sides("factor", s).items():
             moment = factors.second_moment(g, side)
             moments[side] = ta.running_mean(before, moment, self.shampoo_beta, t)
+        turns, turn = self.turns_of(paths), (t - 1) % self.precondition_frequency
         bases, v = tf.cond(
-            _due(self.precondition_frequency, t),
-            lambda: share(_next, moments, bases, v),
+            turns.due(turn),
+            lambda: turns.refreshed(turn, lambda *x: share(_next, *x), (moments,), (bases, v)),
             lambda: (bases, v),
         )
         bases = tf.cond(
@@ -176,9 +187,3 @@ def _correction(beta_1: float, beta_2: float, t: tf.Tensor) -> tf.Tensor:
     """Returns the bias correction of an update, whose moments lack the first gradient."""
     n = tf.maximum(t - 1, 1)
     return tf.sqrt(ta.one_minus_power(beta_2, n)) / ta.one_minus_power(beta_1, n)
-
-
-@ta.memoized
-def _due(frequency: int, t: tf.Tensor) -> tf.Tensor:
-    """Returns whether the bases are turned at an update."""
-    return tf.equal((t - 1) % frequency, 0)

@@ -1,5 +1,6 @@
 """SOAP-Muon: SOAP's steps with all singular values set to one."""
 
+from collections.abc import Sequence
 from typing import Any, Unpack
 
 import tensorflow as tf
@@ -35,7 +36,7 @@ class SOAPMuon(SOAP):
         beta_2: decay of the mean square.
         shampoo_beta: decay of the second moments of the matrices.
         epsilon: a term added to the root, and to the norm of each matrix.
-        precondition_frequency: the number of updates from one new basis to the next.
+        precondition_frequency: the number of updates from one new basis of a matrix to the next.
         max_size: the longest side that gets a basis.
         scale: the factor of each step, as in `Muon`.
         ns_steps: the number of Newton-Schulz iterations.
@@ -44,6 +45,7 @@ class SOAPMuon(SOAP):
         axes: which variables are matrices, and how; see `tf_graft.axes_of`.
         heads: `"merged"` or `"apart"`: see `tf_graft.axes_of`.
         divide: whether replicas, or the devices of a mesh, divide the work.
+        spread: whether the matrices have turns to get new bases, as in `SOAP`.
         **common: see `tf_graft.algorithm.Common`. `weight_decay` applies to the matrices.
 
     Raises:
@@ -82,15 +84,21 @@ class SOAPMuon(SOAP):
         axes: ta.GivenAxes = None,
         heads: ta.Heads = "merged",
         divide: ta.Flag = True,
+        spread: ta.Flag = True,
         **common: Unpack[ta.Common],
     ):
         own = (beta_1, beta_2, shampoo_beta, epsilon, precondition_frequency, max_size)
-        super().__init__(learning_rate, *own, others, axes, heads, divide, **common)
+        super().__init__(learning_rate, *own, others, axes, heads, divide, spread, **common)
 
-    def direction(
-        self, matrices: list[tf.Tensor], s: ta.Slots, t: tf.Tensor, share: ta.Sharing
+    def direction_for(
+        self,
+        paths: Sequence[str],
+        matrices: list[tf.Tensor],
+        s: ta.Slots,
+        t: tf.Tensor,
+        share: ta.Sharing,
     ) -> ta.Step:
-        u, slots = super().direction(matrices, s, t, share)
+        u, slots = super().direction_for(paths, matrices, s, t, share)
         return share(self._orthogonal, u), slots
 
     def _orthogonal(self, u: tf.Tensor) -> tf.Tensor:
