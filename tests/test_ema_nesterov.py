@@ -13,7 +13,7 @@ Y = (X @ [[1.0], [-2.0], [0.5]]).astype("float32")
 
 
 def optimizer(**arguments):
-    return tg.EMANesterov(tg.AdamW(0.05), momentum=0.8, ahead=2.0, **arguments)
+    return tg.EMANesterov(tg.AdamW(0.05), momentum=0.8, ahead=0.5, **arguments)
 
 
 def model(made=optimizer):
@@ -73,7 +73,7 @@ def test_fit_ends_with_the_evaluation_weights_and_goes_on_from_the_others():
 
 def test_how_far_ahead_follows_a_schedule():
     """With 0 from the third update on, y is x, and the displacements of both are the same."""
-    ahead = keras.optimizers.schedules.PiecewiseConstantDecay([1], [1.0, 0.0])
+    ahead = keras.optimizers.schedules.PiecewiseConstantDecay([1], [0.5, 0.0])
     w, made = tf.Variable([1.0]), tg.EMANesterov(tg.SGD(0.5), momentum=0.5, ahead=ahead)
     found = []
     for _ in range(3):
@@ -81,8 +81,8 @@ def test_how_far_ahead_follows_a_schedule():
         y = float(w[0])
         with made.evaluation_weights():
             found.append((float(w[0]), y))
-    # m is -0.25, then half of it and of the displacement from x, which is -0.5 - 0.25
-    np.testing.assert_allclose(found, [(0.5, 0.25), (-0.25, -0.75), (-1.25, -1.25)])
+    # m is -0.25, then half of it and of the displacement of x, which is -0.125 - 0.5
+    np.testing.assert_allclose(found, [(0.5, 0.375), (-0.125, -0.34375), (-0.84375, -0.84375)])
 
 
 @pytest.mark.slow

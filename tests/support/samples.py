@@ -1398,7 +1398,7 @@ SAMPLES = (
         slow=True,
         refuses=(
             *_number("EMANesterov", "momentum", -0.1, 1, must=_BETA),
-            *_number("EMANesterov", "ahead", -0.1, must=_NOT_NEGATIVE),
+            *_number("EMANesterov", "ahead", -0.1, 1, must=_BETA),
             *_no_optimizer("optimizer"),
         ),
     ),

@@ -277,7 +277,7 @@ OPTIMIZERS: dict[type, tuple[dict[str, Any], dict[str, Values]]] = {
     tf_graft.EMANesterov: (
         {"optimizer": "sgd"},
         {"optimizer": OPTIMIZER, "learning_rate": RATE, "momentum": BETA}
-        | {"ahead": NOT_NEGATIVE | IN_TIME},
+        | {"ahead": BETA | IN_TIME},
     ),
     tf_graft.RadialBrake: (
         {"optimizer": "sgd"},

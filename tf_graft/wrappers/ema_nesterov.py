@@ -7,7 +7,7 @@ from typing import Any, Unpack
 import tensorflow as tf
 
 from tf_graft.compose.wrapper import Around
-from tf_graft.core.arguments.declared import AtLeastZeroOrSchedule, BelowOne
+from tf_graft.core.arguments.declared import BelowOne, BelowOneOrSchedule
 from tf_graft.core.arguments.options import Common
 from tf_graft.core.arguments.registry import register
 from tf_graft.core.state.point import Point, Step, under
@@ -29,7 +29,8 @@ class EMANesterov(Around, TwoWeights):
     ```
 
     Nesterov's momentum looks ahead along the last steps of SGD. This does so for the whole of any
-    optimizer, along a mean over many steps.
+    optimizer, along a mean over many steps. Where steps agree, x moves `1 / (1 - ahead)` times as
+    far as with the optimizer alone, so a smaller learning rate may serve.
 
     During training the model's variables hold y. At the end of `fit` they hold x, and the next
     `fit` continues from y. `use_evaluation_weights()`, `use_training_weights()` and the context
@@ -44,7 +45,7 @@ class EMANesterov(Around, TwoWeights):
     Args:
         optimizer: an optimizer of tf_graft or Keras, a name or a config.
         momentum: decay of the mean displacement.
-        ahead: how many mean displacements y is ahead of x: number, at least 0, or schedule.
+        ahead: how many mean displacements y is ahead of x: number, from 0 to below 1, or schedule.
         learning_rate: replaces the optimizer's learning rate, if not None.
         **common: see `tf_graft.algorithm.Common`; those given to the optimizer are taken over. Do
             not set `use_ema`, with which `fit` would end with an average of y.
@@ -75,7 +76,7 @@ class EMANesterov(Around, TwoWeights):
         self,
         optimizer: Any,
         momentum: BelowOne = 0.99,
-        ahead: AtLeastZeroOrSchedule = 0.3,
+        ahead: BelowOneOrSchedule = 0.3,
         learning_rate: RateLike | None = None,
         **common: Unpack[Common],
     ):
