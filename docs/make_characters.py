@@ -186,7 +186,7 @@ def trained(name: str, rate: float, seed: int, text: Text, updates: int) -> dict
     optimizer = make(rate, falling, model)
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     weights = model.trainable_variables
-    optimizer.build(weights)
+    optimizer.build(model)
 
     def loss(ids):
         return loss_of(ids[:, 1:], model(ids[:, :-1]))

@@ -35,6 +35,8 @@ MADE = {
     "yogi": lambda v, **k: tg.Yogi(0.1, beta_1=v, **k),
     "lion": lambda v, **k: tg.Lion(0.1, beta_1=v, beta_2=0.5, **k),
     "lamb": lambda v, **k: tg.LAMB(0.1, beta_1=v, **k),
+    "muon": lambda v, **k: tg.Muon(0.1, momentum=v, others=tg.SGD(0.1, momentum=v), **k),
+    "normuon": lambda v, **k: tg.NorMuon(0.1, momentum=v, others=tg.SGD(0.1), **k),
     "decay": lambda v, **k: tg.Adagrad(0.1, weight_decay=v, **k),
     "decay within": lambda v, **k: tg.Ftrl(0.1, weight_decay=v, **k),
     "decay of Keras'": lambda v, **k: tg.wrap(keras.optimizers.Ftrl(0.1), weight_decay=v, **k),

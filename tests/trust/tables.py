@@ -76,7 +76,7 @@ LAYERWISE = {"weight_decay_rate": NOT_NEGATIVE, "exclude_from_layer_adaptation":
 OWN_RATE = {"learning_rate": RATE | NOTHING}
 # Of each class: what it is made with, and what of its arguments makes no sense.
 MUON = {
-    **{"momentum": BETA, "nesterov": BOOLEAN, "scale": CHOICE, "ns_steps": FROM_ONE},
+    **{"momentum": BETA | IN_TIME, "nesterov": BOOLEAN, "scale": CHOICE, "ns_steps": FROM_ONE},
     **{"ns_coefficients": COEFFICIENTS, "epsilon": POSITIVE, "others": OPTIMIZER},
     **{"axes": AXES, "heads": CHOICE, "divide": BOOLEAN},
 }

@@ -46,7 +46,7 @@ class Muon(ta.MatrixOptimizer):
     Args:
         learning_rate: learning rate of the matrices: number, at least 0, or schedule. Default 0.02,
             as in the author's program.
-        momentum: decay of the momentum.
+        momentum: decay of the momentum: number, or schedule.
         nesterov: whether the momentum looks one step ahead.
         scale: the factor of each step. `"original"`: sqrt(max(1, outputs / inputs)), as in the
             author's program. `"spectral"`: sqrt(outputs / inputs). `"match_rms_adamw"`: 0.2 *
@@ -86,7 +86,7 @@ class Muon(ta.MatrixOptimizer):
     def __init__(
         self,
         learning_rate: ta.RateLike = 0.02,
-        momentum: ta.BelowOne = 0.95,
+        momentum: ta.BelowOneOrSchedule = 0.95,
         nesterov: ta.Flag = True,
         scale: Scale = "original",
         ns_steps: ta.Count = 5,
@@ -105,7 +105,7 @@ class Muon(ta.MatrixOptimizer):
 
     def moments(self, g: tf.Tensor, s: ta.Slots, t: tf.Tensor) -> tuple[list[tf.Tensor], ta.Slots]:
         m = ta.running_mean(s["momentum"], g, self.momentum, t)
-        u = g + self.momentum * (m - g) if self.nesterov else m
+        u = g + ta.current(self.momentum, t) * (m - g) if self.nesterov else m
         return [u], {"momentum": m}
 
     def direction(

@@ -29,7 +29,7 @@ class NorMuon(Muon):
 
     Args:
         learning_rate: learning rate of the matrices: number, at least 0, or schedule.
-        momentum: decay of the momentum.
+        momentum: decay of the momentum: number, or schedule.
         beta_2: decay of the mean square.
         nesterov: whether the momentum looks one step ahead.
         scale: as in `Muon`. Default `"match_rms_adamw"`, as in the paper.
@@ -62,7 +62,7 @@ class NorMuon(Muon):
     def __init__(
         self,
         learning_rate: ta.RateLike = 0.02,
-        momentum: ta.BelowOne = 0.95,
+        momentum: ta.BelowOneOrSchedule = 0.95,
         beta_2: ta.BelowOne = 0.95,
         nesterov: ta.Flag = True,
         scale: Scale = "match_rms_adamw",
