@@ -1,6 +1,7 @@
 """Compares optimizers on nanoGPT's character model, and keeps the figures in data/characters.json.
 
     python docs/make_characters.py TEXT [OPTIMIZER[:RATE,RATE...]]... [--seeds N] [--updates N]
+        [--warm-up N]
 
 The model, the data and the schedule are those of nanoGPT's run for a CPU: 4 layers, 4 heads, 128
 wide, blocks of 64 characters, batches of 12, no dropout, no biases; 100 updates of warm-up, then a
@@ -13,6 +14,7 @@ import contextlib
 import json
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -22,12 +24,15 @@ import tf_graft as tg
 
 NUMBERS = Path(__file__).parent / "data" / "characters.json"
 LAYERS, HEADS, WIDTH, BLOCK, BATCH = 4, 4, 128, 64, 12
-WARM_UP, EVERY, VALIDATED, GOAL = 100, 100, 20, 1.88
+WARM_UP, VALIDATIONS, VALIDATED, GOAL = 100, 20, 20, 1.88
 DECAY = 0.1
-SAME = ("optimizer", "rate", "seed", "updates")
+SAME = ("optimizer", "rate", "seed", "updates", "warm_up")
+PARTS = ("soap", "brake", "ahead", "caution")  # of the record of modded-nanogpt
 
-# By name: the optimizer of a rate, a function that makes a schedule of a rate, and a model; and
-# the rates to try. With each rule of matrices, AdamW at nanoGPT's rate updates the rest.
+MUONS = (0.01, 0.02, 0.03, 0.05, 0.1)  # rates
+
+# By name: the optimizer of a rate, the course of a run, and a model; the rates to try. With each
+# rule of matrices, AdamW at nanoGPT's rate updates the rest.
 CANDIDATES = {
     "adamw": (
         lambda rate, falling, model: adamw(falling(rate), **common(model)),
@@ -83,7 +88,55 @@ CANDIDATES = {
         ),
         (3e-4, 1e-3, 3e-3, 1e-2, 3e-2),
     ),
+    "soap_muon": (
+        lambda rate, falling, model: tg.SOAPMuon(falling(rate), **matrices(falling, model)),
+        MUONS,
+    ),
+    "ema_nesterov_muon": (
+        lambda rate, falling, model: stack(rate, falling, model, ("soap", "brake", "caution")),
+        MUONS,
+    ),
+    "stack": (lambda rate, falling, model: stack(rate, falling, model, ()), MUONS),
+    **{
+        f"stack_without_{part}": (
+            lambda rate, falling, model, part=part: stack(rate, falling, model, (part,)),
+            MUONS,
+        )
+        for part in PARTS
+    },
 }
+
+
+class Course(NamedTuple):
+    """The schedules of a run: `course(rate)` is a learning rate's."""
+
+    updates: int
+    warm_up: int
+
+    def __call__(self, highest: float) -> keras.optimizers.schedules.LearningRateSchedule:
+        return keras.optimizers.schedules.CosineDecay(
+            0.0,
+            self.updates - self.warm_up,
+            alpha=0.1,
+            warmup_target=highest,
+            warmup_steps=self.warm_up,
+        )
+
+    def amid(self, value: float) -> keras.optimizers.schedules.LearningRateSchedule:
+        """Returns a value from a tenth of the updates to three quarters of them, 0 elsewhere."""
+        bounds = [self.updates // 10, self.updates * 3 // 4]
+        return keras.optimizers.schedules.PiecewiseConstantDecay(bounds, [0.0, value, 0.0])
+
+
+def stack(rate, falling: Course, model: keras.Model, without) -> tg.Optimizer:
+    """Returns the parts of the record of modded-nanogpt in one another, without some of them."""
+    options = matrices(falling, model)
+    if "caution" not in without:
+        options["weight_decay_mode"] = tg.CautiousDecay()
+    made = (tg.Muon if "soap" in without else tg.SOAPMuon)(falling(rate), **options)
+    if "brake" not in without:
+        made = tg.RadialBrake(made, floor=0.3825)
+    return made if "ahead" in without else tg.EMANesterov(made, 0.95, falling.amid(0.3))
 
 
 def adamw(rate, **options) -> tg.AdamW:
@@ -172,18 +225,14 @@ class Text:
         return tf.constant(ids[starts + np.arange(BLOCK + 1)], tf.int32)
 
 
-def trained(name: str, rate: float, seed: int, text: Text, updates: int) -> dict:
+def trained(name: str, rate: float, seed: int, text: Text, course: Course) -> dict:
     """Trains once; returns the validation losses by update, and the seconds of an update."""
     keras.utils.set_random_seed(seed)
     model = network(text.size)
 
-    def falling(highest):
-        return keras.optimizers.schedules.CosineDecay(
-            0.0, updates - WARM_UP, alpha=0.1, warmup_target=highest, warmup_steps=WARM_UP
-        )
-
     make, _ = CANDIDATES[name]
-    optimizer = make(rate, falling, model)
+    optimizer, updates = make(rate, course, model), course.updates
+    every = updates // VALIDATIONS
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     weights = model.trainable_variables
     optimizer.build(model)
@@ -205,19 +254,20 @@ def trained(name: str, rate: float, seed: int, text: Text, updates: int) -> dict
     batches = text.batches("train", updates, seed)
     held = text.batches("test", VALIDATED, 1)
     losses, seconds = {}, []
-    for done in range(0, updates, EVERY):
+    for done in range(0, updates, every):
         begin = time.perf_counter()
-        train(batches[done : done + EVERY])
-        seconds.append((time.perf_counter() - begin) / EVERY)
+        train(batches[done : done + every])
+        seconds.append((time.perf_counter() - begin) / every)
         evaluated = getattr(optimizer, "evaluation_weights", contextlib.nullcontext)
         with evaluated():
-            losses[done + EVERY] = round(float(validated(held)), 4)
+            losses[done + every] = round(float(validated(held)), 4)
     reached = next((update for update, value in losses.items() if value <= GOAL), None)
     return {
         "optimizer": name,
         "rate": rate,
         "seed": seed,
         "updates": updates,
+        "warm_up": course.warm_up,
         "losses": losses,
         "updates_to_goal": reached,
         "seconds_per_update": round(float(np.median(seconds[1:] or seconds)), 4),
@@ -231,17 +281,19 @@ def main() -> None:
     parser.add_argument("optimizers", nargs="*", default=list(CANDIDATES))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--updates", type=int, default=2000)
+    parser.add_argument("--warm-up", type=int, default=WARM_UP)
     given = parser.parse_args()
+    course = Course(given.updates, given.warm_up)
     text = Text(given.text)
     made = json.loads(NUMBERS.read_text()) if NUMBERS.exists() else []
     for asked in given.optimizers:
         name, _, rates = asked.partition(":")
         for rate in map(float, rates.split(",")) if rates else CANDIDATES[name][1]:
             for seed in range(given.seeds):
-                asked_for = (name, rate, seed, given.updates)
+                asked_for = (name, rate, seed, *course)
                 if any(tuple(run[key] for key in SAME) == asked_for for run in made):
                     continue
-                run = trained(name, rate, seed, text, given.updates)
+                run = trained(name, rate, seed, text, course)
                 print(*asked_for, [*run["losses"].values()][-1], flush=True)
                 made.append(run)
                 NUMBERS.write_text(json.dumps(made, indent=1) + "\n")

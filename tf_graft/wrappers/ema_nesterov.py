@@ -68,8 +68,9 @@ class EMANesterov(Around, TwoWeights):
         [0.5]
 
     Reference:
-        "EMA-Nesterov", 2026 (arXiv 2605.25395); result 39 of the optimization benchmark of
-        modded-nanogpt (github.com/KellerJordan/modded-nanogpt, records/track_3_optimization).
+        "EMA-Nesterov: stabilizing Nesterov's lookahead for accelerated deep learning optimization",
+        2026 (arXiv 2605.25395); result 39 of the optimization benchmark of modded-nanogpt
+        (github.com/KellerJordan/modded-nanogpt, records/track_3_optimization).
     """
 
     def __init__(

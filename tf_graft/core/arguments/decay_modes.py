@@ -62,7 +62,7 @@ class CautiousDecay(DecayMode):
         [1.0, 2.5]
 
     Reference:
-        Chen et al., 2025, "Cautious weight decay" (arXiv 2510.12402), algorithm 1.
+        Chen et al., 2025, "Cautious weight decay" (arXiv 2510.12402).
     """
 
     reads_step = True
@@ -112,8 +112,7 @@ class CorrectedDecay(DecayMode):
         2.8125
 
     Reference:
-        Defazio, 2025, "Why gradients rapidly increase near the end of training" (arXiv 2506.02285),
-        algorithm 1.
+        Defazio, 2025, "Why gradients rapidly increase near the end of training" (arXiv 2506.02285).
     """
 
     def __init__(self, max_learning_rate: float):
