@@ -173,3 +173,31 @@ def test_rounding_of_iterations_that_are_taken_together():
     rounded = newton_schulz.orthogonalized(tf.cast(m, tf.float32), *given)
     error = tf.norm(tf.cast(rounded, tf.float64) - exact) / tf.norm(exact)
     assert error < 2e-5
+
+
+@pytest.mark.parametrize("shape", [(2, 24, 24), (2, 8, 64), (1, 64, 16)])
+def test_iterations_in_bfloat16_are_near_and_the_same_in_a_graph(shape):
+    m = np.random.default_rng(0).normal(size=shape)
+    given = ([list(newton_schulz.QUINTIC)], 5, 1e-7)
+    exact = newton_schulz.orthogonalized(tf.constant(m), *given)
+    rounded = newton_schulz.orthogonalized(tf.constant(m, tf.float32), *given, "bfloat16")
+    assert rounded.dtype == tf.float32
+    error = tf.norm(tf.cast(rounded, tf.float64) - exact) / tf.norm(exact)
+    assert 1e-3 < error < 0.04
+    graph = tf.function(lambda m: newton_schulz.orthogonalized(m, *given, "bfloat16"))
+    np.testing.assert_array_equal(graph(tf.constant(m, tf.float32)), rounded)
+
+
+@pytest.mark.parametrize("cls", [tg.Muon, tg.NorMuon, tg.SOAPMuon])
+def test_an_optimizer_makes_iterations_in_bfloat16(cls):
+    g = np.random.default_rng(0).normal(size=(16, 8)).astype("float32")
+
+    def stepped(**arguments):
+        w = tf.Variable(tf.zeros([16, 8]), name="kernel")
+        optimizer = cls(1.0, **arguments)
+        for _ in range(2):
+            optimizer.apply([tf.constant(g)], [w])
+        return w.numpy()
+
+    one, other = stepped(), stepped(ns_dtype="bfloat16")
+    assert 1e-4 < np.linalg.norm(one - other) / np.linalg.norm(one) < 0.06

@@ -524,6 +524,7 @@ CHANGED = {
     "l2_shrinkage_regularization_strength": 0.5,
     "beta": 0.5,
     "ns_steps": 3,
+    "ns_dtype": "bfloat16",
     "ns_coefficients": [[2.0, -1.5, 0.5]],
     "others": {"name": "adamax", "learning_rate": 0.25},
     "axes": {"kernel": "layer"},

@@ -347,6 +347,14 @@ def _iterations(owner: str) -> tuple[Refusal, ...]:
     return (
         *_number(owner, "epsilon", 0, -1.0, must=_POSITIVE),
         *_count(owner, "ns_steps"),
+        *(
+            Refusal(
+                {"ns_dtype": x},
+                ValueError,
+                f"{owner}(ns_dtype={x!r}): ns_dtype must be one of None, 'bfloat16'.",
+            )
+            for x in ("float16", 16)
+        ),
         *_axes(owner),
         *(
             Refusal(

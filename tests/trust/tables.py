@@ -78,7 +78,7 @@ OWN_RATE = {"learning_rate": RATE | NOTHING}
 MUON = {
     **{"momentum": BETA | IN_TIME, "nesterov": BOOLEAN, "scale": CHOICE, "ns_steps": FROM_ONE},
     **{"ns_coefficients": COEFFICIENTS, "epsilon": POSITIVE, "others": OPTIMIZER},
-    **{"axes": AXES, "heads": CHOICE, "divide": BOOLEAN},
+    **{"axes": AXES, "heads": CHOICE, "divide": BOOLEAN, "ns_dtype": CHOICE | NOTHING},
 }
 OPTIMIZERS: dict[type, tuple[dict[str, Any], dict[str, Values]]] = {
     tf_graft.SGD: ({}, OWN_RATE | {"momentum": UNIT | IN_TIME, "nesterov": BOOLEAN}),

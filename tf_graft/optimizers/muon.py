@@ -7,7 +7,7 @@ from typing import Annotated, Any, Unpack
 import tensorflow as tf
 
 from tf_graft import algorithm as ta
-from tf_graft.optimizers.newton_schulz import QUINTIC, Coefficients, orthogonalized
+from tf_graft.optimizers.newton_schulz import QUINTIC, Coefficients, Precision, orthogonalized
 
 # By what a step is multiplied, from the numbers of inputs and outputs of a matrix.
 SCALES: dict[str, Callable[[int, int], float]] = {
@@ -40,8 +40,8 @@ class Muon(ta.MatrixOptimizer):
     Differences from Keras' `Muon`: kernels with three or more axes are matrices, too; the scale is
     that of the references; and you choose the optimizer of the other variables, with all its
     arguments. The momentum is an average, as in the references; Keras keeps a sum, which is 20
-    times as large for the same step. Newton-Schulz runs in float32 (or float64); the author's
-    program uses bfloat16.
+    times as large for the same step. Newton-Schulz runs in float32 (or float64), unless you ask for
+    the bfloat16 of the author's program.
 
     Args:
         learning_rate: learning rate of the matrices: number, at least 0, or schedule. Default 0.02,
@@ -60,6 +60,10 @@ class Muon(ta.MatrixOptimizer):
         axes: which variables are matrices, and how, by pattern; see `tf_graft.axes_of`.
         heads: `"merged"` or `"apart"`: whether the heads of attention are one matrix or several.
         divide: whether replicas, or the devices of a mesh, divide the work.
+        ns_dtype: `"bfloat16"` to multiply matrices in bfloat16 in the iterations, which is faster
+            where processors have instructions for it, and changes a step by some hundredths; the
+            roundings differ from execution to execution with XLA. None for the precision of the
+            update.
         **common: see `tf_graft.algorithm.Common`. `weight_decay` applies to the matrices.
 
     Raises:
@@ -96,6 +100,7 @@ class Muon(ta.MatrixOptimizer):
         axes: ta.GivenAxes = None,
         heads: ta.Heads = "merged",
         divide: ta.Flag = True,
+        ns_dtype: Precision = None,
         **common: Unpack[ta.Common],
     ):
         super().__init__(learning_rate, others, axes, heads, divide, **common)
@@ -116,7 +121,7 @@ class Muon(ta.MatrixOptimizer):
 
     def orthogonal(self, u: tf.Tensor) -> tf.Tensor:
         """Returns matrices with all singular values made one."""
-        return orthogonalized(u, self.ns_coefficients, self.ns_steps, self.epsilon)
+        return orthogonalized(u, self.ns_coefficients, self.ns_steps, self.epsilon, self.ns_dtype)
 
     def factor(self, u: tf.Tensor) -> float:
         """Returns the factor of the step of a matrix."""

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tf_graft import algorithm as ta
 from tf_graft.optimizers.muon import Muon, Scale
-from tf_graft.optimizers.newton_schulz import QUINTIC, Coefficients, lengths
+from tf_graft.optimizers.newton_schulz import QUINTIC, Coefficients, Precision, lengths
 
 LEAST = 1e-8
 
@@ -40,6 +40,7 @@ class NorMuon(Muon):
         axes: which variables are matrices, and how, by pattern; see `tf_graft.axes_of`.
         heads: `"merged"` or `"apart"`: whether the heads of attention are one matrix or several.
         divide: whether replicas, or the devices of a mesh, divide the work.
+        ns_dtype: as in `Muon`.
         **common: see `tf_graft.algorithm.Common`. `weight_decay` applies to the matrices.
 
     Raises:
@@ -73,10 +74,11 @@ class NorMuon(Muon):
         axes: ta.GivenAxes = None,
         heads: ta.Heads = "merged",
         divide: ta.Flag = True,
+        ns_dtype: Precision = None,
         **common: Unpack[ta.Common],
     ):
         own = (momentum, nesterov, scale, ns_steps, ns_coefficients, epsilon)
-        super().__init__(learning_rate, *own, others, axes, heads, divide, **common)
+        super().__init__(learning_rate, *own, others, axes, heads, divide, ns_dtype, **common)
 
     def slots_of(self, axes: ta.Axes) -> dict[str, ta.Slot]:
         batch, _, outputs = axes.size

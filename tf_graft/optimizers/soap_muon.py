@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tf_graft import algorithm as ta
 from tf_graft.optimizers.muon import SCALES, Scale
-from tf_graft.optimizers.newton_schulz import QUINTIC, Coefficients, orthogonalized
+from tf_graft.optimizers.newton_schulz import QUINTIC, Coefficients, Precision, orthogonalized
 from tf_graft.optimizers.soap import SOAP
 
 
@@ -45,6 +45,7 @@ class SOAPMuon(SOAP):
         axes: which variables are matrices, and how; see `tf_graft.axes_of`.
         heads: `"merged"` or `"apart"`: see `tf_graft.axes_of`.
         divide: whether replicas, or the devices of a mesh, divide the work.
+        ns_dtype: as in `Muon`.
         spread: whether the matrices have turns to get new bases, as in `SOAP`.
         **common: see `tf_graft.algorithm.Common`. `weight_decay` applies to the matrices.
 
@@ -85,6 +86,7 @@ class SOAPMuon(SOAP):
         heads: ta.Heads = "merged",
         divide: ta.Flag = True,
         spread: ta.Flag = True,
+        ns_dtype: Precision = None,
         **common: Unpack[ta.Common],
     ):
         own = (beta_1, beta_2, shampoo_beta, epsilon, precondition_frequency, max_size)
@@ -103,5 +105,5 @@ class SOAPMuon(SOAP):
 
     def _orthogonal(self, u: tf.Tensor) -> tf.Tensor:
         """Returns matrices with all singular values made one, times the factor of their size."""
-        o = orthogonalized(u, self.ns_coefficients, self.ns_steps, self.epsilon)
+        o = orthogonalized(u, self.ns_coefficients, self.ns_steps, self.epsilon, self.ns_dtype)
         return SCALES[self.scale](*u.shape[1:]) * o
