@@ -47,6 +47,16 @@ class MeanGradient(tg.Optimizer):
         return super().get_config() | {"kind": self.kind}
 
 
+@tg.register
+class Undivided(tg.KLShampoo):
+    """Meta's KL-Shampoo: moments without the lengths of sides, that begin with P = Q = I."""
+
+    def moment(self, g, side, s, t):
+        rms = 1.0 if t > self.start else tf.sqrt(tf.reduce_mean(g * g))
+        length = g.shape[1 + factors.BOTH.index(factors.across(side))]
+        return super().moment(g, side, s, t) * length * rms
+
+
 def replayed(case, **changed):
     """The largest difference between an update and the recorded one, relative to the latter."""
     config = case["optimizer"]
@@ -104,6 +114,48 @@ def test_blocks_equal_the_recording():
         n = len(expected)
         np.testing.assert_allclose(factor[:n, :n], expected, atol=2e-6)
         assert not factor[n:].any()
+
+
+@pytest.mark.parametrize("case", RECORDED["moments"]["cases"], ids=lambda case: str(case["step"]))
+def test_moments_of_klsoap_equal_the_recording(case):
+    """NVIDIA's, whose means are corrected, and whose least eigenvalue is 1e-8, not relative.
+
+    Their factors are in float32, where all other moments are too small to be seen.
+    """
+    recorded = {name: np.array(case[name], "float64") for name in case}
+    slots = {f"outputs_{name}": tf.constant(recorded[name][None]) for name in ("factor", "basis")}
+    values = np.diag(recorded["basis"].T @ recorded["factor"] @ recorded["basis"])
+    optimizer = tg.KLSOAP(shampoo_epsilon=1e-8 / values.max())
+    moment = optimizer.moment(
+        tf.constant(recorded["gradient"][None]), "inputs", slots, case["step"] + 1
+    )[0]
+    share = 0.05 / (1 - 0.95 ** (case["step"] + 1))
+    made = (1 - share) * recorded["before"] + share * moment
+    assert np.abs(share * moment).max() > 0.5 * recorded["after"].max()
+    np.testing.assert_allclose(made, recorded["after"], atol=1e-7 * recorded["after"].max())
+
+
+@pytest.mark.parametrize("cls", [tg.KLShampoo, tg.KLSOAP])
+def test_steps_by_kl_do_not_depend_on_the_scale_of_the_gradients(cls):
+    gradients = np.random.default_rng(0).normal(size=(25, 4, 3))
+
+    def run(scale):
+        w = tf.Variable(np.zeros([4, 3]), name="kernel")
+        optimizer = cls(0.5, epsilon=1e-3 if cls is tg.KLShampoo else 1e-300)
+        for g in gradients * scale:
+            optimizer.apply([tf.constant(g)], [w])
+        return w.numpy()
+
+    np.testing.assert_allclose(run(1e-3), run(1e3), rtol=1e-9)
+
+
+def test_klshampoo_has_both_sides():
+    optimizer = tg.KLShampoo()
+    with pytest.raises(
+        ValueError, match=r"KLShampoo\(sides='inputs'\): sides must be one of 'both'"
+    ):
+        optimizer.sides = "inputs"
+    assert optimizer.sides == "both"
 
 
 @pytest.mark.parametrize("side", [1, 2, 3, 8, 13])

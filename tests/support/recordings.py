@@ -25,6 +25,8 @@ ELSEWHERE = {
     "shampoo_tearfree/no_ema_decay": "Its roots are equal; its momentum is another.",
     "shampoo_tearfree/graft_none": "Its roots are equal; its momentum is another.",
     "shampoo_tearfree/block3": "Its roots are equal; its momentum is another.",
+    "soap_emerging/kl_shampoo_as_keras": "Its second moments are equal; its basis is another.",
+    "soap_emerging/kl_shampoo_transposed": "The same moments as the other run's.",
     "swa_torch/update_bn_momentum01": "The statistics are equal.",
 }
 OTHER = {
@@ -56,13 +58,10 @@ OTHER = {
     "optax_sophia": "Sophia.",
     "rprop_torch": "Rprop.",
     "shampoo_facebook/averaging_schedule_free": "Schedule-free averages of Shampoo's steps.",
-    "shampoo_facebook/kl_shampoo": "KL-Shampoo.",
     "shampoo_facebook/sign_descent": "Signs of the gradient.",
     "shampoo_facebook/soap_eigenvalue_corrected": "Shampoo with corrected eigenvalues.",
     "shampoo_facebook/spectral_descent_svd": "Steps along the singular vectors.",
     "sm3_google": "SM3.",
-    "soap_emerging/kl_shampoo_as_keras": "KL-Shampoo.",
-    "soap_emerging/kl_shampoo_transposed": "KL-Shampoo.",
     "tfa_conditional_gradient": "The conditional gradient method.",
     "tfa_proximal_adagrad": "Proximal Adagrad.",
 }
