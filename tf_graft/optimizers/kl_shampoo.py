@@ -40,7 +40,8 @@ class KLShampoo(Shampoo):
         learning_rate: learning rate of the matrices: number, at least 0, or schedule.
         beta_1: decay of the momentum; 0 for none.
         beta_2: decay of the second moments.
-        epsilon: a term added to the eigenvalues, as in `Shampoo`.
+        epsilon: a term added to the eigenvalues, as in `Shampoo`. It is larger than there, as the
+            exponent is: the roots vary as much as those of Shampoo's 0.001 do.
         relative_epsilon: whether to multiply epsilon by the largest eigenvalue of each matrix.
         exponent: exponent of the inverse roots.
         precondition_frequency: the number of updates from one computation of a root to the next.
@@ -80,7 +81,7 @@ class KLShampoo(Shampoo):
         learning_rate: ta.RateLike = 0.001,
         beta_1: ta.BelowOne = 0.9,
         beta_2: ta.BelowOne = 0.95,
-        epsilon: ta.AboveZero = 1e-3,
+        epsilon: ta.AboveZero = 0.03,
         relative_epsilon: ta.Flag = True,
         exponent: ta.AboveZero = 0.5,
         precondition_frequency: ta.Count = 10,
