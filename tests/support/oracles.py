@@ -655,7 +655,7 @@ def kl_shampoo(g, w, s, lr, t, beta_2=0.95, **arguments):
     return shampoo(g, w, s, lr, t, **arguments)
 
 
-def kl_soap(g, w, s, lr, t, shampoo_epsilon=1e-3, **arguments):
+def kl_soap(g, w, s, lr, t, shampoo_epsilon=0.03, **arguments):
     def inverse(own, factor, basis):
         if basis not in own:
             return None

@@ -1235,7 +1235,7 @@ SAMPLES = (
         of_eigenvectors=True,
         of_vectors=False,
         slow=True,
-        rtol=2e-5,  # quotients by eigenvalues down to a thousandth of the largest
+        rtol=2e-5,  # quotients by eigenvalues far below the largest
         xla_ulps=32,
         refuses=(
             *_soap("KLSOAP"),

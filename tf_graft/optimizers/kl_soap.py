@@ -70,7 +70,7 @@ class KLSOAP(SOAP):
         beta_1: ta.BelowOne = 0.95,
         beta_2: ta.BelowOne = 0.95,
         shampoo_beta: ta.BelowOne = 0.95,
-        shampoo_epsilon: ta.AboveZero = 1e-3,
+        shampoo_epsilon: ta.AboveZero = 0.03,
         epsilon: ta.AboveZero = 1e-8,
         precondition_frequency: ta.Count = 10,
         max_size: ta.Count = 10000,
