@@ -25,8 +25,6 @@ ELSEWHERE = {
     "shampoo_tearfree/no_ema_decay": "Its roots are equal; its momentum is another.",
     "shampoo_tearfree/graft_none": "Its roots are equal; its momentum is another.",
     "shampoo_tearfree/block3": "Its roots are equal; its momentum is another.",
-    "soap_emerging/kl_shampoo_as_keras": "Its second moments are equal; its basis is another.",
-    "soap_emerging/kl_shampoo_transposed": "The same moments as the other run's.",
     "swa_torch/update_bn_momentum01": "The statistics are equal.",
 }
 OTHER = {

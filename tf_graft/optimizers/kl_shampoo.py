@@ -27,8 +27,8 @@ class KLShampoo(Shampoo):
     `P^2 = Q^2 = I / sqrt(mean(G^2))`. With the default exponent, `P^2` and `Q^2` are the inverses
     of `L` and `R`. The product of these two tends to the covariance that has the least
     Kullback-Leibler divergence from that of the gradients, and its inverse root is the
-    preconditioner. Multiplying all gradients by a number does not change the steps, whose length is
-    about Adam's. Blocks, and roots that are not finite, are as in `Shampoo`.
+    preconditioner. Then multiplying all gradients by a number does not change the steps, whose
+    length is about Adam's. Blocks, and roots that are not finite, are as in `Shampoo`.
 
     Differences from the authors' code: roots are computed from eigenvectors, where that refines a
     basis and keeps estimates of the eigenvalues, which begin with 0.1; the first update moves
