@@ -34,7 +34,9 @@ WRAPPERS = {
 }
 AROUND = WRAPPERS | {"inner", "reshapes"}
 OF_MATRICES = WRAPPERS | {"axes_by_path", "direction", "direction_for", "moments", "slots_of"}
-OF_PRECONDITIONED = OF_MATRICES | {"blocks", "eigenvectors", "limit", "sides_of", "turns_of"}
+OF_PRECONDITIONED = OF_MATRICES | {
+    *("blocks", "eigenvectors", "limit", "moment", "sides_of", "turns_of"),
+}
 OF_CLASSES = {
     "AdaGraft": WRAPPERS | {"norms"},
     "Adafactor": {"axes"},
@@ -43,6 +45,8 @@ OF_CLASSES = {
     "EMANesterov": AROUND | TWO_WEIGHTS,
     "GradientCentralization": AROUND,
     "Hyperball": AROUND | {"acts_on", "exclusions", "reshaped"},
+    "KLSOAP": OF_PRECONDITIONED,
+    "KLShampoo": OF_PRECONDITIONED | {"failed_roots", "sides"},
     "LARC": AROUND | {"adapts", "ratio"},
     "LayerwiseRates": WRAPPERS,
     "MixedPrecision": AROUND,

@@ -68,6 +68,8 @@ SIDEWAYS = {
     ("optimizers/muon.py", "tf_graft.optimizers.newton_schulz"): "the matrices' own arithmetic",
     ("optimizers/normuon.py", "tf_graft.optimizers.newton_schulz"): "likewise",
     ("optimizers/normuon.py", "tf_graft.optimizers.muon"): "NorMuon is Muon, normalized",
+    ("optimizers/kl_shampoo.py", "tf_graft.optimizers.shampoo"): "Shampoo with other moments",
+    ("optimizers/kl_soap.py", "tf_graft.optimizers.soap"): "SOAP with other moments",
     ("optimizers/soap_muon.py", "tf_graft.optimizers.soap"): "SOAPMuon is SOAP, orthogonal",
     ("optimizers/soap_muon.py", "tf_graft.optimizers.muon"): "the factors of steps of Muon",
     ("optimizers/soap_muon.py", "tf_graft.optimizers.newton_schulz"): "as in Muon",
@@ -76,6 +78,8 @@ SIDEWAYS = {
         for name, beside in (
             *(("shampoo", "roots"), ("shampoo", "factors"), ("shampoo", "preconditioned")),
             *(("soap", "roots"), ("soap", "factors"), ("soap", "preconditioned")),
+            *(("kl_shampoo", "roots"), ("kl_shampoo", "factors")),
+            *(("kl_soap", "roots"), ("kl_soap", "factors")),
             *(("preconditioned", "jacobi"), ("preconditioned", "roots")),
             *(("preconditioned", "factors"), ("preconditioned", "turns"), ("shampoo", "turns")),
         )

@@ -618,6 +618,7 @@ CHANGED = {
     "spread": False,
     "start": 2,
     "block_size": 5,
+    "shampoo_epsilon": 0.01,
     "shampoo_beta": 0.3,
     "max_size": 5,
 }

@@ -40,6 +40,8 @@ def optimizers():
         "shampoo": tg.AdaGraft(tg.Adam(0.1), tg.Shampoo(**roots, epsilon=1e-3, block_size=4)),
         "one_side": tg.Shampoo(0.1, sides="smaller", **roots),
         "soap": tg.SOAP(0.1, **roots),
+        "kl_shampoo": tg.KLShampoo(0.1, **roots),
+        "kl_soap": tg.KLSOAP(0.1, **roots),
         # whose replicas take steps of their own, which they must not divide
         "own_steps": tg.AGN(tg.Muon(0.1, others="sgd"), communication_period=9),
         "own_steps_undivided": tg.AGN(

@@ -563,8 +563,13 @@ def shampoo(
     beta_2=0.999,
     epsilon=1e-3,
     precondition_frequency=10,
+    exponent=0.25,
+    moments=lambda x, own: (x @ x.T, x.T @ x),
 ):
-    """Of all variables: those of two axes are matrices, `others` has the rest."""
+    """Of all variables: those of two axes are matrices, `others` has the rest.
+
+    `moments` makes the second moments of a gradient, and of what there is of a variable.
+    """
     steps, turns = {}, turns_of(w, precondition_frequency)
     for path in g:
         if g[path].ndim != 2 or not g[path].size:
@@ -572,11 +577,11 @@ def shampoo(
             continue
         x, own = g[path], s[path]
         own["m"] = beta_1 * own.get("m", 0.0) + (1 - beta_1) * x
-        own["l"] = beta_2 * own.get("l", 0.0) + (1 - beta_2) * x @ x.T
-        own["r"] = beta_2 * own.get("r", 0.0) + (1 - beta_2) * x.T @ x
+        for factor, moment in zip("lr", moments(x, own), strict=True):
+            own[factor] = beta_2 * own.get(factor, 0.0) + (1 - beta_2) * moment
         if t == 1 or t % precondition_frequency == turns[path]:
             for factor, root in (("l", "p"), ("r", "q")):
-                own[root] = inverse_root(own[factor] / (1 - beta_2**t), 0.25, epsilon)
+                own[root] = inverse_root(own[factor] / (1 - beta_2**t), exponent, epsilon)
         p, q = own.get("p", np.eye(len(x))), own.get("q", np.eye(x.shape[1]))
         steps[path] = -lr[path] * p @ own["m"] @ q / (1 - beta_1**t)
     return steps
@@ -596,10 +601,12 @@ def soap(
     epsilon=1e-8,
     precondition_frequency=10,
     made_of=lambda d: d,
+    moments=lambda x, own: (x @ x.T, x.T @ x),
 ):
     """Of all variables: those of two axes are matrices, `others` has the rest.
 
-    `made_of` makes the step of the direction.
+    `made_of` makes the step of the direction; `moments` the second moments of a gradient, and of
+    what there is of a variable.
     """
     steps, turns = {}, turns_of(w, precondition_frequency)
     for path in g:
@@ -616,8 +623,9 @@ def soap(
             d = u @ ((u.T @ own["m"] @ z) / (np.sqrt(own["v"]) + epsilon)) @ z.T
             d *= np.sqrt(1 - beta_2**n) / (1 - beta_1**n)
             steps[path] = -lr[path] * made_of(d)
-        own["l"] = shampoo_beta * own.get("l", 0.0) + (1 - shampoo_beta) * x @ x.T
-        own["r"] = shampoo_beta * own.get("r", 0.0) + (1 - shampoo_beta) * x.T @ x
+        for factor, moment in zip("lr", moments(x, own), strict=True):
+            before = own.get(factor, 0.0)
+            own[factor] = shampoo_beta * before + (1 - shampoo_beta) * moment
         if not begun:
             own |= {"m": np.zeros_like(x), "v": np.zeros_like(x)}
             own |= {b: np.linalg.eigh(own[f])[1][:, ::-1] for f, b in (("l", "u"), ("r", "z"))}
@@ -630,6 +638,37 @@ def soap(
     return steps
 
 
+def kl_moments(x, inverse_l, inverse_r):
+    """The second moments of a gradient, by the inverses of both; None: there are none yet."""
+    rows, columns = x.shape
+    rms = np.sqrt(np.mean(x**2)) or 1.0
+    inverse_l = np.eye(rows) / rms if inverse_l is None else inverse_l
+    inverse_r = np.eye(columns) / rms if inverse_r is None else inverse_r
+    return x @ inverse_r @ x.T / columns, x.T @ inverse_l @ x / rows
+
+
+def kl_shampoo(g, w, s, lr, t, beta_2=0.95, **arguments):
+    def moments(x, own):
+        return kl_moments(x, *(own[root] @ own[root] if root in own else None for root in "pq"))
+
+    arguments |= {"beta_2": beta_2, "exponent": 0.5, "moments": moments}
+    return shampoo(g, w, s, lr, t, **arguments)
+
+
+def kl_soap(g, w, s, lr, t, shampoo_epsilon=0.03, **arguments):
+    def inverse(own, factor, basis):
+        if basis not in own:
+            return None
+        values = np.diag(own[basis].T @ own[factor] @ own[basis])
+        values = np.maximum(values, shampoo_epsilon * (values.max() if values.any() else 1.0))
+        return own[basis] / values @ own[basis].T
+
+    def moments(x, own):
+        return kl_moments(x, inverse(own, "l", "u"), inverse(own, "r", "z"))
+
+    return soap(g, w, s, lr, t, moments=moments, **arguments)
+
+
 def soap_muon(g, w, s, lr, t, ns_steps=5, **arguments):
     def orthogonal(d):
         factor = np.sqrt(max(1, d.shape[1] / d.shape[0]))
@@ -638,7 +677,7 @@ def soap_muon(g, w, s, lr, t, ns_steps=5, **arguments):
     return soap(g, w, s, lr, t, made_of=orthogonal, **arguments)
 
 
-OF_MATRICES = (muon, normuon, shampoo, soap, soap_muon)
+OF_MATRICES = (muon, normuon, shampoo, kl_shampoo, soap, kl_soap, soap_muon)
 
 
 def own_of(path, hyperparameters, undecayed):

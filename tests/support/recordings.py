@@ -56,13 +56,10 @@ OTHER = {
     "optax_sophia": "Sophia.",
     "rprop_torch": "Rprop.",
     "shampoo_facebook/averaging_schedule_free": "Schedule-free averages of Shampoo's steps.",
-    "shampoo_facebook/kl_shampoo": "KL-Shampoo.",
     "shampoo_facebook/sign_descent": "Signs of the gradient.",
     "shampoo_facebook/soap_eigenvalue_corrected": "Shampoo with corrected eigenvalues.",
     "shampoo_facebook/spectral_descent_svd": "Steps along the singular vectors.",
     "sm3_google": "SM3.",
-    "soap_emerging/kl_shampoo_as_keras": "KL-Shampoo.",
-    "soap_emerging/kl_shampoo_transposed": "KL-Shampoo.",
     "tfa_conditional_gradient": "The conditional gradient method.",
     "tfa_proximal_adagrad": "Proximal Adagrad.",
 }

@@ -20,7 +20,7 @@ PATHS = [
     for layer, names in LAYERS.items()
     for name in names
 ]
-MATRICES = {"Muon", "NorMuon", "SOAP", "SOAPMuon", "Shampoo"}
+MATRICES = {"KLSOAP", "KLShampoo", "Muon", "NorMuon", "SOAP", "SOAPMuon", "Shampoo"}
 
 # A function of the optimizer to be wrapped, and of common arguments. The other optimizers in a
 # wrapper are plain ones.
@@ -39,6 +39,8 @@ WRAPPERS = {
     "MultiOptimizer": lambda x, **o: tg.MultiOptimizer(
         {"hidden" if type(x) is tg.MultiOptimizer else "kernel": x, ".*": tg.Adam(0.4)}, 0.8, **o
     ),
+    "KLSOAP": lambda x, **o: tg.KLSOAP(0.3, others=x, **o),
+    "KLShampoo": lambda x, **o: tg.KLShampoo(0.3, others=x, **o),
     "Muon": lambda x, **o: tg.Muon(0.3, others=x, **o),
     "NorMuon": lambda x, **o: tg.NorMuon(0.3, others=x, **o),
     "SOAP": lambda x, **o: tg.SOAP(0.3, others=x, **o),

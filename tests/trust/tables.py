@@ -132,6 +132,22 @@ OPTIMIZERS: dict[type, tuple[dict[str, Any], dict[str, Values]]] = {
         | {"precondition_frequency": FROM_ONE, "max_size": FROM_ONE, "others": OPTIMIZER}
         | {"axes": AXES, "heads": CHOICE, "divide": BOOLEAN, "spread": BOOLEAN},
     ),
+    tf_graft.KLShampoo: (
+        {},
+        OWN_RATE
+        | {"beta_1": BETA, "beta_2": BETA, "epsilon": POSITIVE, "relative_epsilon": BOOLEAN}
+        | {"exponent": POSITIVE, "precondition_frequency": FROM_ONE}
+        | {"start": FROM_ONE, "block_size": FROM_ONE, "others": OPTIMIZER}
+        | {"axes": AXES, "heads": CHOICE, "divide": BOOLEAN, "spread": BOOLEAN},
+    ),
+    tf_graft.KLSOAP: (
+        {},
+        OWN_RATE
+        | {"beta_1": BETA, "beta_2": BETA, "shampoo_beta": BETA, "shampoo_epsilon": POSITIVE}
+        | {"epsilon": POSITIVE, "precondition_frequency": FROM_ONE, "max_size": FROM_ONE}
+        | {"others": OPTIMIZER, "axes": AXES, "heads": CHOICE}
+        | {"divide": BOOLEAN, "spread": BOOLEAN},
+    ),
     tf_graft.SOAPMuon: (
         {},
         OWN_RATE

@@ -12,6 +12,8 @@ from tf_graft.optimizers.ademamix import AdEMAMix
 from tf_graft.optimizers.adopt import ADOPT
 from tf_graft.optimizers.cocob import COCOB
 from tf_graft.optimizers.ftrl import Ftrl
+from tf_graft.optimizers.kl_shampoo import KLShampoo
+from tf_graft.optimizers.kl_soap import KLSOAP
 from tf_graft.optimizers.lamb import LAMB
 from tf_graft.optimizers.lars import LARS
 from tf_graft.optimizers.lion import Lion
@@ -42,6 +44,7 @@ from tf_graft.optimizers.yogi import Yogi
 __all__ = [
     "ADOPT",
     "COCOB",
+    "KLSOAP",
     "LAMB",
     "LARS",
     "MARS",
@@ -57,6 +60,7 @@ __all__ = [
     "Adamax",
     "Adan",
     "Ftrl",
+    "KLShampoo",
     "Lion",
     "Momentum",
     "Muon",

@@ -82,6 +82,23 @@ def second_moment(m: tf.Tensor, side: str) -> tf.Tensor:
     return tf.matmul(m, m, transpose_a=side == OUTPUTS, transpose_b=side == INPUTS)
 
 
+def mean_moment(m: tf.Tensor, side: str) -> tf.Tensor:
+    """Returns `second_moment(m, side)` over the length of the other side."""
+    length = m.shape[1 + BOTH.index(across(side))]
+    return second_moment(m, side) * (1 / max(length, 1))
+
+
+def balanced(m: tf.Tensor) -> tf.Tensor:
+    """Returns each matrix over the root of the root of its mean square; zeros stay zeros."""
+    square = tf.reduce_mean(m * m, [1, 2], keepdims=True)
+    return tf.math.divide_no_nan(m, tf.sqrt(tf.sqrt(square)))
+
+
+def across(side: str) -> str:
+    """Returns the other side."""
+    return OUTPUTS if side == INPUTS else INPUTS
+
+
 def multiplied(by: Sides, m: tf.Tensor) -> tf.Tensor:
     """Returns `L m R^T` with the matrices of the inputs, `L`, and of the outputs, `R`, if any."""
     m = tf.matmul(by[INPUTS], m) if INPUTS in by else m

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from tf_graft.algorithm import MatrixOptimizer
-from tf_graft.optimizers import jacobi, turns
+from tf_graft.algorithm import MatrixOptimizer, Slots
+from tf_graft.optimizers import factors, jacobi, turns
 from tf_graft.optimizers.factors import Blocks
 from tf_graft.optimizers.roots import Eigenvectors
 from tf_graft.optimizers.turns import Turns
@@ -36,6 +36,17 @@ class Preconditioned(MatrixOptimizer):
     def blocks(self, size: Sequence[int]) -> Blocks:
         """Returns the blocks of matrices of a size."""
         raise NotImplementedError
+
+    def moment(self, g: tf.Tensor, side: str, s: Slots, t: tf.Tensor) -> tf.Tensor:
+        """Returns the second moments of one side of gradients.
+
+        Args:
+            g: the gradients, of shape `[n, *block]`.
+            side: the side.
+            s: the slots before the update.
+            t: the number of the update, from 1.
+        """
+        return factors.second_moment(g, side)
 
     def prepare(self, variables: Mapping[str, Any]) -> None:
         super().prepare(variables)

@@ -145,7 +145,7 @@ class Shampoo(Preconditioned):
         blocks, sides = self.blocks(matrices[0].shape), self.sides_of(matrices[0].shape)
         parts = [blocks.split(m) for m in matrices]  # of the gradient, and of the momentum
         new = {
-            side: self._averaged(s[f"{side}_factor"], factors.second_moment(parts[0], side), t)
+            side: self._averaged(s[f"{side}_factor"], self.moment(parts[0], side, s, t), t)
             for side in sides
         }
         before = {side: s[f"{side}_root"] for side in sides}

@@ -126,7 +126,7 @@ class SOAP(Preconditioned):
         d, v = share(functools.partial(self._turned_step, t), bases, g, m, s["velocity"], first)
         moments = {}
         for side, before in _of_sides("factor", s).items():
-            moment = factors.second_moment(g, side)
+            moment = self.moment(g, side, s, t)
             moments[side] = ta.running_mean(before, moment, self.shampoo_beta, t)
         turns, turn = self.turns_of(paths), (t - 1) % self.precondition_frequency
         bases, v = tf.cond(
@@ -172,13 +172,15 @@ def _of_sides(role: str, s: ta.Slots) -> Sides:
     return {side: s[f"{side}_{role}"] for side in factors.BOTH if f"{side}_{role}" in s}
 
 
-def _first(s: ta.Slots, t: tf.Tensor) -> tf.Tensor:
-    """Returns which matrices have no basis yet; without any bases, whether it is the first update.
+def begun(basis: tf.Tensor) -> tf.Tensor:
+    """Returns which matrices have a basis, which has no row of zeros: booleans of shape [n]."""
+    return tf.reduce_any(basis[:, 0] != 0, 1)
 
-    A basis has no row of zeros.
-    """
+
+def _first(s: ta.Slots, t: tf.Tensor) -> tf.Tensor:
+    """Returns which matrices have no basis yet; without bases, whether it is the first update."""
     for basis in _of_sides("basis", s).values():
-        return ~tf.reduce_any(basis[:, 0] != 0, 1)
+        return ~begun(basis)
     return tf.broadcast_to(t <= 1, s["velocity"].shape[:1])
 
 
