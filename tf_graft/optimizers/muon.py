@@ -61,7 +61,7 @@ class Muon(ta.MatrixOptimizer):
         heads: `"merged"` or `"apart"`: whether the heads of attention are one matrix or several.
         divide: whether replicas, or the devices of a mesh, divide the work.
         ns_dtype: `"bfloat16"` to multiply matrices in bfloat16 in the iterations, which is faster
-            where processors have instructions for it, and changes a step by some hundredths; the
+            where processors have instructions for it, and changes a step by about 0.02; the
             roundings differ from execution to execution with XLA. None for the precision of the
             update.
         **common: see `tf_graft.algorithm.Common`. `weight_decay` applies to the matrices.
