@@ -593,7 +593,7 @@ CHANGED = {
     "use_global_norm": True,
     "diagnostic": True,
     "optimizer": keras.optimizers.serialize(keras.optimizers.Ftrl(0.25)),
-    "optimizers": {"head/": {"name": "ftrl", "learning_rate": 0.25}, ".*": {"name": "sgd"}},
+    "optimizers": {"head/": {"name": "adagrad", "learning_rate": 0.25}, ".*": {"name": "sgd"}},
     "weight_decay_rate": 0.3,
     "eeta": 0.3,
     "classic_momentum": False,

@@ -200,10 +200,10 @@ def radial_brake(g, w, s, lr, t, child, outward=0.5, floor=0.0, **hyperparameter
 
 
 def ema_nesterov(
-    g, w, s, lr, t, child, mean_momentum=0.99, ahead=0.3, decay=0.0, **hyperparameters
+    g, w, s, lr, t, child, mean_momentum=0.99, ahead=0.3, decay=0.0, mode=None, **hyperparameters
 ):
     """`child` as in `larc`."""
-    after = (1 - lr * decay) * w + child(g, w, s, lr, t, **hyperparameters)
+    after = w + decayed(child(g, w, s, lr, t, **hyperparameters), w, lr, decay, mode)
     moved = after - s.get("x", w)
     s["d"] = mean_momentum * s.get("d", 0.0) + (1 - mean_momentum) * moved
     s["x"] = after

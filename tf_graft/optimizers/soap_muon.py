@@ -45,8 +45,8 @@ class SOAPMuon(SOAP):
         axes: which variables are matrices, and how; see `tf_graft.axes_of`.
         heads: `"merged"` or `"apart"`: see `tf_graft.axes_of`.
         divide: whether replicas, or the devices of a mesh, divide the work.
-        ns_dtype: as in `Muon`.
         spread: whether the matrices have turns to get new bases, as in `SOAP`.
+        ns_dtype: as in `Muon`.
         **common: see `tf_graft.algorithm.Common`. `weight_decay` applies to the matrices.
 
     Raises:
