@@ -56,6 +56,12 @@ CANDIDATES = {
         ),
         (0.003, 0.01, 0.02, 0.03, 0.1),
     ),
+    "hyperball_muon_longer": (
+        lambda rate, falling, model: tg.Hyperball(
+            tg.Muon(falling(rate), **matrices(falling, longer(model)) | {"weight_decay": None})
+        ),
+        (0.003, 0.01, 0.02, 0.03, 0.1),
+    ),
     "adagraft_shampoo": (
         lambda rate, falling, model: tg.AdaGraft(
             tg.Adam(falling(rate), beta_2=0.99),
@@ -137,6 +143,15 @@ def stack(rate, falling: Course, model: keras.Model, without) -> tg.Optimizer:
     if "brake" not in without:
         made = tg.RadialBrake(made, floor=0.3825)
     return made if "ahead" in without else tg.EMANesterov(made, 0.95, falling.amid(0.3))
+
+
+def longer(model: keras.Model) -> keras.Model:
+    """Returns a model whose matrices begin three times as long."""
+    found = tg.axes_of(model)
+    for variable in model.trainable_variables:
+        if found[variable.path]:
+            variable.assign(3 * variable)
+    return model
 
 
 def adamw(rate, **options) -> tg.AdamW:

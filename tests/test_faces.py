@@ -32,8 +32,11 @@ WRAPPERS = {
     *("adopt", "children", "column", "leader", "passes_on", "point_within", "rates_within"),
     *("roles", "serves", "step_rate", "take", "with_decay"),
 }
-AROUND = WRAPPERS | {"inner", "reshapes"}
-OF_MATRICES = WRAPPERS | {"axes_by_path", "direction", "direction_for", "moments", "slots_of"}
+AROUND = WRAPPERS | {"inner", "outer", "reshapes"}
+RESHAPING = AROUND | {"reshaped"}
+OF_NORMS = RESHAPING | {"acts_on", "exclusions", "of_matrix"}
+OF_MATRICES = WRAPPERS | {"axes_by_path", "direction", "moments", "slots_of"}
+ORTHOGONAL = {"factor", "orthogonal", "orthogonal_step"}
 OF_PRECONDITIONED = OF_MATRICES | {
     *("blocks", "eigenvectors", "limit", "moment", "sides_of", "turns_of"),
 }
@@ -41,21 +44,21 @@ OF_CLASSES = {
     "AdaGraft": WRAPPERS | {"norms"},
     "Adafactor": {"axes"},
     "AdaptiveGradientClipping": AROUND,
-    "Cautious": AROUND,
+    "Cautious": RESHAPING,
     "EMANesterov": AROUND | TWO_WEIGHTS,
     "GradientCentralization": AROUND,
-    "Hyperball": AROUND | {"acts_on", "exclusions", "reshaped"},
+    "Hyperball": OF_NORMS,
     "KLSOAP": OF_PRECONDITIONED,
     "KLShampoo": OF_PRECONDITIONED | {"failed_roots", "sides"},
     "LARC": AROUND | {"adapts", "ratio"},
     "LayerwiseRates": WRAPPERS,
     "MixedPrecision": AROUND,
     "MultiOptimizer": WRAPPERS | {"groups"},
-    "Muon": OF_MATRICES | {"factor", "orthogonal"},
-    "NorMuon": OF_MATRICES | {"factor", "orthogonal"},
-    "RadialBrake": AROUND | {"acts_on", "exclusions", "reshaped"},
+    "Muon": OF_MATRICES | ORTHOGONAL,
+    "NorMuon": OF_MATRICES | ORTHOGONAL,
+    "RadialBrake": OF_NORMS,
     "SOAP": OF_PRECONDITIONED,
-    "SOAPMuon": OF_PRECONDITIONED,
+    "SOAPMuon": OF_PRECONDITIONED | ORTHOGONAL,
     "ScheduleFreeAdamW": SCHEDULE_FREE,
     "ScheduleFreeRAdam": SCHEDULE_FREE,
     "ScheduleFreeSGD": SCHEDULE_FREE | {"beta_1"},
@@ -92,7 +95,7 @@ def test_the_page_has_all_that_can_be_overridden():
             r"`(\w+)(?:\([\w, ]*\))?`", "".join(re.findall(r"^\|.*?(?= \|)", wrapper, re.MULTILINE))
         )
     }
-    assert of_wrapper == AROUND - {"adopt", "children", "take"}
+    assert of_wrapper == RESHAPING - {"adopt", "children", "take"}
 
 
 def test_names_of_a_class_of_your_own_are_shown():

@@ -71,7 +71,6 @@ SIDEWAYS = {
     ("optimizers/kl_shampoo.py", "tf_graft.optimizers.shampoo"): "Shampoo with other moments",
     ("optimizers/kl_soap.py", "tf_graft.optimizers.soap"): "SOAP with other moments",
     ("optimizers/soap_muon.py", "tf_graft.optimizers.soap"): "SOAPMuon is SOAP, orthogonal",
-    ("optimizers/soap_muon.py", "tf_graft.optimizers.muon"): "the factors of steps of Muon",
     ("optimizers/soap_muon.py", "tf_graft.optimizers.newton_schulz"): "as in Muon",
     **{
         (f"optimizers/{name}.py", f"tf_graft.optimizers.{beside}"): "what Shampoo and SOAP share"

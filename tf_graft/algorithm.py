@@ -30,12 +30,12 @@ guarantees on it.
 - `scratch_variable`: for a kernel that requires a variable where there is no slot; `added_by`: what
   a kernel adds to a variable
 - `TwoWeights`: the base class of optimizers that evaluate other weights than those they train
-- `Wrapper`, `Around`, `Point`, `under`, `within`, `Parameter`, `Parameters`: for optimizers made of
-  optimizers
+- `Wrapper`, `Around`, `Reshaping`, `Point`, `under`, `within`, `Parameter`, `Parameters`: for
+  optimizers made of optimizers
 - `MatrixOptimizer`, `Axes`, `GivenAxes`, `Heads`, `Sharing`: for optimizers of matrices
 """
 
-from tf_graft.compose.wrapper import Around, Wrapper
+from tf_graft.compose.wrapper import Around, Reshaping, Wrapper
 from tf_graft.core.arguments.checked import Checked
 from tf_graft.core.arguments.declared import (
     AboveZero,
@@ -112,6 +112,7 @@ __all__ = [
     "Point",
     "RateLike",
     "Rates",
+    "Reshaping",
     "Sharing",
     "Slot",
     "SlotVariables",

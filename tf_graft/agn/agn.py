@@ -1,7 +1,6 @@
 """AGN: local steps, then one normalized push to a center that all workers share."""
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self, Unpack
 
 import keras
@@ -195,12 +194,10 @@ class AGN(OnServers):
     def slots(self) -> dict[str, Slot]:
         return super().slots() | SUMS
 
-    def propose(self, points: Iterable[Point]) -> Iterator[Step]:
-        points, given = itertools.tee(points)
-        for p, (d, slots) in zip(points, super().propose(given), strict=True):
-            slots["gradient_sum"] = p.s["gradient_sum"] + (p.g if self.mode == "gradients" else -d)
-            slots["touched_rows"] = tf.ones_like(p.s["touched_rows"])
-            yield d, slots
+    def outer(self, p: Point, d: tf.Tensor) -> Step:
+        pushed = p.g if self.mode == "gradients" else -d
+        touched = tf.ones_like(p.s["touched_rows"])
+        return d, {"gradient_sum": p.s["gradient_sum"] + pushed, "touched_rows": touched}
 
     def __repr__(self) -> str:
         scaled = {"loss_scale_factor": None, "loss_scale": self.scaler}

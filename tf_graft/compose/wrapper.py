@@ -1,6 +1,7 @@
 """The base classes of optimizers that contain optimizers, and the checks of their children."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Unpack
 
@@ -377,9 +378,19 @@ class Around(Wrapper):
     def point_within(self, role: str, p: Point) -> Point:
         return self.inner(p)
 
+    def outer(self, p: Point, d: tf.Tensor) -> Step:
+        """Returns the wrapper's step, made of the optimizer's, and new values of its own slots.
+
+        Override it to change the step, or to keep something of it.
+        """
+        return d, {}
+
     def propose(self, points: Iterable[Point]) -> Iterator[Step]:
-        for d, slots in self.optimizer.rule.proposals(map(self.inner, points)):
-            yield d, under("optimizer", slots)
+        points, given = itertools.tee(points)
+        steps = self.optimizer.rule.proposals(map(self.inner, given))
+        for p, (d, slots) in zip(points, steps, strict=True):
+            step, own = self.outer(p, d)
+            yield step, own | under("optimizer", slots)
 
     def get_config(self) -> Config:
         config = super().get_config()
@@ -387,6 +398,21 @@ class Around(Wrapper):
 
     def __repr__(self) -> str:
         return written(self, OF_THE_OPTIMIZER)
+
+
+class Reshaping(Around):
+    """A wrapper that reshapes the optimizer's steps before weight decay is added to them."""
+
+    def reshaped(self, p: Point, d: tf.Tensor) -> tf.Tensor:
+        """Returns the step that is made of the optimizer's, both without weight decay."""
+        raise NotImplementedError
+
+    def inner(self, p: Point) -> Point:
+        return super().inner(p)._replace(bare=True)
+
+    def outer(self, p: Point, d: tf.Tensor) -> Step:
+        d = self.reshaped(p, d)
+        return d if p.bare else self.with_decay(p, d), {}
 
 
 def child_of(owner: str, argument: str, given: OptimizerLike | str | Config) -> Optimizer:

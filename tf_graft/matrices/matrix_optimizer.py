@@ -130,7 +130,14 @@ class MatrixOptimizer(Wrapper):
         """
         return [g], {}
 
-    def direction(self, matrices: list[tf.Tensor], s: Slots, t: tf.Tensor, share: Sharing) -> Step:
+    def direction(
+        self,
+        matrices: list[tf.Tensor],
+        s: Slots,
+        t: tf.Tensor,
+        share: Sharing,
+        paths: Sequence[str],
+    ) -> Step:
         """Returns minus the step at learning rate 1, as matrices, and new slots of matrices.
 
         Args:
@@ -139,19 +146,9 @@ class MatrixOptimizer(Wrapper):
                 matrices of all variables, one after the other.
             t: the number of this update, from 1.
             share: `share(f, *batches)` is `f(*batches)`, of which each device computes a share.
+            paths: the paths of the variables, in the order of their matrices.
         """
         raise NotImplementedError
-
-    def direction_for(
-        self,
-        paths: Sequence[str],
-        matrices: list[tf.Tensor],
-        s: Slots,
-        t: tf.Tensor,
-        share: Sharing,
-    ) -> Step:
-        """Returns `direction`; override it if it depends on the paths of the variables."""
-        return self.direction(matrices, s, t, share)
 
     def _matrices(self, x: tf.Tensor, axes: Axes) -> tf.Tensor:
         """Returns a tensor of the variable's shape as matrices; on a mesh each device has all."""
@@ -206,9 +203,8 @@ class MatrixOptimizer(Wrapper):
         ]
         matrices = [_joined(x) for x in zip(*each, strict=True)]
         of_matrices = {role: _joined([s[role] for s in states]) for role in sorted(own)}
-        sharing = self._sharing(points[0])
-        paths = [p.path for p in points]
-        d, new = self.direction_for(paths, matrices, of_matrices, points[0].t, sharing)
+        first, paths = points[0], [p.path for p in points]
+        d, new = self.direction(matrices, of_matrices, first.t, self._sharing(first), paths)
         parts = zip(
             _parted(d, [x[0].shape[0] for x in each]),
             *(_parted(x, [s[role].shape[0] for s in states]) for role, x in new.items()),

@@ -1,26 +1,22 @@
 """Muon: momentum with all singular values set to one."""
 
-import math
-from collections.abc import Callable
-from typing import Annotated, Any, Unpack
+from collections.abc import Sequence
+from typing import Any, Unpack
 
 import tensorflow as tf
 
 from tf_graft import algorithm as ta
-from tf_graft.optimizers.newton_schulz import QUINTIC, Coefficients, Precision, orthogonalized
-
-# By what a step is multiplied, from the numbers of inputs and outputs of a matrix.
-SCALES: dict[str, Callable[[int, int], float]] = {
-    "original": lambda inputs, outputs: math.sqrt(max(1.0, outputs / inputs)),
-    "spectral": lambda inputs, outputs: math.sqrt(outputs / inputs),
-    "match_rms_adamw": lambda inputs, outputs: 0.2 * math.sqrt(max(inputs, outputs)),
-    "none": lambda inputs, outputs: 1.0,
-}
-Scale = Annotated[str, ta.Checked(ta.choice, tuple(SCALES))]
+from tf_graft.optimizers.newton_schulz import (
+    QUINTIC,
+    Coefficients,
+    Orthogonal,
+    Precision,
+    Scale,
+)
 
 
 @ta.register
-class Muon(ta.MatrixOptimizer):
+class Muon(Orthogonal, ta.MatrixOptimizer):
     """Muon: steps along the momentum of each matrix, with all of its singular values set to one.
 
     ```
@@ -114,16 +110,12 @@ class Muon(ta.MatrixOptimizer):
         return [u], {"momentum": m}
 
     def direction(
-        self, matrices: list[tf.Tensor], s: ta.Slots, t: tf.Tensor, share: ta.Sharing
+        self,
+        matrices: list[tf.Tensor],
+        s: ta.Slots,
+        t: tf.Tensor,
+        share: ta.Sharing,
+        paths: Sequence[str],
     ) -> ta.Step:
         (u,) = matrices
-        return share(lambda u: self.factor(u) * self.orthogonal(u), u), {}
-
-    def orthogonal(self, u: tf.Tensor) -> tf.Tensor:
-        """Returns matrices with all singular values made one."""
-        return orthogonalized(u, self.ns_coefficients, self.ns_steps, self.epsilon, self.ns_dtype)
-
-    def factor(self, u: tf.Tensor) -> float:
-        """Returns the factor of the step of a matrix."""
-        _, inputs, outputs = u.shape
-        return SCALES[self.scale](inputs, outputs)
+        return share(self.orthogonal_step, u), {}

@@ -1,6 +1,7 @@
 """Newton-Schulz iterations, which make a matrix orthogonal by products of matrices alone."""
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
@@ -59,6 +60,37 @@ def _three(given: object) -> bool:
 
 Coefficients = Annotated[str | Sequence[Any], ta.Checked(named_or_triples)]
 Precision = Annotated[str | None, ta.Checked(ta.choice, (None, "bfloat16"))]
+# By what a step is multiplied, from the numbers of inputs and outputs of a matrix.
+SCALES: dict[str, Callable[[int, int], float]] = {
+    "original": lambda inputs, outputs: math.sqrt(max(1.0, outputs / inputs)),
+    "spectral": lambda inputs, outputs: math.sqrt(outputs / inputs),
+    "match_rms_adamw": lambda inputs, outputs: 0.2 * math.sqrt(max(inputs, outputs)),
+    "none": lambda inputs, outputs: 1.0,
+}
+Scale = Annotated[str, ta.Checked(ta.choice, tuple(SCALES))]
+
+
+class Orthogonal:
+    """What optimizers with orthogonal steps have in common: these arguments, and what they do."""
+
+    scale: Any
+    ns_steps: Any
+    ns_coefficients: Any
+    epsilon: Any
+    ns_dtype: Any
+
+    def orthogonal(self, u: tf.Tensor) -> tf.Tensor:
+        """Returns matrices with all singular values made one."""
+        return orthogonalized(u, self.ns_coefficients, self.ns_steps, self.epsilon, self.ns_dtype)
+
+    def factor(self, u: tf.Tensor) -> float:
+        """Returns the factor of the step of a matrix."""
+        _, inputs, outputs = u.shape
+        return SCALES[self.scale](inputs, outputs)
+
+    def orthogonal_step(self, u: tf.Tensor) -> tf.Tensor:
+        """Returns the orthogonal matrices times their factor."""
+        return self.factor(u) * self.orthogonal(u)
 
 
 def orthogonalized(

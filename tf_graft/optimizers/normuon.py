@@ -1,13 +1,14 @@
 """NorMuon: Muon whose steps are about equally long for every output."""
 
 import functools
+from collections.abc import Sequence
 from typing import Any, Unpack
 
 import tensorflow as tf
 
 from tf_graft import algorithm as ta
-from tf_graft.optimizers.muon import Muon, Scale
-from tf_graft.optimizers.newton_schulz import QUINTIC, Coefficients, Precision, lengths
+from tf_graft.optimizers.muon import Muon
+from tf_graft.optimizers.newton_schulz import QUINTIC, Coefficients, Precision, Scale, lengths
 
 LEAST = 1e-8
 
@@ -85,7 +86,12 @@ class NorMuon(Muon):
         return self.slots() | {"velocity": ta.Slot(shape=(batch, outputs), within=ta.NOT_NEGATIVE)}
 
     def direction(
-        self, matrices: list[tf.Tensor], s: ta.Slots, t: tf.Tensor, share: ta.Sharing
+        self,
+        matrices: list[tf.Tensor],
+        s: ta.Slots,
+        t: tf.Tensor,
+        share: ta.Sharing,
+        paths: Sequence[str],
     ) -> ta.Step:
         d, v = share(functools.partial(self._normalized, t), *matrices, s["velocity"])
         return d, {"velocity": v}

@@ -134,13 +134,13 @@ class Shampoo(Preconditioned):
         m = ta.running_mean(s["momentum"], g, self.beta_1, t)
         return [g, m], {"momentum": m}
 
-    def direction_for(
+    def direction(
         self,
-        paths: Sequence[str],
         matrices: list[tf.Tensor],
         s: ta.Slots,
         t: tf.Tensor,
         share: ta.Sharing,
+        paths: Sequence[str],
     ) -> ta.Step:
         blocks, sides = self.blocks(matrices[0].shape), self.sides_of(matrices[0].shape)
         parts = [blocks.split(m) for m in matrices]  # of the gradient, and of the momentum

@@ -113,13 +113,13 @@ class SOAP(Preconditioned):
         m = s["momentum"] + (1 - beta_1) * (g - s["momentum"])
         return [g, m], {"momentum": m}
 
-    def direction_for(
+    def direction(
         self,
-        paths: Sequence[str],
         matrices: list[tf.Tensor],
         s: ta.Slots,
         t: tf.Tensor,
         share: ta.Sharing,
+        paths: Sequence[str],
     ) -> ta.Step:
         g, m = matrices
         bases, first = _of_sides("basis", s), _first(s, t)

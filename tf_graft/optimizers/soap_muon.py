@@ -6,13 +6,18 @@ from typing import Any, Unpack
 import tensorflow as tf
 
 from tf_graft import algorithm as ta
-from tf_graft.optimizers.muon import SCALES, Scale
-from tf_graft.optimizers.newton_schulz import QUINTIC, Coefficients, Precision, orthogonalized
+from tf_graft.optimizers.newton_schulz import (
+    QUINTIC,
+    Coefficients,
+    Orthogonal,
+    Precision,
+    Scale,
+)
 from tf_graft.optimizers.soap import SOAP
 
 
 @ta.register
-class SOAPMuon(SOAP):
+class SOAPMuon(Orthogonal, SOAP):
     """SOAP-Muon: steps along the orthogonal factor of SOAP's step, in place of the momentum's.
 
     ```
@@ -92,18 +97,13 @@ class SOAPMuon(SOAP):
         own = (beta_1, beta_2, shampoo_beta, epsilon, precondition_frequency, max_size)
         super().__init__(learning_rate, *own, others, axes, heads, divide, spread, **common)
 
-    def direction_for(
+    def direction(
         self,
-        paths: Sequence[str],
         matrices: list[tf.Tensor],
         s: ta.Slots,
         t: tf.Tensor,
         share: ta.Sharing,
+        paths: Sequence[str],
     ) -> ta.Step:
-        u, slots = super().direction_for(paths, matrices, s, t, share)
-        return share(self._orthogonal, u), slots
-
-    def _orthogonal(self, u: tf.Tensor) -> tf.Tensor:
-        """Returns matrices with all singular values made one, times the factor of their size."""
-        o = orthogonalized(u, self.ns_coefficients, self.ns_steps, self.epsilon, self.ns_dtype)
-        return SCALES[self.scale](*u.shape[1:]) * o
+        u, slots = super().direction(matrices, s, t, share, paths)
+        return share(self.orthogonal_step, u), slots

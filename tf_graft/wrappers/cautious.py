@@ -1,17 +1,15 @@
 """Cautious optimizers: any optimizer, of whose step only the part that descends is made."""
 
-import itertools
 import math
-from collections.abc import Iterable, Iterator
 from typing import Any, Unpack
 
 import tensorflow as tf
 
-from tf_graft.compose.wrapper import Around
+from tf_graft.compose.wrapper import Reshaping
 from tf_graft.core.arguments.declared import AtLeastZero
 from tf_graft.core.arguments.options import Common
 from tf_graft.core.arguments.registry import register
-from tf_graft.core.state.point import Point, Step, under
+from tf_graft.core.state.point import Point
 from tf_graft.core.tensors import numerics
 from tf_graft.core.types import RateLike
 
@@ -19,7 +17,7 @@ LARGEST = 1000  # the factor by which what is left of a step is lengthened, at m
 
 
 @register
-class Cautious(Around):
+class Cautious(Reshaping):
     """Drops the entries of a step that point up the gradient, and lengthens the others.
 
     ```
@@ -75,14 +73,7 @@ class Cautious(Around):
         super().__init__(optimizer, learning_rate, **common)
         self.rowwise = False
 
-    def propose(self, points: Iterable[Point]) -> Iterator[Step]:
-        points, given = itertools.tee(points)
-        steps = self.optimizer.propose(self.inner(p)._replace(bare=True) for p in given)
-        for p, (d, slots) in zip(points, steps, strict=True):
-            step = self._descending(p, d)
-            yield step if p.bare else self.with_decay(p, step), under("optimizer", slots)
-
-    def _descending(self, p: Point, d: tf.Tensor) -> tf.Tensor:
+    def reshaped(self, p: Point, d: tf.Tensor) -> tf.Tensor:
         descends = tf.logical_not(tf.sign(d) * tf.sign(p.g) >= 0)  # or is NaN, which is kept
         size, kept = _entries(p), tf.reduce_sum(tf.cast(descends, d.dtype))
         factor = numerics.quotient(size, tf.maximum(kept + self.xi, size / LARGEST))

@@ -1,7 +1,5 @@
 """EMA-Nesterov: any optimizer, whose gradients are taken ahead along the mean displacement."""
 
-import itertools
-from collections.abc import Iterable, Iterator
 from typing import Any, Unpack
 
 import tensorflow as tf
@@ -10,7 +8,7 @@ from tf_graft.compose.wrapper import Around
 from tf_graft.core.arguments.declared import BelowOne, BelowOneOrSchedule
 from tf_graft.core.arguments.options import Common
 from tf_graft.core.arguments.registry import register
-from tf_graft.core.state.point import Point, Step, under
+from tf_graft.core.state.point import Point, Step
 from tf_graft.core.state.slots import Slot
 from tf_graft.core.tensors import numerics
 from tf_graft.core.two_weights import TwoWeights
@@ -87,15 +85,7 @@ class EMANesterov(Around, TwoWeights):
     def slots(self) -> dict[str, Slot]:
         return super().slots() | {"displacement": Slot()}
 
-    def propose(self, points: Iterable[Point]) -> Iterator[Step]:
-        points, given = itertools.tee(points)
-        steps = self.optimizer.rule.proposals(map(self.inner, given))
-        for p, (d, slots) in zip(points, steps, strict=True):
-            step, own = self._ahead(p, d)
-            yield step, own | under("optimizer", slots)
-
-    def _ahead(self, p: Point, d: tf.Tensor) -> Step:
-        """Returns what moves y, and the new state, where the optimizer makes a step."""
+    def outer(self, p: Point, d: tf.Tensor) -> Step:
         total, x, m = (
             tf.convert_to_tensor(p.s[role])
             for role in ("weight_sum", "averaged_weights", "displacement")

@@ -1,24 +1,23 @@
 """Wrappers that reshape steps by the norms of weight matrices: Hyperball and RadialBrake."""
 
-import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Unpack
 
 import tensorflow as tf
 
-from tf_graft.compose.wrapper import Around
+from tf_graft.compose.wrapper import Reshaping
 from tf_graft.core import patterns
 from tf_graft.core.arguments.declared import AtLeastZero, Fraction, OptionalPatterns
 from tf_graft.core.arguments.options import Common
 from tf_graft.core.arguments.registry import register
-from tf_graft.core.state.point import Point, Step, under
+from tf_graft.core.state.point import Point
 from tf_graft.core.state.slots import NOT_NEGATIVE, Slot
 from tf_graft.core.tensors import numerics
 from tf_graft.core.types import RateLike, VariableLike
 
 
-class OfNorms(Around):
+class OfNorms(Reshaping):
     """A wrapper that reshapes the steps of matrices by their norms, over all entries.
 
     It acts on variables of at least two axes, but for embeddings, or what `exclusions` say in their
@@ -37,9 +36,12 @@ class OfNorms(Around):
         """Patterns of paths of variables that get the optimizer's own steps; None: embeddings."""
         raise NotImplementedError
 
-    def reshaped(self, p: Point, d: tf.Tensor) -> tf.Tensor:
-        """Returns the step that is made of the optimizer's, which contains no weight decay."""
+    def of_matrix(self, p: Point, d: tf.Tensor) -> tf.Tensor:
+        """Returns the step of a matrix, made of the optimizer's, both without weight decay."""
         raise NotImplementedError
+
+    def reshaped(self, p: Point, d: tf.Tensor) -> tf.Tensor:
+        return self.of_matrix(p, d) if self.acts_on(p.path) else d
 
     def acts_on(self, path: str) -> bool:
         """Returns whether the steps of a variable are reshaped."""
@@ -49,14 +51,6 @@ class OfNorms(Around):
 
     def whole(self, path: str) -> bool:
         return super().whole(path) or self.acts_on(path)
-
-    def propose(self, points: Iterable[Point]) -> Iterator[Step]:
-        points, given = itertools.tee(points)
-        steps = self.optimizer.propose(self.inner(p)._replace(bare=True) for p in given)
-        for p, (d, slots) in zip(points, steps, strict=True):
-            if self.acts_on(p.path):
-                d = self.reshaped(p, d)
-            yield d if p.bare else self.with_decay(p, d), under("optimizer", slots)
 
 
 @register
@@ -127,7 +121,7 @@ class Hyperball(OfNorms):
         # on the sphere, decay is a part of the step
         return d if self.acts_on(p.path) else super().with_decay(p, d)
 
-    def reshaped(self, p: Point, d: tf.Tensor) -> tf.Tensor:
+    def of_matrix(self, p: Point, d: tf.Tensor) -> tf.Tensor:
         radius, length = tf.convert_to_tensor(p.s["radius"]), numerics.length(d)
         # scalars are chosen, as DTensor cannot choose between tensors by a scalar
         lies, one = radius > 0, tf.ones_like(radius)
@@ -212,20 +206,20 @@ class RadialBrake(OfNorms):
     def exclusions(self) -> OptionalPatterns:
         return self.exclude_from_brake
 
-    def reshaped(self, p: Point, d: tf.Tensor) -> tf.Tensor:
+    def of_matrix(self, p: Point, d: tf.Tensor) -> tf.Tensor:
         norm = numerics.length(p.w)
         # scalars are chosen, as DTensor cannot choose between tensors by a scalar
         lies = (norm > 0) & tf.math.is_finite(norm)
         zero, one = tf.zeros_like(norm), tf.ones_like(norm)
-        along = numerics.quotient(tf.reduce_sum(d * numerics.quotient(p.w, norm)), norm)
+        unit = numerics.quotient(p.w, norm)
+        along = numerics.quotient(tf.reduce_sum(d * unit), norm)
         share = tf.where(lies & (along > 0), (1 - self.outward) * along, zero)
         d -= numerics.product(p.w, share)
         length = numerics.length(d)
         least = self.step_rate(p) * self.floor * norm
         short = lies & (length > 0) & (length < least)
         d = numerics.product(d, tf.where(short, numerics.quotient(least, length), one))
-        along = tf.reduce_sum(d * numerics.quotient(p.w, norm))
         v = p.w + d
-        radius = tf.maximum(norm + along, zero)
+        radius = tf.maximum(norm + tf.reduce_sum(d * unit), zero)
         scale = tf.where(lies, numerics.quotient(radius, numerics.length(v)), one)
         return numerics.product(v, scale) - p.w
