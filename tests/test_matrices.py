@@ -302,6 +302,7 @@ def test_embeddings_are_matrices_where_the_user_says_so():
 
 def test_without_a_layer_the_rank_decides():
     shapes = {"kernel": (3, 2), "attention/bias": (3, 2), "word_embedding": (5, 2), "deep": [2] * 3}
+    shapes |= {"relative_position_bias_table": (9, 2)}
     variables = [tf.Variable(tf.zeros(shape), name=name) for name, shape in shapes.items()]
     optimizer = tg.Muon()
     optimizer.build(variables)
@@ -335,6 +336,177 @@ def test_each_expert_has_a_matrix_of_its_own():
     for expert, own in enumerate(alone):
         tg.Muon(0.1).apply([tf.constant(gradient[expert])], [own])
         np.testing.assert_allclose(kernel[expert], own, rtol=1e-5, atol=1e-6)
+
+
+class Holder(LAYERS.Layer):
+    """A layer, one attribute of which is a kernel of a shape, or a layer with such a kernel."""
+
+    def __init__(self, attribute, part, **options):
+        super().__init__(**options)
+        part = self.add_weight(shape=part, name=attribute) if isinstance(part, tuple) else part
+        setattr(self, attribute, part)
+        self.part = part
+
+    def call(self, x):
+        of_layer = isinstance(self.part, LAYERS.Layer)
+        return x + tf.reduce_sum(self.part(x) if of_layer else tf.convert_to_tensor(self.part))
+
+
+def of_holder(attribute, part, cls="Own", **given):
+    """Returns the axes of the kernel of a layer whose class has a name, and the kernel."""
+    holder = type(cls, (Holder,), {})(attribute, part, name="experts")
+    given_in = keras.Input((5, 6))
+    model = keras.Model(given_in, LAYERS.Dense(2)(LAYERS.Dense(6)(holder(given_in))))
+    kernel = next(v for v in holder.weights if len(v.shape) > 1)
+    return tg.axes_of(model, **given)[kernel.path], kernel.numpy()
+
+
+def thirds(kernel):
+    return [kernel[:, :6], kernel[:, 6:12], kernel[:, 12:]]
+
+
+def thirds_of_heads(kernel):
+    return [kernel[..., n : n + 3].reshape(6, 6) for n in (0, 3, 6)]
+
+
+def halves(kernel):
+    return [kernel[:, :4], kernel[:, 4:]]
+
+
+def halves_of_experts(kernel):
+    return [half for expert in kernel for half in (expert[:, :4], expert[:, 4:])]
+
+
+def turns(kernel):
+    return [half for expert in kernel for half in (expert[:, ::2], expert[:, 1::2])]
+
+
+def by_head(units):
+    return LAYERS.EinsumDense("abc,cde->abde", (None, 2, units), bias_axes="de")
+
+
+# The parts are those that the layers of keras-hub cut the products of these kernels into.
+JOINED = {
+    "attribute": (thirds, "qkv", lambda: LAYERS.Dense(18)),
+    "name": (thirds, "inner", lambda: LAYERS.Dense(18, name="attention_qkv")),
+    "NeoX": (thirds_of_heads, "_qkv_dense", lambda: by_head(9), "GPTNeoXAttention"),
+    "DINOv2": (halves, "weights_in", lambda: LAYERS.Dense(8), "DINOV2SwiGLUFFN"),
+    "GPT-OSS": (turns, "gate_up_proj", lambda: (3, 6, 8), "GptOssExperts"),
+    "Qwen": (
+        halves_of_experts,
+        "_expert_feedforward_gate_dense",
+        lambda: (3, 6, 8),
+        "Qwen3MoeExperts",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", JOINED.values(), ids=JOINED)
+def test_kernels_that_are_known_to_join_matrices_are_parted(case):
+    parts, attribute, make, *cls = case
+    axes, kernel = of_holder(attribute, make(), *cls)
+    np.testing.assert_array_equal(axes.matrices(tf.constant(kernel)), parts(kernel))
+    np.testing.assert_array_equal(axes.restored(tf.constant(np.stack(parts(kernel)))), kernel)
+
+
+def test_heads_of_a_kernel_that_joins_matrices_are_apart_too():
+    axes, _ = of_holder("_qkv_dense", by_head(9), "GPTNeoXAttention", heads="apart")
+    assert axes.size == (6, 6, 3)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "make", "size"),
+    [
+        ("qkv", lambda: LAYERS.Dense(12), (1, 6, 12)),  # two key heads for four query heads
+        ("in_proj_qkv", lambda: LAYERS.Dense(18), (1, 6, 18)),
+        ("qkv", lambda: by_head(9), (1, 6, 18)),
+        ("qkv", lambda: keras.Sequential([LAYERS.Dense(18)]), (1, 6, 18)),
+        ("qkv", lambda: (6, 14), (1, 6, 14)),
+        ("gate_up_proj", lambda: (3, 6, 8), (3, 6, 8)),
+        ("_expert_feedforward_gate_dense", lambda: (3, 6, 8), (3, 6, 8)),
+    ],
+)
+def test_kernels_whose_layout_is_not_known_are_one_matrix(attribute, make, size):
+    axes, _ = of_holder(attribute, make())
+    assert axes.size == size
+
+
+def test_each_factor_of_lora_is_a_matrix():
+    given = keras.Input((5, 6))
+    x = LAYERS.MultiHeadAttention(2, 3, name="attention")(given, given)
+    x = LAYERS.EinsumDense("abc,cb->abc", (5, 6), name="einsum")(LAYERS.Dense(6, name="dense")(x))
+    x = LAYERS.Conv1D(8, 3, groups=2, name="conv")(x)
+    model = keras.Model(given, LAYERS.Dense(2, name="head")(x))
+    attention = model.get_layer("attention")
+    layers = attention.query_dense, attention.output_dense, *model.layers[2:]
+    for layer in layers:
+        layer.enable_lora(4)
+    found = sizes(tg.axes_of(model))
+    assert {path: size for path, size in found.items() if "lora" in path} == {
+        "attention/query/lora_kernel_a": (1, 6, 2 * 4),
+        "attention/query/lora_kernel_b": (1, 4, 3),
+        "attention/attention_output/lora_kernel_a": (1, 2 * 3, 4),
+        "attention/attention_output/lora_kernel_b": (1, 4, 6),
+        "dense/lora_kernel_a": (1, 6, 4),
+        "dense/lora_kernel_b": (1, 4, 6),
+        "einsum/lora_kernel_a": (1, 6, 4),
+        "einsum/lora_kernel_b": (1, 4, 5),
+        "conv/lora_kernel_a": (1, 9, 4),
+        "conv/lora_kernel_b": (1, 4, 8),
+    }
+
+
+def test_embeddings_of_patches_are_no_matrices_by_default():
+    layers = LAYERS.Conv2D(3, 2, 2, name="patch_embedding"), LAYERS.Conv2D(3, 2, name="conv")
+    model = keras.Sequential([keras.Input((8, 8, 1)), *layers, LAYERS.Conv2D(2, 2)], name="net")
+    assert sizes(tg.axes_of(model)) == {"net/conv/kernel": (1, 12, 3)}
+    assert sizes(tg.axes_of(model, {"patch": "layer", "conv/": None})) == {
+        "net/patch_embedding/kernel": (1, 4, 3)
+    }
+
+
+QUERY_TO_OUTPUT = [(1, 16, 16)] * 4
+FEW_KEYS = [(1, 16, 16), (1, 16, 8), (1, 16, 8), (1, 16, 16)]
+UP_DOWN = [(1, 16, 24), (1, 24, 16)]
+OF_TEXT = {"vocabulary_size": 40, "num_layers": 2, "hidden_dim": 16, "intermediate_dim": 24}
+ALL_KEYS = OF_TEXT | {"num_heads": 2, "max_sequence_length": 8}
+GROUPED = OF_TEXT | {"num_query_heads": 2, "num_key_value_heads": 1}
+IMAGES = {"image_shape": (8, 8, 3), "patch_size": 4, "num_layers": 2, "num_heads": 2}
+IMAGES |= {"hidden_dim": 16, "mlp_dim": 24}
+
+# Models of keras-hub: arguments, the task, the matrices of each block, and those after the blocks.
+FAMILIES = {
+    "GPT2": (ALL_KEYS, "CausalLM", QUERY_TO_OUTPUT + UP_DOWN),
+    "Gemma": (
+        GROUPED | {"head_dim": 8},
+        "CausalLM",
+        [*FEW_KEYS, (1, 16, 12), (1, 16, 12), (1, 12, 16)],
+    ),
+    "Llama": (GROUPED, "CausalLM", [*FEW_KEYS, (1, 16, 24), *UP_DOWN]),
+    "Mixtral": (
+        GROUPED | {"num_experts": 3},
+        "CausalLM",
+        [*FEW_KEYS, (1, 16, 3), (3, 16, 24), (3, 16, 24), (3, 24, 16)],
+    ),
+    "Bert": (ALL_KEYS, "TextClassifier", QUERY_TO_OUTPUT + UP_DOWN, [(1, 16, 16)]),
+    "ViT": (IMAGES, "ImageClassifier", QUERY_TO_OUTPUT + UP_DOWN),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_matrices_of_models_of_keras_hub(family):
+    models = pytest.importorskip("keras_hub", exc_type=ImportError).models
+    arguments, task, of_block, *after = FAMILIES[family]
+    backbone = getattr(models, f"{family}Backbone")(**arguments)
+    classes = {} if task == "CausalLM" else {"num_classes": 3}
+    model = getattr(models, family + task)(backbone=backbone, preprocessor=None, **classes)
+    assert [*sizes(tg.axes_of(model)).values()] == sum(after, of_block * 2)
+    assert sizes(tg.axes_of(backbone)).keys() <= sizes(tg.axes_of(model)).keys()
+    backbone.enable_lora(4)
+    factors = [path for path in sizes(tg.axes_of(model)) if "/lora_kernel_" in path]
+    assert len(factors) == len(sizes(tg.axes_of(model))) == 2 * 2 * 2
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,22 @@ class Axes(NamedTuple):
             x = tf.transpose(x, [self.order.index(axis) for axis in range(len(self.order))])
         return _reshaped(x, self.variable)
 
+    def parted(self, count: int, interleaved: bool = False) -> "Axes":
+        """Returns the axes of several matrices whose columns the last axis of a variable joins.
+
+        Args:
+            count: how many they are.
+            interleaved: whether their columns take turns; otherwise they are side by side.
+        """
+        last, length = len(self.shape) - 1, self.shape[-1] // count
+        parts = (length, count) if interleaved else (count, length)
+        number, columns = (last + 1, last) if interleaved else (last, last + 1)
+        return self._replace(
+            shape=(*self.shape[:-1], *parts),
+            outputs=(*(axis for axis in self.outputs if axis != last), columns),
+            batch=(*self.batch, number),
+        )
+
     def __str__(self) -> str:
         batch, rows, columns = self.size
         return f"{rows} x {columns}" if batch == 1 else f"{batch} of {rows} x {columns}"

@@ -12,6 +12,7 @@ from tf_graft.core.keras_contract import NORMALIZATIONS
 from tf_graft.core.state import parameters
 from tf_graft.core.types import VariableLike
 from tf_graft.matrices.axes import OF_LAYER, Axes, Given, by_hand, checked
+from tf_graft.matrices.joined import joined_kernels
 from tf_graft.matrices.last_layer import kernels_of_output
 
 HEADS = ("merged", "apart")
@@ -40,8 +41,17 @@ def axes_of(
     - Recurrent kernels: one matrix for each gate.
     - Other variables of two axes: inputs x outputs. Of three, if `expert` is in the path, as in the
       mixtures of experts of keras-hub: inputs x outputs for each expert, the first axis.
-    - Embeddings and the layer that makes the model's output: not by default, as Muon's author
-      advises. Normalizations, biases, depthwise kernels and everything else: never.
+    - Kernels that join matrices of one size along their last axis: one matrix for each, if the
+      layout is known. `qkv`, `attention_qkv` and `attention_qkv2` (names of a layer with a kernel,
+      or attributes that hold it), with three times as many outputs as inputs: query, key and value.
+      In keras-hub also `query_key_value` of GPT-NeoX; gate and up in the experts of GPT-OSS
+      (`gate_up_proj`, columns in turn) and of Qwen's mixtures (`expert_feedforward_gate_dense`),
+      and in DINOv2's SwiGLU (`weights_in`). Others are one matrix: name them in `axes`.
+    - Factors of LoRA: `lora_kernel_a` and `lora_kernel_b` are a matrix each; the first has the axes
+      of the kernel, with the rank as the last one.
+    - Embeddings, kernels whose path contains `patch_embed`, and the layer that makes the model's
+      output: not by default, as Muon's author advises. Normalizations, biases, depthwise kernels
+      and everything else: never.
 
     Args:
         model: a built model.
@@ -182,6 +192,7 @@ class _Answers(NamedTuple):
             known = _of_layers(layers, heads)
             weights = {_key(v): v for v in model.weights}
             its = {k: known.get(k) or _without_layer(v.path, v) for k, v in weights.items()}
+            _part_joined(its, layers)
             owners = {k: x for k, x in _owners(layers).items() if its[k].axes is not None}
             for kernel in _of_output(owner, model, owners, said):
                 its[kernel] = its[kernel]._replace(by_default=False)
@@ -231,7 +242,7 @@ def _without_layer(path: str, variable: VariableLike) -> Says:
     lower, rank = path.lower(), len(variable.shape)
     if rank == 3 and "expert" in lower:
         return Says(Axes.of(variable.shape, (1,), (2,), batch=(0,)))
-    matrix = rank == 2 and not lower.endswith("bias")
+    matrix = rank == 2 and "bias" not in lower.rpartition("/")[2]
     axes = Axes.of(variable.shape, (0,), (1,)) if matrix else None
     return Says(axes, by_default="embedding" not in lower)
 
@@ -247,6 +258,16 @@ def _of_layers(layers: Iterable[keras.Layer], heads: str) -> dict[int, Says]:
     return found
 
 
+def _part_joined(said: dict[int, Says], layers: Iterable[keras.Layer]) -> None:
+    """Parts kernels that join several matrices, in what is said of them."""
+    for kernel, how in joined_kernels(layers):
+        axes = said[_key(kernel)].axes if _key(kernel) in said else None
+        # parted only once, and if the last axis is not an input
+        if axes and axes.shape == axes.variable and axes.outputs[-1] == len(axes.shape) - 1:
+            apart = axes.parted(how.parts, how.interleaved)
+            said[_key(kernel)] = said[_key(kernel)]._replace(axes=apart)
+
+
 def _said(layer: keras.Layer, variable: Any, heads: str) -> Says | None:
     """Returns what a layer says of its variable; None if nothing."""
     name, shape = variable.name, tuple(variable.shape)
@@ -256,9 +277,12 @@ def _said(layer: keras.Layer, variable: Any, heads: str) -> Says | None:
         return Says(Axes.of(shape, (0,), (1,)), by_default=False)
     if name == "depthwise_kernel" or (name == "kernel" and isinstance(layer, DEPTHWISE)):
         return Says(None)
+    if name in ("lora_kernel_a", "lora_kernel_b"):
+        return Says(_of_factor(layer, name, shape, heads))
     if name not in ("kernel", "recurrent_kernel", "pointwise_kernel"):
         return None
-    return Says(_of_kernel(layer, shape, heads))
+    axes = _of_kernel(layer, shape, heads)
+    return Says(axes, by_default="patch_embed" not in variable.path.lower())
 
 
 def _of_kernel(layer: keras.Layer, shape: tuple[int, ...], heads: str) -> Axes:
@@ -274,13 +298,20 @@ def _of_kernel(layer: keras.Layer, shape: tuple[int, ...], heads: str) -> Axes:
     return _apart(shape, getattr(layer, "groups", 1))
 
 
+def _of_factor(layer: keras.Layer, name: str, shape: tuple[int, ...], heads: str) -> Axes:
+    """Returns the axes of a factor of LoRA's, whose product is along the kernel's last axis."""
+    if name == "lora_kernel_a" and isinstance(layer, keras.layers.EinsumDense):
+        axes = _of_equation(layer.equation, shape, heads)
+        if len(shape) - 1 in axes.outputs:
+            return axes
+    return _apart(shape, 1)
+
+
 def _apart(shape: tuple[int, ...], count: int) -> Axes:
     """Returns the axes of several kernels that are side by side along the last axis."""
     last = len(shape) - 1
-    if count == 1:
-        return Axes.of(shape, inputs=range(last), outputs=(last,))
-    split = (*shape[:-1], count, shape[-1] // count)
-    return Axes.of(shape, range(last), (last + 1,), batch=(last,), shape=split)
+    together = Axes.of(shape, inputs=range(last), outputs=(last,))
+    return together if count == 1 else together.parted(count)
 
 
 def _of_equation(equation: str, shape: tuple[int, ...], heads: str) -> Axes:
