@@ -9,24 +9,19 @@ cosine to a tenth of the rate. TEXT is a file of Shakespeare's plays (`tiny_shak
 tensorflow-datasets), of which the first nine tenths train. nanoGPT's validation loss is 1.88.
 """
 
-import argparse
-import contextlib
-import json
-import time
 from pathlib import Path
-from typing import NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
+from comparing import Course, Task, compare, parser
 
 import tf_graft as tg
 
 NUMBERS = Path(__file__).parent / "data" / "characters.json"
 LAYERS, HEADS, WIDTH, BLOCK, BATCH = 4, 4, 128, 64, 12
-WARM_UP, VALIDATIONS, VALIDATED, GOAL = 100, 20, 20, 1.88
+WARM_UP, VALIDATED = 100, 20
 DECAY = 0.1
-SAME = ("optimizer", "rate", "seed", "updates", "warm_up")
 PARTS = ("soap", "brake", "ahead", "caution")  # of the record of modded-nanogpt
 
 MUONS = (0.01, 0.02, 0.03, 0.05, 0.1)  # rates
@@ -111,27 +106,6 @@ CANDIDATES = {
         for part in PARTS
     },
 }
-
-
-class Course(NamedTuple):
-    """The schedules of a run: `course(rate)` is a learning rate's."""
-
-    updates: int
-    warm_up: int
-
-    def __call__(self, highest: float) -> keras.optimizers.schedules.LearningRateSchedule:
-        return keras.optimizers.schedules.CosineDecay(
-            0.0,
-            self.updates - self.warm_up,
-            alpha=0.1,
-            warmup_target=highest,
-            warmup_steps=self.warm_up,
-        )
-
-    def amid(self, value: float) -> keras.optimizers.schedules.LearningRateSchedule:
-        """Returns a value from a tenth of the updates to three quarters of them, 0 elsewhere."""
-        bounds = [self.updates // 10, self.updates * 3 // 4]
-        return keras.optimizers.schedules.PiecewiseConstantDecay(bounds, [0.0, value, 0.0])
 
 
 def stack(rate, falling: Course, model: keras.Model, without) -> tg.Optimizer:
@@ -240,78 +214,28 @@ class Text:
         return tf.constant(ids[starts + np.arange(BLOCK + 1)], tf.int32)
 
 
-def trained(name: str, rate: float, seed: int, text: Text, course: Course) -> dict:
-    """Trains once; returns the validation losses by update, and the seconds of an update."""
-    keras.utils.set_random_seed(seed)
-    model = network(text.size)
-
-    make, _ = CANDIDATES[name]
-    optimizer, updates = make(rate, course, model), course.updates
-    every = updates // VALIDATIONS
-    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    weights = model.trainable_variables
-    optimizer.build(model)
-
-    def loss(ids):
-        return loss_of(ids[:, 1:], model(ids[:, :-1]))
-
-    @tf.function(reduce_retracing=True)
-    def train(batches):
-        for ids in batches:
-            with tf.GradientTape() as tape:
-                value = loss(ids)
-            optimizer.apply(tape.gradient(value, weights), weights)
-
-    @tf.function(reduce_retracing=True)
-    def validated(batches):
-        return tf.reduce_mean(tf.map_fn(loss, batches, fn_output_signature=tf.float32))
-
-    batches = text.batches("train", updates, seed)
-    held = text.batches("test", VALIDATED, 1)
-    losses, seconds = {}, []
-    for done in range(0, updates, every):
-        begin = time.perf_counter()
-        train(batches[done : done + every])
-        seconds.append((time.perf_counter() - begin) / every)
-        evaluated = getattr(optimizer, "evaluation_weights", contextlib.nullcontext)
-        with evaluated():
-            losses[done + every] = round(float(validated(held)), 4)
-    reached = next((update for update, value in losses.items() if value <= GOAL), None)
-    return {
-        "optimizer": name,
-        "rate": rate,
-        "seed": seed,
-        "updates": updates,
-        "warm_up": course.warm_up,
-        "losses": losses,
-        "updates_to_goal": reached,
-        "seconds_per_update": round(float(np.median(seconds[1:] or seconds)), 4),
-    }
+def loss(model: keras.Model, ids: tf.Tensor) -> tf.Tensor:
+    """Returns the mean loss of predicting each character from those before it."""
+    of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    return of(ids[:, 1:], model(ids[:, :-1]))
 
 
 def main() -> None:
-    """Trains what is asked for, unless its figures are there."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("text", type=Path)
-    parser.add_argument("optimizers", nargs="*", default=list(CANDIDATES))
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--updates", type=int, default=2000)
-    parser.add_argument("--warm-up", type=int, default=WARM_UP)
-    given = parser.parse_args()
-    course = Course(given.updates, given.warm_up)
+    """Trains what is asked for."""
+    given = parser(__doc__, "text").parse_args()
     text = Text(given.text)
-    made = json.loads(NUMBERS.read_text()) if NUMBERS.exists() else []
-    for asked in given.optimizers:
-        name, _, rates = asked.partition(":")
-        for rate in map(float, rates.split(",")) if rates else CANDIDATES[name][1]:
-            for seed in range(given.seeds):
-                asked_for = (name, rate, seed, *course)
-                if any(tuple(run[key] for key in SAME) == asked_for for run in made):
-                    continue
-                run = trained(name, rate, seed, text, course)
-                print(*asked_for, [*run["losses"].values()][-1], flush=True)
-                made.append(run)
-                NUMBERS.write_text(json.dumps(made, indent=1) + "\n")
+    task = Task(
+        numbers=NUMBERS,
+        candidates=CANDIDATES,
+        course=Course(2000, WARM_UP),
+        model=lambda: network(text.size),
+        loss=loss,
+        batches=lambda count, seed: text.batches("train", count, seed),
+        held={"losses": text.batches("test", VALIDATED, 1)},
+        chosen_by="losses",
+        goal=1.88,
+    )
+    compare(task, given)
 
 
 if __name__ == "__main__":
