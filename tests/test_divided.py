@@ -24,6 +24,9 @@ def test_divided_work_equals_that_of_one_device(place):
         column_runs.assert_equal(line["weights"], expected[name]["weights"], name, 1e-7)
     whole = expected["muon"]["multiplied"]
     assert each["undivided"]["multiplied"] == whole
+    of_soap, too_small = (each[name]["multiplied"] for name in ("soap", "soap_too_small"))
+    assert of_soap < expected["soap"]["multiplied"] == expected["soap_too_small"]["multiplied"]
+    assert too_small == (of_soap if place == "mesh" else expected["soap_too_small"]["multiplied"])
     # two of the three matrices of one size, and the one of another, which has nothing beside it
     assert each["muon"]["multiplied"] == pytest.approx(whole * (2 * 216 + 125) / (3 * 216 + 125))
 

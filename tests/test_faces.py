@@ -35,7 +35,7 @@ WRAPPERS = {
 AROUND = WRAPPERS | {"inner", "outer", "reshapes"}
 RESHAPING = AROUND | {"reshaped"}
 OF_NORMS = RESHAPING | {"acts_on", "exclusions", "of_matrix"}
-OF_MATRICES = WRAPPERS | {"axes_by_path", "direction", "moments", "slots_of"}
+OF_MATRICES = WRAPPERS | {"axes_by_path", "direction", "divided_from", "moments", "slots_of"}
 ORTHOGONAL = {"factor", "orthogonal", "orthogonal_step"}
 OF_PRECONDITIONED = OF_MATRICES | {
     *("blocks", "eigenvectors", "limit", "moment", "sides_of", "turns_of"),

@@ -31,17 +31,26 @@ WEIGHTS = [RANDOM.normal(size=size) for size in SIZES]
 GRADIENTS = [[RANDOM.normal(size=size) for size in SIZES] for _ in range(4)]
 
 
+def small(optimizer):
+    """Has replicas divide the work on matrices that are too small for it by default."""
+    optimizer.divided_from = 1
+    return optimizer
+
+
 def optimizers():
     plain = {"others": "sgd", "nonfinite": "apply"}  # then products are in no branch
     roots = {"precondition_frequency": 2, "others": "sgd"}
     return {
         "muon": tg.Muon(0.1, **plain),
         "undivided": tg.Muon(0.1, divide=False, **plain),
-        "shampoo": tg.AdaGraft(tg.Adam(0.1), tg.Shampoo(**roots, epsilon=1e-3, block_size=4)),
-        "one_side": tg.Shampoo(0.1, sides="smaller", **roots),
-        "soap": tg.SOAP(0.1, **roots),
-        "kl_shampoo": tg.KLShampoo(0.1, **roots),
-        "kl_soap": tg.KLSOAP(0.1, **roots),
+        "shampoo": tg.AdaGraft(
+            tg.Adam(0.1), small(tg.Shampoo(**roots, epsilon=1e-3, block_size=4))
+        ),
+        "one_side": small(tg.Shampoo(0.1, sides="smaller", **roots)),
+        "soap": small(tg.SOAP(0.1, nonfinite="apply", **roots)),
+        "soap_too_small": tg.SOAP(0.1, nonfinite="apply", **roots),
+        "kl_shampoo": small(tg.KLShampoo(0.1, **roots)),
+        "kl_soap": small(tg.KLSOAP(0.1, **roots)),
         # whose replicas take steps of their own, which they must not divide
         "own_steps": tg.AGN(tg.Muon(0.1, others="sgd"), communication_period=9),
         "own_steps_undivided": tg.AGN(

@@ -41,6 +41,7 @@ class MatrixOptimizer(Wrapper):
     Attributes:
         axes_by_path: how each variable is a matrix, by path; None if it is none. Empty until the
             optimizer is built.
+        divided_from: replicas divide the work on matrices whose sides are at least so long.
 
     Args:
         learning_rate: of the matrices: number, at least 0, or schedule.
@@ -56,6 +57,7 @@ class MatrixOptimizer(Wrapper):
     roles: ClassVar = {"others": "others"}
     column: ClassVar[str] = "matrices"
     rowwise = False
+    divided_from: ClassVar[int] = 1
     axes_by_path: Mapping[str, Axes | None] = types.MappingProxyType({})
 
     def __init__(
@@ -226,7 +228,9 @@ class MatrixOptimizer(Wrapper):
             return shares.ALONE
         if self.mesh is not None:
             return shares.of_mesh(self.mesh)
-        return shares.of_replicas(self.iterations) if p.alike else shares.ALONE
+        _, *sides = self._axes(p).size
+        pays = min(sides) >= self.divided_from
+        return shares.of_replicas(self.iterations) if p.alike and pays else shares.ALONE
 
 
 def _joined(tensors: Sequence[tf.Tensor]) -> tf.Tensor:

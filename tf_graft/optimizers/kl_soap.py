@@ -41,7 +41,8 @@ class KLSOAP(SOAP):
         others: updates all other variables: an optimizer of tf_graft or Keras, a name or a config.
         axes: which variables are matrices, and how; see `tf_graft.axes_of`.
         heads: `"merged"` or `"apart"`: see `tf_graft.axes_of`.
-        divide: whether replicas, or the devices of a mesh, divide the work.
+        divide: whether replicas, or the devices of a mesh, divide the work; replicas do so for
+            matrices from 512 x 512.
         spread: whether the matrices have turns to get new bases, as in `SOAP`.
         **common: see `tf_graft.algorithm.Common`. `weight_decay` applies to the matrices.
 

@@ -25,6 +25,7 @@ class Preconditioned(MatrixOptimizer):
     """
 
     limit: ClassVar[str]
+    divided_from = 512  # for smaller ones the gathers cost more than the products
     precondition_frequency: int
     spread: bool
     _places: Mapping[str, range] = types.MappingProxyType({})

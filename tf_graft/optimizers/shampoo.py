@@ -65,7 +65,8 @@ class Shampoo(Preconditioned):
         others: updates all other variables: an optimizer of tf_graft or Keras, a name or a config.
         axes: which variables are matrices, and how; see `tf_graft.axes_of`.
         heads: `"merged"` or `"apart"`: see `tf_graft.axes_of`.
-        divide: whether replicas, or the devices of a mesh, divide the work.
+        divide: whether replicas, or the devices of a mesh, divide the work; replicas do so for
+            matrices from 512 x 512.
         spread: whether matrices, and blocks of them, have turns: after `start`, each update
             computes the roots of about one in `precondition_frequency`. Otherwise those of all are
             computed when the number of the update is a multiple of it, which then takes far longer.

@@ -46,7 +46,8 @@ class SOAP(Preconditioned):
         others: updates all other variables: an optimizer of tf_graft or Keras, a name or a config.
         axes: which variables are matrices, and how; see `tf_graft.axes_of`.
         heads: `"merged"` or `"apart"`: see `tf_graft.axes_of`.
-        divide: whether replicas, or the devices of a mesh, divide the work.
+        divide: whether replicas, or the devices of a mesh, divide the work; replicas do so for
+            matrices from 512 x 512.
         spread: whether the matrices have turns: each update computes new bases of about one in
             `precondition_frequency`. Otherwise those of all are computed in one update, which then
             takes far longer than the others.

@@ -74,6 +74,8 @@ class SOAPMuon(Orthogonal, SOAP):
         records/track_3_optimization).
     """
 
+    divided_from = 1  # the products of the iterations cost more than the gathers
+
     def __init__(
         self,
         learning_rate: ta.RateLike = 0.02,
