@@ -115,6 +115,7 @@ def _figures(measured: Measured) -> list[dict[str, Any]]:
             ratios = {
                 "of_floor": measured.of_floor(candidate) if quantity == "step" else None,
                 "of_stock": measured.compared(quantity, candidate, "stock"),
+                "of_matmul": measured.compared(quantity, candidate, "matmul"),
             }
             figures.append(
                 {

@@ -37,6 +37,15 @@ CANDIDATES = {
         lambda rate, falling, model: tg.Muon(falling(rate), **matrices(falling, model)),
         (0.002, 0.005, 0.01, 0.02, 0.05),
     ),
+    "muon_three_iterations": (
+        lambda rate, falling, model: tg.Muon(
+            falling(rate),
+            ns_coefficients="polar_express",
+            ns_steps=3,
+            **matrices(falling, model),
+        ),
+        (0.01, 0.02, 0.03, 0.05, 0.1),
+    ),
     "nor_muon": (
         lambda rate, falling, model: tg.NorMuon(falling(rate), **matrices(falling, model)),
         (0.002, 0.005, 0.01, 0.02, 0.05),

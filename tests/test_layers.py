@@ -7,6 +7,7 @@ to fail on a made-up file.
 import ast
 import graphlib
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -490,3 +491,10 @@ def test_the_page_on_the_architecture_names_every_module_of_core():
     page = (PACKAGE.parent / "docs" / "architecture.md").read_text()
     modules = [path for path in (PACKAGE / "core").rglob("*.py") if path.stem != "__init__"]
     assert not [path.stem for path in modules if not re.search(rf"`{path.stem}(\.py)?`", page)]
+
+
+def test_every_mutant_changes_one_place():
+    for mutant in tomllib.loads((TESTS / "mutants.toml").read_text())["mutants"]:
+        text = (PACKAGE / mutant["file"]).read_text()
+        assert text.count(mutant["before"]) == 1, mutant
+        assert mutant["after"] != mutant["before"]
