@@ -420,6 +420,7 @@ def test_heads_of_a_kernel_that_joins_matrices_are_apart_too():
         ("qkv", lambda: LAYERS.Dense(12), (1, 6, 12)),  # two key heads for four query heads
         ("in_proj_qkv", lambda: LAYERS.Dense(18), (1, 6, 18)),
         ("qkv", lambda: by_head(9), (1, 6, 18)),
+        ("qkv", lambda: LAYERS.EinsumDense("abc,dc->abd", (None, 2)), (1, 6, 2)),  # inputs last
         ("qkv", lambda: keras.Sequential([LAYERS.Dense(18)]), (1, 6, 18)),
         ("qkv", lambda: (6, 14), (1, 6, 14)),
         ("gate_up_proj", lambda: (3, 6, 8), (3, 6, 8)),
