@@ -44,7 +44,7 @@ CANDIDATES = {
             ns_steps=3,
             **matrices(falling, model),
         ),
-        (0.01, 0.02, 0.03, 0.05, 0.1),
+        MUONS,
     ),
     "nor_muon": (
         lambda rate, falling, model: tg.NorMuon(falling(rate), **matrices(falling, model)),

@@ -261,11 +261,11 @@ def _of_layers(layers: Iterable[keras.Layer], heads: str) -> dict[int, Says]:
 def _part_joined(said: dict[int, Says], layers: Iterable[keras.Layer]) -> None:
     """Parts kernels that join several matrices, in what is said of them."""
     for kernel, how in joined_kernels(layers):
-        axes = said[_key(kernel)].axes if _key(kernel) in said else None
+        key = _key(kernel)
+        axes = said[key].axes if key in said else None
         # parted only once, and if the last axis is not an input
         if axes and axes.shape == axes.variable and axes.outputs[-1] == len(axes.shape) - 1:
-            apart = axes.parted(how.parts, how.interleaved)
-            said[_key(kernel)] = said[_key(kernel)]._replace(axes=apart)
+            said[key] = said[key]._replace(axes=axes.parted(how.parts, how.interleaved))
 
 
 def _said(layer: keras.Layer, variable: Any, heads: str) -> Says | None:

@@ -71,7 +71,7 @@ Scale = Annotated[str, ta.Checked(ta.choice, tuple(SCALES))]
 
 
 class Orthogonal:
-    """What optimizers with orthogonal steps have in common: these arguments, and what they do."""
+    """The arguments of optimizers whose steps are orthogonal matrices, and how these are made."""
 
     scale: Any
     ns_steps: Any

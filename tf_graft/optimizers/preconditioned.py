@@ -25,7 +25,7 @@ class Preconditioned(MatrixOptimizer):
     """
 
     limit: ClassVar[str]
-    divided_from = 512  # for smaller ones the gathers cost more than the products
+    divided_from = 512  # for smaller ones the gathers cost what the division saves
     precondition_frequency: int
     spread: bool
     _places: Mapping[str, range] = types.MappingProxyType({})
