@@ -158,18 +158,27 @@ def prepared(
     return Candidate(start, lambda: weights)
 
 
-@functools.lru_cache(maxsize=1)
 def tensors_of(shapes: Shapes, dtype: str = "float32") -> Tensors:
-    """Makes weights, and gradients that are read from variables, which costs nothing.
+    """Makes weights of their own for a candidate, and gradients that all candidates share.
 
-    All candidates share these tensors: TensorFlow keeps the graph of stock Keras' `apply`, with
-    every variable in the graph, until the process ends.
+    Weights that another candidate moves would disagree with their float32 masters at each step.
     """
-    weights, kept = (
-        [tf.Variable(tf.cast(tf.random.normal(shape, stddev=SCALE), dtype)) for shape in shapes]
-        for _ in range(2)
-    )
-    return weights, lambda: [tf.convert_to_tensor(gradient) for gradient in kept]
+    kept = _gradients(shapes, dtype)
+    return _random(shapes, dtype), lambda: [tf.convert_to_tensor(gradient) for gradient in kept]
+
+
+@functools.lru_cache(maxsize=1)
+def _gradients(shapes: Shapes, dtype: str) -> list[tf.Variable]:
+    """Makes gradients, which it costs nothing to read from variables.
+
+    TensorFlow keeps the graph of stock Keras' `apply`, with every variable in the graph, until the
+    process ends.
+    """
+    return _random(shapes, dtype)
+
+
+def _random(shapes: Shapes, dtype: str) -> list[tf.Variable]:
+    return [tf.Variable(tf.cast(tf.random.normal(s, stddev=SCALE), dtype)) for s in shapes]
 
 
 def _table(rows: int) -> Tensors:

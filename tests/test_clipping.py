@@ -39,6 +39,19 @@ def test_the_largest_norm_that_is_applied(clip, dtype, value, taken):
     assert int(optimizer.skipped_steps.numpy()) == 1 - taken
 
 
+@pytest.mark.parametrize("scale", [None, 2.0])
+@pytest.mark.parametrize("clip", ["clipnorm", "global_clipnorm"])
+def test_gradients_whose_norm_is_too_large_are_skipped(clip, scale):
+    """Each entry is finite; divided by a norm that is not, the weights would be NaN."""
+    w = [tf.Variable([1.0, 2.0]), tf.Variable([1.0])]
+    optimizer = tg.SGD(1.0, loss_scale_factor=scale, **{clip: 1.0})
+    optimizer.apply([tf.constant([3e38, 3e38]), tf.constant([1.0])], w)
+    taken = scale is not None  # half of that has a norm
+    assert int(optimizer.skipped_steps) == 1 - taken
+    moved = [1 - 0.5**0.5, 2 - 0.5**0.5] if taken else [1.0, 2.0]
+    np.testing.assert_allclose(w[0].numpy(), moved, rtol=1e-6)
+
+
 @pytest.mark.parametrize("bad", [NAN, INF])
 def test_the_check_of_a_global_clip(bad):
     """What overflows when it is squared is clipped; what is not finite is skipped."""

@@ -292,9 +292,10 @@ def test_rmsprop_has_a_kernel_without_momentum():
 def test_the_norm_of_a_global_clip_is_the_check():
     """No gradient is summed twice; divided it is once, and then too large to be summed at all."""
     w = [tf.Variable(tf.zeros([3])), tf.Variable(tf.zeros([2]))]
-    norms, relative = 2, 2  # the latter where squares overflow, in a branch
-    assert count(nodes(tg.Adam(global_clipnorm=1.0), w), "L2Loss") == norms + relative
-    assert count(nodes(tg.Adam(clipnorm=1.0), w), "L2Loss") == 2 + norms + relative
+    norms, of_large = 2, 2  # the latter where squares overflow, in a branch
+    assert count(nodes(tg.Adam(global_clipnorm=1.0), w), "L2Loss") == norms + of_large
+    both = 2 * (norms + of_large)
+    assert count(nodes(tg.Adam(clipnorm=1.0), w), "L2Loss") == both  # in the check, and to clip
 
 
 @pytest.mark.parametrize(
@@ -311,7 +312,7 @@ def test_large_variables_are_updated_in_turn(make, made, monkeypatch):
     """What is made for one waits until the one before is written, so that it is not in memory."""
 
     def waiting():
-        w = [tf.Variable(tf.zeros([7, 3])) for _ in range(3)]
+        w = [tf.Variable(tf.zeros(shape)) for shape in ([7, 3], [3, 7], [21, 1])]
         graph = traced(make(), w).get_concrete_function(*map(tf.convert_to_tensor, w)).graph
         large = [
             op for op in graph.get_operations() if op.type == made and op.outputs[0].shape.rank
@@ -321,3 +322,16 @@ def test_large_variables_are_updated_in_turn(make, made, monkeypatch):
     assert waiting() == 0
     monkeypatch.setattr(turns, "LARGE", 21)
     assert waiting() == 2
+
+
+def test_large_variables_that_share_code_are_updated_in_turn(monkeypatch):
+    def waiting():
+        w = [tf.Variable(tf.zeros([7, 3])) for _ in range(12)]
+        make = tg.LAMB(nonfinite="apply")
+        graph = traced(make, w).get_concrete_function(*map(tf.convert_to_tensor, w)).graph
+        calls = [op for op in graph.get_operations() if op.type == "StatefulPartitionedCall"]
+        return len(calls), sum(bool(op.control_inputs) for op in calls)
+
+    assert waiting() == (12, 0)
+    monkeypatch.setattr(turns, "LARGE", 21)
+    assert waiting() == (12, 11)

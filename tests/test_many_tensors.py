@@ -26,7 +26,7 @@ OPERATIONS = {
 CEILINGS = {
     "EMA": (tg.Adam, {"use_ema": True}, 12),
     "accumulation": (tg.Adam, {"gradient_accumulation_steps": 2}, 11),
-    "global_clipnorm": (tg.Adam, {"global_clipnorm": 1.0}, 11),
+    "global_clipnorm": (tg.Adam, {"global_clipnorm": 1.0}, 6),
     "scratch": (tg.RMSprop, {}, 6),
 }
 
@@ -56,6 +56,23 @@ def test_a_variable_adds_few_operations(cls, arguments, each):
 def test_a_stage_adds_few_operations_for_a_variable(cls, arguments, ceiling):
     few, many = (operations(cls(**arguments), count).total() for count in (2, 5))
     assert many - few <= 3 * ceiling
+
+
+# How many it adds where many variables of a shape share the code of their steps.
+SHARED = {
+    "LAMB": (tg.LAMB, 2),
+    "LARS": (tg.LARS, 2),
+    "Lion": (tg.Lion, 6),
+    "NAdam": (tg.NAdam, 3),
+    "AdaGraft": (lambda: tg.AdaGraft(tg.LAMB(), tg.Lion()), 12),
+    "LARC": (lambda: tg.LARC(tg.SGD(momentum=0.9)), 10),
+}
+
+
+@pytest.mark.parametrize(("make", "ceiling"), SHARED.values(), ids=SHARED)
+def test_many_variables_share_code(make, ceiling):
+    few, many = (operations(make(), count).total() for count in (20, 30))
+    assert many - few <= 10 * ceiling
 
 
 def calls(run):

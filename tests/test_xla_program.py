@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import tf_graft as tg
 
-SHAPES = [(256, 128), (130, 257), (3, 3, 64, 64), (64,)]  # of a whole number of lanes, and not
+SHAPES = [(512, 128), (260, 257), (3, 3, 128, 64), (64,)]  # of a whole number of rows, and not
 
 
 def compiled(optimizer, shapes=SHAPES):
@@ -79,9 +79,20 @@ def test_a_checked_step_copies_no_weight_and_no_slot(name):
 @pytest.mark.parametrize("name", ["SGD", "Adam"])
 def test_the_check_reads_each_gradient_once(name):
     lines = entry(compiled(MADE[name]()))
-    assert [len(readers(lines, number)) for number in range(len(SHAPES))] == [1] * len(SHAPES)
+    read = [len(readers(lines, number)) for number in range(len(SHAPES))]
+    assert read == [1, 2, 1, 1]  # the second in whole rows, and what remains
 
 
-def test_a_long_gradient_is_added_up_in_lanes():
+def test_a_large_gradient_is_added_up_by_a_product():
     """One sum over all entries would use no vector instructions on a CPU."""
-    assert readers(entry(compiled(MADE["SGD"](), [(256, 128)])), 0) == ["f32[2048]"]
+    lines = entry(compiled(MADE["SGD"](), [(512, 257)]))
+    assert readers(lines, 0) == ["f32[514]"]
+    assert any("dot_fusion = f32[514]" in line for line in lines)
+
+
+def test_small_gradients_are_added_up_together():
+    few, many = (
+        len(entry(compiled(MADE["SGD"](), [(rows, 7) for rows in range(2, 2 + count)])))
+        for count in (4, 24)
+    )
+    assert many - few <= 20 * 5  # a gradient, a weight, a slot, and a part of what is joined

@@ -18,7 +18,8 @@ guarantees on it.
   that is the same in every execution; `of_rows`: a slot of rows in a shape that broadcasts to the
   variable's
 - `scalar`: an argument as a tensor; `memoized`: a function of tensors that is computed once for all
-  variables of an update
+  variables of an update; `call_shared`: calls a function that is traced once for all variables of a
+  shape
 - `NOT_NEGATIVE`: the range of a slot of squares, for `Slot(within=...)`
 - a subclass of `Optimizer` overrides `slots` (or `slots_for`) and `step`; less often `shared_slots`
   and `advance`, `traits`, `whole`, `decayed`, `prepare`, `kernel`, `propose`; it declares its
@@ -77,6 +78,7 @@ from tf_graft.core.tensors.numerics import (
 from tf_graft.core.tensors.rectification import rectification
 from tf_graft.core.tensors.scratch_variables import added as added_by
 from tf_graft.core.tensors.scratch_variables import variable as scratch_variable
+from tf_graft.core.tensors.shared_functions import call_shared
 from tf_graft.core.two_weights import TwoWeights
 from tf_graft.core.types import NumberLike, RateLike, Rates, Slots, SlotVariables
 from tf_graft.matrices.axes import Axes
@@ -122,6 +124,7 @@ __all__ = [
     "Wrapper",
     "added_by",
     "boolean",
+    "call_shared",
     "choice",
     "current",
     "in_place",

@@ -13,6 +13,7 @@ from tf_graft.core.arguments.registry import register
 from tf_graft.core.state.point import Point, Step, under
 from tf_graft.core.state.slots import NOT_NEGATIVE, Slot
 from tf_graft.core.tensors import numerics
+from tf_graft.core.tensors.shared_functions import call_shared
 
 SMALLEST_NORM = 1e-30
 NORMS = ("magnitude_norm", "direction_norm")
@@ -127,18 +128,26 @@ class AdaGraft(Wrapper):
         directions = direction.proposals(p.within("direction") for p in of_direction)
         grafts = map(self._measured, points, magnitudes, directions)
         for lr, d, m_norm, d_norm, slots in _together(grafts) if self.use_global_norm else grafts:
-            ratio = numerics.quotient(m_norm, tf.maximum(d_norm, SMALLEST_NORM))
-            moves = (d_norm > 0) & tf.math.is_finite(d_norm) & tf.math.is_finite(ratio)
-            factor = tf.where(moves, lr * ratio, 0)
-            yield numerics.product(d, factor), slots
+            yield call_shared(_scaled, d, lr, m_norm, d_norm), slots
 
     def _measured(self, p: Point, magnitude: Step, direction: Step) -> tuple[Any, ...]:
         (m, m_slots), (d, d_slots) = magnitude, direction
-        m_norm, d_norm = numerics.length(m), numerics.length(d)
+        m_norm, d_norm = call_shared(_norms, m, d)
         slots = under("magnitude", m_slots) | under("direction", d_slots)
         if self.diagnostic:
             slots |= dict(zip(NORMS, (m_norm, d_norm), strict=True))
         return p.lr, d, m_norm, d_norm, slots
+
+
+def _norms(m: tf.Tensor, d: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    return numerics.length(m), numerics.length(d)
+
+
+def _scaled(d: tf.Tensor, lr: tf.Tensor, m_norm: tf.Tensor, d_norm: tf.Tensor) -> tf.Tensor:
+    """Returns a step of the direction of `d`, at the ratio of the norms."""
+    ratio = numerics.quotient(m_norm, tf.maximum(d_norm, SMALLEST_NORM))
+    moves = (d_norm > 0) & tf.math.is_finite(d_norm) & tf.math.is_finite(ratio)
+    return numerics.product(d, tf.where(moves, lr * ratio, 0))
 
 
 def _together(grafts: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:

@@ -12,6 +12,7 @@ from tf_graft.core.arguments.declared import AboveZero, AtLeastZero, Fraction, P
 from tf_graft.core.arguments.registry import register
 from tf_graft.core.state.point import Point
 from tf_graft.core.tensors import numerics
+from tf_graft.core.tensors.shared_functions import call_shared
 
 MODES = ("clip", "scale")
 
@@ -92,7 +93,8 @@ class LARC(Around):
         if not self.adapts(p.path):
             return inner
         rate = self.optimizer.rule.step_rate(inner)
-        return inner._replace(g=numerics.product(p.g, self.ratio(p.g, p.w, rate)))
+        ratio = call_shared(self.ratio, p.g, p.w, rate, of=lambda: ("ratio", self.rule))
+        return inner._replace(g=numerics.product(p.g, ratio))
 
     def adapts(self, path: str) -> bool:
         """Returns whether the variable of a path is not excluded."""

@@ -61,13 +61,13 @@ def catch_up(
     if whole:  # these are idle only after row-sparse steps, or steps without a gradient
         oldest = [numerics.least(replicas.local(p.state["average_step"])) for p in whole]
 
-        def catch_up_one(average: tf.Variable, stamp: tf.Variable, weights: tf.Tensor) -> None:
+        def catch_up_one(weights: tf.Tensor, average: tf.Variable, stamp: tf.Variable) -> None:
             _catch_up(average, stamp, weights, Whole(), step, averages)
 
         def catch_up_all() -> None:
             for parameter in whole:
                 weights = parameter.read(Whole())
-                shared_functions.call(catch_up_one, _averages_of(parameter), weights)
+                shared_functions.call_shared(catch_up_one, weights, *_averages_of(parameter))
 
         write.either(tf.reduce_min(tf.stack(oldest)) < since, catch_up_all)
 

@@ -30,7 +30,8 @@ def clipped(
     values = [numerics.values(gradient) for gradient in gradients]
     excess = None
     if global_clipnorm is not None:
-        excess = _excess(numerics.norm(values, update.square), global_clipnorm)
+        norm = numerics.norm(values) if update.norm is None else update.norm
+        excess = _excess(norm, global_clipnorm)
     else:
         values = [clipped_alone(v, clipvalue, clipnorm) for v in values]
         gradients = [numerics.like(g, v) for g, v in zip(gradients, values, strict=True)]

@@ -31,7 +31,7 @@ from tf_graft.core.state.optimizer_state import OptimizerState, nothing
 from tf_graft.core.state.parameters import Parameter, error_of
 from tf_graft.core.state.rule import Rule
 from tf_graft.core.state.write import Part, Whole
-from tf_graft.core.tensors import memo, numerics, rows
+from tf_graft.core.tensors import memo, numerics, rows, shared_functions
 from tf_graft.core.types import Gradient, MaskedGradient
 
 Watcher = Callable[[list[Gradient], list[Parameter]], None]
@@ -94,7 +94,8 @@ class Engine:
         self.exchange.begin()
         gradients = in_precision(gradients, parameters)
         gradients = gradients if summed else self.exchange.aggregate(gradients, parameters)
-        with self._coalesced(gradients, parameters) as (ready, times):
+        sharing = shared_functions.among(parameters if self.state.mesh is None else [])
+        with sharing, self._coalesced(gradients, parameters) as (ready, times):
             scale = self.scaling.divisor()
             ready = self.scaling.penalized(ready, parameters, scale)
             rates = self.state.rates(self.rule)

@@ -12,6 +12,8 @@ from tf_graft.core.pipeline.update import Update
 from tf_graft.core.tensors import numerics
 from tf_graft.core.types import Scalar
 
+Clips = tuple[float | None, float | None, float | None]  # to values, to a norm, to one of all
+
 
 def judged(update: Update, options: Options, where: str) -> tuple[Update, list[tf.Operation]]:
     """Returns the update with a verdict, by which it may be skipped, or assertions that may raise.
@@ -24,10 +26,12 @@ def judged(update: Update, options: Options, where: str) -> tuple[Update, list[t
     if applies(options.nonfinite):
         return update, []
     values = [numerics.values(gradient) for gradient in update.gradients]
-    clipped = _clipped(options)
-    if clipped and options.global_clipnorm is not None and update.scale is None:  # its norm tells
-        update = update._replace(square=numerics.square(values))
-    gradients_serve = in_range(values, update.scale, clipped, update.square)
+    clips = _clips(options)
+    if clips is not None and options.global_clipnorm is not None and update.scale is None:
+        update = update._replace(norm=numerics.norm(values))  # which clipping needs, too
+        gradients_serve = tf.math.is_finite(update.norm)
+    else:
+        gradients_serve = in_range(values, update.scale, clips)
     rates_serve = tf.reduce_all([_serves(rate) for rate in update.rates.values()])
     if skips(options.nonfinite):
         return update._replace(finite=gradients_serve & rates_serve), []
@@ -47,16 +51,17 @@ def judged(update: Update, options: Options, where: str) -> tuple[Update, list[t
 def obstacle(update: Update, options: Options) -> str:
     """Returns why an update was skipped, as a clause; it names the first variable if it can."""
     for gradient, parameter in zip(update.gradients, update.parameters, strict=True):
-        if not in_range([numerics.values(gradient)], update.scale, _clipped(options)):
+        if not in_range([numerics.values(gradient)], update.scale, _clips(options)):
             return f"the gradient of '{parameter.path}' is not finite, or too large"
     if not all(_serves(rate) for rate in update.rates.values()):
         return "a learning rate is negative or not finite"
     return "the gradients are not finite, or too large"
 
 
-def _clipped(options: Options) -> bool:
-    """Returns whether gradients will be clipped such that they only need to be finite."""
-    return any(clip is not None and clip <= LARGEST_CLIP for clip in options.clips)
+def _clips(options: Options) -> Clips | None:
+    """Returns how gradients will be clipped, if then their size does not matter."""
+    small = any(clip is not None and clip <= LARGEST_CLIP for clip in options.clips)
+    return options.clips if small else None
 
 
 def _assertions(messages: dict[str, tf.Tensor]) -> list[tf.Operation]:
@@ -82,52 +87,48 @@ def applies(nonfinite: str) -> bool:
 def in_range(
     tensors: Sequence[tf.Tensor],
     divisor: Scalar | None = None,
-    clipped: bool = False,
-    square: tf.Tensor | None = None,
+    clips: Clips | None = None,
 ) -> tf.Tensor:
     """Returns whether gradients can be applied, a boolean scalar: their sum of squares is in range.
 
     The check costs one pass over the gradients. The sum of the squares of all entries, each divided
     by `divisor`, must be at most `_largest_square`. An infinite or NaN entry makes the sum infinite
-    or NaN, which is out of range. Gradients that will be clipped only need to be finite, so if
-    their sum overflows, every entry is checked by itself.
+    or NaN, which is out of range. Of gradients that will be clipped, only what they are clipped by
+    must be finite: each entry, or a norm.
 
     Args:
         tensors: the values of the gradients.
         divisor: the loss scale, by which the gradients will be divided; None for none.
-        clipped: whether the gradients will be clipped.
-        square: the sum of squares, if it is already known; this saves the pass.
+        clips: how the gradients will be clipped; None if their size matters.
     """
-    if square is not None:
-        fits = tf.math.is_finite(square)
-    else:
-        fits = numerics.divided(numerics.divided(_share(tensors), divisor), divisor) <= 1
-    if divisor is None and not clipped:
+    fits = numerics.divided(numerics.divided(_share(tensors), divisor), divisor) <= 1
+    if divisor is None and clips is None:
         return fits
 
     def exactly() -> tf.Tensor:
         quotients = [numerics.divided(x, divisor) for x in tensors]
-        if not clipped:
-            return _share(quotients) <= 1
-        return tf.reduce_all([tf.reduce_all(tf.math.is_finite(x)) for x in quotients])
+        return _share(quotients) <= 1 if clips is None else _can_be_clipped(quotients, clips)
 
     return tf.cond(fits, lambda: tf.constant(True), exactly)
+
+
+def _can_be_clipped(tensors: Sequence[tf.Tensor], clips: Clips) -> tf.Tensor:
+    """Returns whether what gradients are clipped by is finite, of such as overflow when squared."""
+    by_value, _, together = clips
+    if by_value is not None:
+        return tf.reduce_all([tf.reduce_all(tf.math.is_finite(x)) for x in tensors])
+    groups = [tensors] if together is not None else [[x] for x in tensors]
+    norms = [numerics.norm_of_large(group) for group in groups]
+    return tf.reduce_all([tf.math.is_finite(norm) for norm in norms])
 
 
 def _share(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     """Returns the sum of squares as a share of the largest allowed, a float32 scalar."""
     shares = []
     for dtype in dict.fromkeys(x.dtype for x in tensors):
-        total = _squares([x for x in tensors if x.dtype == dtype])
+        total = numerics.square([x for x in tensors if x.dtype == dtype])
         shares.append(tf.cast(total * (1 / _largest_square(dtype)), tf.float32))
     return tf.add_n(shares)
-
-
-def _squares(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns the sum of squares of tensors of one dtype, a scalar."""
-    if keras_contract.in_xla():
-        return tf.add_n([numerics.lane_squares(x) for x in tensors])
-    return numerics.square(tensors)
 
 
 def _largest_square(dtype: tf.DType) -> float:

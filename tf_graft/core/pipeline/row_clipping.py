@@ -46,7 +46,7 @@ def clipped(update: Update, limits: Limits) -> Update:
     gradients = update.unscaled()
     each = zip(gradients, update.parameters, update.times, strict=True)
     clipped = [_clipped(g, p, n, limits) for g, p, n in each]
-    return update._replace(gradients=clipped, scale=None, square=None)
+    return update._replace(gradients=clipped, scale=None, norm=None)
 
 
 def _clipped(

@@ -24,6 +24,14 @@ class Turns:
         self.large = math.prod(variable.shape) >= LARGE
         return tf.control_dependencies(self._before if self.large else [])
 
+    def ends_after(self, variable: tf.Variable) -> None:
+        """Lets the turn end after all updates of a variable so far, which is not row-sparse.
+
+        That takes another operation, and only large variables need it.
+        """
+        if self.large and not tf.executing_eagerly():
+            self._before = [tf.convert_to_tensor(variable).op]
+
     def ends_with(self, last: Any) -> None:
         """Sets the operation that ends the turn; None eagerly, where operations run in order."""
         if self.large and last is not None:

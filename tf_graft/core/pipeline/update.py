@@ -19,7 +19,7 @@ class Update(NamedTuple):
         scale: the divisor that gradients still need; None for none.
         rates: the learning rates by role.
         finite: whether the update can be applied; None if that is not judged.
-        square: the sum of the squares of the gradients if it was needed; otherwise None.
+        norm: the L2 norm of all gradients together if it was needed; otherwise None.
         times: how often each row of a gradient occurred; None for each for which nobody asks.
     """
 
@@ -28,7 +28,7 @@ class Update(NamedTuple):
     scale: tf.Tensor | float | None
     rates: Rates
     finite: tf.Tensor | None = None
-    square: tf.Tensor | None = None
+    norm: tf.Tensor | None = None
     times: Sequence[tf.Tensor | None] = ()
 
     def increment(self) -> tf.Tensor:

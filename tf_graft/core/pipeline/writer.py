@@ -18,7 +18,7 @@ from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.state.point import Point, Step, multiplied
 from tf_graft.core.state.rule import Delegate, Rule
 from tf_graft.core.state.write import Part, Rows, Whole
-from tf_graft.core.tensors import numerics
+from tf_graft.core.tensors import numerics, shared_functions
 from tf_graft.core.types import Gradient, Rates, Slots
 
 
@@ -98,15 +98,16 @@ class Writer:
         """Updates variables in place; returns the rest of the update."""
         both = list(zip(update.gradients, update.parameters, strict=True))
         found = [self._kernel_of(g, p, scalars[p.path].rates, shared) for g, p in both]
-        parameters.reconcile([p for p, by in zip(update.parameters, found, strict=True) if by])
+        served = [p for p, by in zip(update.parameters, found, strict=True) if by is not None]
+        together = [p.copies() for p in served if not shared_functions.shares(p.variable)]
+        parameters.reconcile(together)
         turns = Turns()
         for (gradient, parameter), by in zip(both, found, strict=True):
             if by is not None:
                 with turns.of(parameter.variable):
                     gradient = numerics.divided(gradient, update.scale)
                     _write_by_kernel(gradient, parameter, by, scalars[parameter.path].t)
-                    if turns.large:  # another operation for each small variable would add up
-                        turns.ends_with(parameter.moved())
+                    turns.ends_after(parameter.precise)
         left = [pair for pair, by in zip(both, found, strict=True) if by is None]
         return update._replace(gradients=[g for g, _ in left], parameters=[p for _, p in left])
 
@@ -202,5 +203,19 @@ def _write_by_kernel(gradient: tf.Tensor, parameter: Parameter, by: Delegate, t:
             weights = parameter.read(Whole())
             parameter.add(Whole(), weights, -rule.decay(weights, lr, t))
         traits = rule.optimizer.traits(parameter.path)
-        rule.optimizer.kernel.run(gradient, parameter.precise, own.slots, lr, t, **traits)
-    parameter.round()
+
+    # what all variables share is no argument: numbers that depend on it alone are computed once
+    variables = {r: slot for r, slot in own.slots.items() if isinstance(slot, tf.Variable)}
+    shared = {r: slot for r, slot in own.slots.items() if r not in variables}
+
+    def run(g: tf.Tensor, s: Slots, *copies: tf.Variable) -> None:
+        if shared_functions.shares(parameter.variable):
+            parameters.reconcile([copies])
+        with rule.at(rates):
+            rule.optimizer.kernel.run(g, copies[0], {**s, **shared}, lr, t, **traits)
+        parameters.round_master(copies)
+
+    def kind() -> tuple[Any, ...]:
+        return "kernel", lr, t, *shared.values(), *rule.kind(parameter.path, rates)
+
+    shared_functions.call_shared(run, gradient, variables, *parameter.copies(), of=kind)

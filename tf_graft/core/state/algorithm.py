@@ -12,7 +12,7 @@ from tf_graft.core.state.namesake import Namesake
 from tf_graft.core.state.point import Point, Step
 from tf_graft.core.state.rule import Rule
 from tf_graft.core.state.slots import Slot
-from tf_graft.core.tensors import scratch_variables
+from tf_graft.core.tensors import scratch_variables, shared_functions
 from tf_graft.core.types import Rates, Slots, VariableLike
 
 
@@ -100,16 +100,26 @@ class Algorithm:
         new slots of a step may include `shared_slots` that depend on the gradients.
         """
         for p in points:
-            if p.in_place and self.kernel is not None and not self.kernel.replaces:
-                yield scratch_variables.added(p.w, functools.partial(self._run_kernel, p)), {}
-                continue
-            with self.rule.at(p.rates):
-                step = self.step(p.g, p.w, p.state(), p.lr, p.t, **self.traits(p.path))
-            yield step
+            run = functools.partial(self._proposed, p)
+            kind = functools.partial(self._kind, p)
+            yield shared_functions.call_shared(run, p.g, p.w, p.s, p.lr, of=kind)
 
-    def _run_kernel(self, p: Point, weights: tf.Variable) -> None:
+    def _kind(self, p: Point) -> tuple[Any, ...]:
+        """Returns what `_proposed` takes of a point, beside its arguments."""
+        return "step", p.t, p.in_place, *self.rule.kind(p.path, p.rates)
+
+    def _proposed(self, p: Point, g: tf.Tensor, w: tf.Tensor, s: Slots, lr: tf.Tensor) -> Step:
+        """Returns the step from a point of which only the kind is given."""
+        traits = self.traits(p.path)
         with self.rule.at(p.rates):
-            self.kernel.run(p.g, weights, p.s, p.lr, p.t, **self.traits(p.path))
+            if not p.in_place or self.kernel is None or self.kernel.replaces:
+                s = {role: tf.convert_to_tensor(x) for role, x in s.items()}
+                return self.step(g, w, s, lr, p.t, **traits)
+
+            def run(weights: Any) -> None:
+                self.kernel.run(g, weights, s, lr, p.t, **traits)
+
+            return scratch_variables.added(w, run), {}
 
     def decayed(self, p: Point, d: tf.Tensor) -> tf.Tensor:
         """Returns a step from a point with decoupled weight decay.

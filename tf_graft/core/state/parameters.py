@@ -132,12 +132,8 @@ class Parameter:
         The variable's value decides. In half precision the master, if there is one, adds the lower
         bits, as long as the two agree (they do not after weights were loaded).
         """
-        weights = self.aligned(part.read(replicas.local(self.variable)))
-        if not self.has_master:
-            return tf.cast(weights, self.dtype)
-        master = part.read(replicas.local(self.state["master"]))
-        agrees = tf.equal(tf.saturate_cast(master, weights.dtype), weights)
-        return tf.where(agrees, master, tf.cast(weights, master.dtype))
+        *masters, weights = (part.read(variable) for variable in self.copies())
+        return precise(*masters, self.aligned(weights))
 
     def gathered(self, gradient: Gradient) -> Gradient:
         """Returns a row-sparse gradient on a mesh with all of its rows on each device.
@@ -189,29 +185,6 @@ class Parameter:
     def copies(self) -> list[tf.Variable]:
         """Returns the variables of the calling replica that hold the weights."""
         return [self.precise, *([replicas.local(self.variable)] if self.has_master else [])]
-
-    def moved(self) -> Any:
-        """Returns an operation that follows all updates of the variable so far; None eagerly."""
-        return None if tf.executing_eagerly() else tf.convert_to_tensor(self.precise).op
-
-    def agrees(self) -> tf.Tensor:
-        """Returns whether the variable is its master rounded; then `read` returns the master.
-
-        Here an infinity agrees with a master that is out of range, which saves a pass.
-        """
-        weights = replicas.local(self.variable)
-        return tf.reduce_all(tf.equal(tf.cast(self.precise, weights.dtype), weights))
-
-    def reconcile(self) -> None:
-        """Assigns the result of `read` to the master."""
-        whole = Whole()
-        whole.write(self.precise, self.read(whole))
-
-    def round(self) -> None:
-        """Assigns the rounded master, if there is one, to the variable."""
-        if self.has_master:
-            variable = replicas.local(self.variable)
-            Whole().write(variable, tf.saturate_cast(self.precise, variable.dtype))
 
     def move(self, part: Part, point: Point, step: tf.Tensor) -> Any:
         """Adds a step to the touched weights, rounded to bfloat16 at random if there is no master.
@@ -309,14 +282,42 @@ def _numbered(path: str, given: Set[str]) -> Iterator[str]:
     yield from (name for name in numbered if name not in given)
 
 
-def reconcile(parameters: Sequence[Parameter]) -> None:
-    """Assigns masters the values of variables that were assigned from outside, if any was."""
-    with_masters = [p for p in parameters if p.has_master]
+def precise(*copies: tf.Tensor) -> tf.Tensor:
+    """Returns weights in the precision of the update, of the values of `Parameter.copies`."""
+    *masters, weights = copies
+    if not masters:
+        return tf.cast(weights, numerics.compute_dtype(weights.dtype))
+    agree = tf.equal(tf.saturate_cast(masters[0], weights.dtype), weights)
+    return tf.where(agree, masters[0], tf.cast(weights, masters[0].dtype))
+
+
+def reconcile(each: Sequence[Sequence[tf.Variable]]) -> None:
+    """Assigns masters the values of variables that were assigned from outside, if any was.
+
+    Args:
+        each: the `copies` of each parameter.
+    """
+    with_masters = [copies for copies in each if len(copies) > 1]
     if with_masters:
-        agree = tf.reduce_all([p.agrees() for p in with_masters])
+        agree = tf.reduce_all([_agree(*copies) for copies in with_masters])
 
-        def each() -> None:
-            for parameter in with_masters:
-                parameter.reconcile()
+        def reconcile_all() -> None:
+            for master, weights in with_masters:
+                Whole().write(master, precise(*map(tf.convert_to_tensor, (master, weights))))
 
-        tf.cond(agree, lambda: None, each)
+        tf.cond(agree, lambda: None, reconcile_all)
+
+
+def _agree(master: tf.Variable, weights: tf.Variable) -> tf.Tensor:
+    """Returns whether weights are their master rounded; then `precise` returns the master.
+
+    Here an infinity agrees with a master that is out of range, which saves a pass.
+    """
+    return tf.reduce_all(tf.equal(tf.cast(master, weights.dtype), weights))
+
+
+def round_master(copies: Sequence[tf.Variable]) -> None:
+    """Assigns the rounded master, if there is one, to the variable; both are a parameter's."""
+    if len(copies) > 1:
+        master, weights = copies
+        Whole().write(weights, tf.saturate_cast(master, weights.dtype))

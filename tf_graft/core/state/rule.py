@@ -153,6 +153,11 @@ class Rule:
         found = {role: x for role, x in self._scheduled().items() if role in rates}
         return numerics.in_time({id(x): rates[role] for role, x in found.items()})
 
+    def kind(self, path: str, rates: Rates) -> tuple[Any, ...]:
+        """Returns what the code of `step` depends on beside its arguments, at some rates."""
+        values = {role: rates[role] for role in self._scheduled() if role in rates}
+        return self, self.optimizer.traits(path), values
+
     def multiplier_role(self, path: str) -> str | None:
         """Returns the role, among `rates`, of the multiplier of a variable's learning rate."""
         return multipliers.role_of(self.optimizer.learning_rate_multipliers, path)

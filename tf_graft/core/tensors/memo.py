@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -37,13 +37,31 @@ def memoized(compute: F) -> F:
         known = _known.get()
         if known is None:
             return compute(*args)
-        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        graph = None if tf.executing_eagerly() else _home(args)
         key = (compute, id(graph), *map(_key, args))
         if key not in known:  # objects compared by `id` are kept, so that no other gets their id
-            known[key] = compute(*args), graph, args
+            with _in(graph):
+                known[key] = compute(*args), graph, args
         return known[key][0]
 
     return computed  # type: ignore[return-value]
+
+
+def _home(args: Sequence[Any]) -> tf.Graph:
+    """Returns the graph of the tensors among arguments, which may be around the present one.
+
+    A function inside uses the result from there, and does not compute it again in each call.
+    """
+    graphs = {id(x.graph): x.graph for x in args if tf.is_symbolic_tensor(x)}
+    (graph,) = graphs.values() if len(graphs) == 1 else [tf.compat.v1.get_default_graph()]
+    return graph
+
+
+def _in(graph: tf.Graph | None) -> contextlib.AbstractContextManager[Any]:
+    if graph is None or graph is tf.compat.v1.get_default_graph():
+        return contextlib.nullcontext()
+    within: contextlib.AbstractContextManager[Any] = graph.as_default()
+    return within
 
 
 def _key(x: object) -> object:

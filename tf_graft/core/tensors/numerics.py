@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
+from tf_graft.core import keras_contract
 from tf_graft.core.tensors.memo import memoized
 from tf_graft.core.types import (
     Gradient,
@@ -22,8 +23,8 @@ from tf_graft.core.types import (
 
 G = TypeVar("G", bound=Gradient)
 HALF = (tf.float16, tf.bfloat16)
-LANES = 16  # parallel sums, for vector instructions
-FEW = 2**14  # for so few entries one sum is as fast, and compiles sooner
+ROW = 256  # entries of a row, in the product that XLA sums with
+FEW = 2**16  # with fewer entries, a tensor is joined with others
 
 
 def compute_dtype(dtype: tf.DType) -> tf.DType:
@@ -172,27 +173,64 @@ def square(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 
     It takes one operation for each tensor; doubling the sum or its terms gives the same bits.
     """
-    precision = tf.float64 if any(x.dtype == tf.float64 for x in tensors) else tf.float32
-    return 2.0 * tf.add_n([tf.cast(tf.nn.l2_loss(x), precision) for x in tensors])
+    total = precision(tensors)
+    if not keras_contract.in_xla():
+        return 2.0 * tf.add_n([tf.cast(tf.nn.l2_loss(x), total) for x in tensors])
+    dtypes = dict.fromkeys(x.dtype for x in tensors)
+    kinds = [[x for x in tensors if x.dtype == dtype] for dtype in dtypes]
+    return tf.add_n([tf.cast(_square_in_xla(of_it), total) for of_it in kinds])
 
 
-def norm(tensors: Sequence[tf.Tensor], total: tf.Tensor | None = None) -> tf.Tensor:
+def _square_in_xla(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns the sum of squares of tensors of one dtype, as XLA compiles it best.
+
+    On a CPU a loop over a single sum uses no vector instructions, while a product with a matrix
+    does; and a program compiles sooner if small tensors are one.
+    """
+    wide, rest = _in_rows(tensors)
+    ones = tf.ones([ROW], tensors[0].dtype)
+    sums = [tf.reduce_sum(tf.linalg.matvec(rows * rows, ones)) for rows in wide]
+    return tf.add_n([*sums, tf.reduce_sum(rest * rest)])
+
+
+def _in_rows(tensors: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], tf.Tensor]:
+    """Returns large tensors of one dtype in rows, and all entries that are in none."""
+    wide, rest = [], []
+    for x in (tf.reshape(x, [-1]) for x in tensors):
+        size = x.shape[0] or 0
+        whole = size // ROW * ROW if size >= FEW else 0
+        if whole:
+            wide.append(tf.reshape(x if whole == size else x[:whole], [-1, ROW]))
+        if not whole or whole < size:
+            rest.append(x[whole:] if whole else x)
+    return wide, tf.concat(rest, 0) if rest else tf.zeros([0], tensors[0].dtype)
+
+
+def norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     """Returns the L2 norm over all entries of all tensors, a scalar: 0 if there is no entry.
 
-    If the sum of squares overflows although every entry is finite, it is computed again relative to
-    the largest entry. A NaN entry makes the norm NaN; otherwise an infinite entry makes it
-    infinite. `total` is the result of `square`, if it is already known.
+    If the sum of squares overflows although every entry is finite, it is computed again from
+    smaller entries: the norm is infinite only if it is too large itself. A NaN entry makes the norm
+    NaN; otherwise an infinite entry makes it infinite.
     """
-    total = square(tensors) if total is None else total
-    precision = total.dtype
+    total = square(tensors)
+    return tf.cond(tf.math.is_finite(total), lambda: tf.sqrt(total), lambda: norm_of_large(tensors))
 
-    def relative() -> tf.Tensor:
-        peaks = [tf.cast(tf.reduce_max(tf.abs(x)), precision) for x in tensors]
-        peak = tf.reduce_max(tf.stack(peaks))
-        ratios = 2.0 * tf.add_n([tf.nn.l2_loss(tf.cast(x, precision) / peak) for x in tensors])
-        return tf.where(tf.math.is_finite(peak), peak * tf.sqrt(ratios), total)
 
-    return tf.cond(tf.math.is_finite(total), lambda: tf.sqrt(total), relative)
+def norm_of_large(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns the L2 norm of tensors if the sum of their squares overflows; else it may be 0.
+
+    It is the norm of far smaller entries, of which 2^31 squares have a sum. Entries whose squares
+    are lost do not change a sum that is so large.
+    """
+    dtype = precision(tensors)
+    factor = 2.0 ** (-5 * int(np.finfo(dtype.as_numpy_dtype).maxexp) // 8)
+    return tf.sqrt(square([tf.cast(x, dtype) * factor for x in tensors])) / factor
+
+
+def precision(tensors: Sequence[tf.Tensor]) -> tf.DType:
+    """Returns the dtype of a sum over all entries of tensors: float64 if one is, else float32."""
+    return tf.float64 if any(x.dtype == tf.float64 for x in tensors) else tf.float32
 
 
 def norms(x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
@@ -220,21 +258,6 @@ def peak(x: tf.Tensor) -> tf.Tensor:
 
 def _sum_of_squares(x: tf.Tensor) -> tf.Tensor:
     return scalar(2.0, x.dtype) * tf.nn.l2_loss(x)
-
-
-def lane_squares(x: tf.Tensor) -> tf.Tensor:
-    """Returns the sum of squares as XLA compiles it best: several parallel sums, then their sum.
-
-    A loop over a single sum uses no vector instructions on a CPU.
-    """
-    flat = tf.reshape(x, [-1])
-    whole = (flat.shape[0] or 0) // LANES * LANES
-    if whole < FEW:
-        return _sum_of_squares(x)
-    lanes = [lane * lane for lane in tf.unstack(tf.reshape(flat[:whole], [LANES, -1]))]
-    while len(lanes) > 1:
-        lanes = [a + b for a, b in zip(lanes[::2], lanes[1::2], strict=True)]
-    return tf.reduce_sum(lanes[0]) + _sum_of_squares(flat[whole:])
 
 
 @memoized
