@@ -171,8 +171,8 @@ def tensors_of(shapes: Shapes, dtype: str = "float32") -> Tensors:
 def _gradients(shapes: Shapes, dtype: str) -> list[tf.Variable]:
     """Makes gradients, which it costs nothing to read from variables.
 
-    TensorFlow keeps the graph of stock Keras' `apply`, with every variable in the graph, until the
-    process ends.
+    Candidates share them to save memory: TensorFlow keeps the graph of stock Keras' `apply`, with
+    every variable in the graph, until the process ends.
     """
     return _random(shapes, dtype)
 

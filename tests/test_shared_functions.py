@@ -63,3 +63,18 @@ def test_masters_follow_weights_that_were_assigned(monkeypatch):
     assert_same_alone(monkeypatch, lambda: tg.Adam(0.01), "bfloat16", assign)
     found = trained(lambda: tg.Adam(0.01), "bfloat16", assign)
     np.testing.assert_array_equal(found[1], 1)
+
+
+@pytest.mark.parametrize("make", [tg.Adam, tg.Lion, lambda: tg.AdaGraft(tg.Adam(), tg.SGD())])
+def test_the_rank_of_gradients_may_be_unknown(make):
+    optimizer, w = make(), [tf.Variable(tf.ones([3, 2])) for _ in range(12)]
+    unknown = [tf.TensorSpec(None), tf.TensorSpec(None), tf.TensorSpec(None, tf.int64)]
+
+    @tf.function(input_signature=unknown)
+    def step(dense, values, rows):
+        optimizer.apply([tf.IndexedSlices(values, rows), *[dense] * 11], w)
+
+    step(tf.ones([3, 2]), tf.ones([1, 2]), tf.constant([1], tf.int64))
+    assert int(optimizer.iterations) == 1
+    np.testing.assert_array_equal(w[0].numpy() < 1, [[False] * 2, [True] * 2, [False] * 2])
+    assert (w[1].numpy() < 1).all()

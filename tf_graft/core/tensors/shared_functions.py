@@ -29,8 +29,8 @@ _counts: ContextVar[Mapping[tuple[int, ...], int]] = ContextVar("counts", defaul
 @contextlib.contextmanager
 def among(parameters: Iterable[Any]) -> Iterator[None]:
     """A context in which variables share code: those of these parameters, which are on no mesh."""
-    shapes = (tuple(p.variable.shape) for p in parameters)
-    token = _counts.set(collections.Counter(shapes))
+    given = [] if tf.executing_eagerly() else parameters
+    token = _counts.set(collections.Counter(tuple(p.variable.shape) for p in given))
     try:
         yield
     finally:
@@ -68,7 +68,8 @@ def shares(like: VariableLike | tf.Tensor) -> bool:
 
 
 def _count(like: VariableLike | tf.Tensor) -> int:
-    return _counts.get().get(tuple(like.shape), 0)
+    shape = tf.TensorShape(like.shape)
+    return 0 if shape.rank is None else _counts.get().get(tuple(shape), 0)
 
 
 class _Shared:
@@ -81,7 +82,7 @@ class _Shared:
     def __call__(self, run: Callable[..., Any], *given: Any) -> Any:
         if not self._pays(given[0]):
             return run(*given)
-        key = tuple((tuple(x.shape), x.dtype) for x in tf.nest.flatten(given))
+        key = tuple((str(x.shape), x.dtype) for x in tf.nest.flatten(given))
         if key not in self._traced:
             function = tf.function(
                 run, autograph=False, experimental_attributes={"_noinline": True}
