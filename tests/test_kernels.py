@@ -24,6 +24,7 @@ EXACT = {
     "rmsprop": lambda **common: tg.RMSprop(0.01, **common),
     "rmsprop_momentum": lambda **common: tg.RMSprop(0.01, momentum=0.9, **common),
     "rmsprop_centered": lambda **common: tg.RMSprop(0.01, centered=True, **common),
+    "lion": lambda **common: tg.Lion(0.01, **common),
     "lars": lambda **common: tg.LARS(0.01, weight_decay_rate=0.1, nesterov=True, **common),
     "lars_plain": lambda **common: tg.LARS(0.01, momentum=0.0, sum_of_norms=True, **common),
     "lamb": lambda **common: tg.LAMB(0.01, **common),
@@ -37,7 +38,15 @@ INEXACT = {
     "adadelta": lambda: tg.Adadelta(0.01),
     "ftrl": lambda: tg.Ftrl(0.01),
     "momentum": lambda: tg.Momentum(0.01, use_nesterov=True),
+    "schedulefreesgd": lambda: tg.ScheduleFreeSGD(0.01),
+    "schedulefreeadamw": lambda: tg.ScheduleFreeAdamW(0.01),
 }
+# Those with kernels that may be inside of another optimizer.
+INSIDE = [
+    name
+    for name in samples.listed(kernel=True)
+    if not issubclass(type(tg.get(name)), tg.algorithm.TwoWeights)
+]
 # Zeros of both signs, numbers below the normal ones, numbers that lose the others.
 SPECIAL = np.float32([0.0, -0.0, 1e-40, -1e-40, 3e-39, 1e-30, -1e-20, 1.0, 300.0, -3e4])
 
@@ -186,9 +195,7 @@ def test_several_kernels_make_the_step(name, around):
     assert not np.array_equal(found, expected)  # what is rounded differs
 
 
-@pytest.mark.parametrize(
-    "name", samples.with_slow(samples.listed(kernel=True), ["adam", "ftrl", "lamb"])
-)
+@pytest.mark.parametrize("name", samples.with_slow(INSIDE, ["adam", "ftrl", "lamb"]))
 def test_a_wrapper_that_reshapes_steps_gets_those_of_step(name):
     def after(optimizer):
         w = tf.Variable(numbers(0, 64), name="w")
@@ -202,9 +209,7 @@ def test_a_wrapper_that_reshapes_steps_gets_those_of_step(name):
 
 
 @pytest.mark.parametrize("around", [False, True])
-@pytest.mark.parametrize(
-    "name", samples.with_slow(samples.listed(kernel=True), ["adam", "ftrl", "adamax"])
-)
+@pytest.mark.parametrize("name", samples.with_slow(INSIDE, ["adam", "ftrl", "adamax"]))
 def test_nan_stays_nan_where_nobody_judges(name, around):
     """In an update with `nonfinite="apply"`, and in one of `update_step`."""
     nan = tf.constant([math.nan, 1.0])

@@ -66,6 +66,8 @@ SIDEWAYS = {
     },
     ("optimizers/lars.py", "tf_graft.optimizers.kernels"): "what SGD's and LARS' kernels share",
     ("optimizers/sgd.py", "tf_graft.optimizers.kernels"): "what SGD's and LARS' kernels share",
+    ("optimizers/lion.py", "tf_graft.optimizers.kernels"): "likewise",
+    ("optimizers/schedule_free.py", "tf_graft.optimizers.kernels"): "likewise",
     ("optimizers/muon.py", "tf_graft.optimizers.newton_schulz"): "the matrices' own arithmetic",
     ("optimizers/normuon.py", "tf_graft.optimizers.newton_schulz"): "likewise",
     ("optimizers/normuon.py", "tf_graft.optimizers.muon"): "NorMuon is Muon, normalized",

@@ -308,3 +308,27 @@ def test_the_callback_refuses_other_optimizers():
 def test_other_optimizers_cannot_contain_it():
     with pytest.raises(TypeError, match="must be the outermost optimizer"):
         tg.LARC(tg.ScheduleFreeSGD())
+
+
+@pytest.mark.parametrize("cls", [tg.ScheduleFreeSGD, tg.ScheduleFreeAdamW])
+def test_the_kernel_steps_as_far_from_the_truth_as_step_does(cls):
+    """Both get z from a difference of two weights that are ten times closer than z."""
+
+    def after(dtype, kernel):
+        optimizer = cls(0.01)
+        if not kernel:
+            optimizer.__class__ = type(cls.__name__, (cls,), {"kernel": None})
+        random = np.random.default_rng(0)
+        w = tf.Variable(random.normal(size=2000).astype(dtype))
+        step = tf.function(lambda g: optimizer.apply([g], [w]))
+        optimizer.build([w])
+        for _ in range(20):
+            step(tf.constant(random.normal(size=2000).astype("float32").astype(dtype)))
+        trained = w.numpy()
+        optimizer.use_evaluation_weights()
+        return np.stack([trained, w.numpy()])
+
+    def off(kernel):
+        return np.sqrt(np.mean((after("float32", kernel) - after("float64", False)) ** 2))
+
+    assert 0 < off(kernel=True) < 2 * off(kernel=False)

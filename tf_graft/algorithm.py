@@ -29,7 +29,7 @@ guarantees on it.
   for mean squares serve
 - `Namesake`: the optimizer of Keras that keeps the same slots
 - `scratch_variable`: for a kernel that requires a variable where there is no slot; `added_by`: what
-  a kernel adds to a variable
+  a kernel adds to a variable; `put`: assigns a slot in a kernel
 - `TwoWeights`: the base class of optimizers that evaluate other weights than those they train
 - `Wrapper`, `Around`, `Reshaping`, `Point`, `under`, `within`, `Parameter`, `Parameters`: for
   optimizers made of optimizers
@@ -64,6 +64,7 @@ from tf_graft.core.state.namesake import Namesake
 from tf_graft.core.state.parameters import Parameter, Parameters
 from tf_graft.core.state.point import Point, Step, under, within
 from tf_graft.core.state.slots import NOT_NEGATIVE, Slot
+from tf_graft.core.state.write import put
 from tf_graft.core.tensors.memo import memoized
 from tf_graft.core.tensors.numerics import (
     current,
@@ -137,6 +138,7 @@ __all__ = [
     "one_minus_power",
     "patterns",
     "product",
+    "put",
     "quotient",
     "rectification",
     "register",

@@ -5,6 +5,7 @@ from typing import Unpack
 import tensorflow as tf
 
 from tf_graft import algorithm as ta
+from tf_graft.optimizers.kernels import descend
 
 
 @ta.register
@@ -60,3 +61,15 @@ class Lion(ta.Optimizer):
     def step(self, g: tf.Tensor, w: tf.Tensor, s: ta.Slots, lr: tf.Tensor, t: tf.Tensor) -> ta.Step:
         c = ta.running_mean(s["momentum"], g, self.beta_1, t)
         return -lr * tf.sign(c), {"momentum": ta.running_mean(s["momentum"], g, self.beta_2, t)}
+
+    @ta.in_place(exact=True, serves=ta.remembers("beta_1", "beta_2"))
+    def kernel(
+        self, g: tf.Tensor, w: tf.Variable, s: ta.SlotVariables, lr: tf.Tensor, t: tf.Tensor
+    ) -> None:
+        m = s["momentum"]
+        diff = g - m.value()
+        c = m.value() + (1 - ta.current(self.beta_1, t)) * diff
+        descend(tf.sign(c), w, s, lr, momentum=None, nesterov=False)
+        with tf.control_dependencies([c]):  # so that nothing has the momentum's memory any more
+            less = ta.current(self.beta_2, t) - 1
+            descend(diff, m, s, less, momentum=None, nesterov=False)

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Unpack
 import tensorflow as tf
 
 from tf_graft import algorithm as ta
+from tf_graft.optimizers.kernels import descend, descend_by_root
 
 Steps = Annotated[int, ta.Checked(ta.integer, 0)]
 Share = Annotated[float, ta.Checked(ta.number, 0, 0.999)]
@@ -36,6 +37,20 @@ class ScheduleFree(ta.TwoWeights):
         """Returns what moves z, for a learning rate of 1 and with the other sign, and new slots."""
         raise NotImplementedError
 
+    def _subtract(
+        self, rate: tf.Tensor, g: tf.Tensor, w: tf.Variable, s: ta.SlotVariables, t: tf.Tensor
+    ) -> None:
+        """Takes `rate * direction(g, s, t)` from a variable, and updates the slots, in place.
+
+        A subclass that overrides only `direction` has no kernel.
+        """
+        raise NotImplementedError
+
+    def __init_subclass__(cls, **options: Any):
+        super().__init_subclass__(**options)
+        if "direction" in vars(cls) and "_subtract" not in vars(cls):
+            cls.kernel = None  # type: ignore[method-assign]
+
     def advance(self, s: ta.Slots, rates: ta.Rates, t: tf.Tensor) -> dict[str, tf.Tensor]:
         lr = tf.cast(rates["learning_rate"], s["largest_rate"].dtype)
         warmed = self.warmed(lr, tf.cast(t, lr.dtype))
@@ -60,14 +75,50 @@ class ScheduleFree(ta.TwoWeights):
         u, slots = self.direction(g, s, t)
         if decay:
             u += ta.current(decay, t) * w
-        weight = _weight(s["largest_rate"], t, self.r, self.weight_lr_power)
-        total = s["weight_sum"] + weight
-        c = ta.of_rows(ta.quotient(weight, total), w)
-        x = tf.where(ta.of_rows(s["weight_sum"] > 0, w), s["averaged_weights"], w)
+        c, total = self._share(s["weight_sum"], s["largest_rate"], w, t)
+        x = _begun(s["averaged_weights"], s["weight_sum"], w)
         from_z = ta.scalar(1 - self.beta_1, g.dtype)
         average = x + c * (ta.quotient(w - x, from_z) - lr * u)
         d = ta.scalar(self.beta_1, g.dtype) * (average - x) - from_z * lr * u
         return d, {"averaged_weights": average, "weight_sum": total, **slots}
+
+    @ta.in_place(serves=lambda self: not self.weight_decay, replaces=True)
+    def kernel(
+        self,
+        g: tf.Tensor,
+        w: tf.Variable,
+        s: ta.SlotVariables,
+        lr: tf.Tensor,
+        t: tf.Tensor,
+        decay: Any = 0.0,
+    ) -> None:
+        sums, average = s["weight_sum"], s["averaged_weights"]
+        from_z = ta.scalar(1 - self.beta_1, g.dtype)
+        c, total = self._share(sums.value(), s["largest_rate"], g, t)
+        x = tf.cond(
+            tf.reduce_all(sums > 0),
+            average.value,
+            lambda: _begun(average.value(), sums.value(), w.value()),
+        )
+        # y moves with z first, so that (y - x) / (1 - beta_1) is the distance from x to the new z
+        with tf.control_dependencies([x]):
+            self._subtract(from_z * self.warmed(lr, t), g, w, s, t)
+        moved = x + ta.quotient(c, from_z) * (w.value() - x)
+        descend(x - moved, w, s, ta.scalar(self.beta_1, g.dtype), momentum=None, nesterov=False)
+        ta.put(average, moved)
+        ta.put(sums, total)
+
+    def _share(
+        self, sums: tf.Tensor, largest_rate: tf.Tensor, like: tf.Tensor, t: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the share of z in the average of each row, and the new sums of the weights."""
+        weight = _weight(largest_rate, t, self.r, self.weight_lr_power)
+        return ta.of_rows(ta.quotient(weight, sums + weight), like), sums + weight
+
+
+def _begun(x: tf.Tensor, sums: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+    """Returns the average that a step begins at: the weights in rows that were never updated."""
+    return tf.where(ta.of_rows(sums > 0, w), x, w)
 
 
 @ta.memoized
@@ -175,6 +226,11 @@ class ScheduleFreeSGD(ScheduleFree):
     def direction(self, g: tf.Tensor, s: ta.Slots, t: tf.Tensor) -> ta.Step:
         return g, {}
 
+    def _subtract(
+        self, rate: tf.Tensor, g: tf.Tensor, w: tf.Variable, s: ta.SlotVariables, t: tf.Tensor
+    ) -> None:
+        descend(g, w, s, rate, momentum=None, nesterov=False)
+
 
 @ta.register
 class ScheduleFreeAdamW(ScheduleFree):
@@ -239,6 +295,14 @@ class ScheduleFreeAdamW(ScheduleFree):
     def direction(self, g: tf.Tensor, s: ta.Slots, t: tf.Tensor) -> ta.Step:
         v = ta.running_mean(s["velocity"], g * g, self.beta_2, t)
         return g / _root(v, self.beta_2, self.epsilon, t), {"velocity": v}
+
+    def _subtract(
+        self, rate: tf.Tensor, g: tf.Tensor, w: tf.Variable, s: ta.SlotVariables, t: tf.Tensor
+    ) -> None:
+        v = ta.running_mean(s["velocity"].value(), g * g, self.beta_2, t)
+        ta.put(s["velocity"], v)
+        root = tf.sqrt(ta.one_minus_power(self.beta_2, t))
+        descend_by_root(w, g, s["velocity"], rate * root, self.epsilon * root)
 
 
 @ta.register

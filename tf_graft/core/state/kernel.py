@@ -74,10 +74,15 @@ def in_place(
     return lambda run: InPlace(run, exact, reads_weights, serves, replaces)
 
 
-def remembers(role: str) -> Callable[[Any], bool]:
-    """Returns a function for `serves`: whether the argument `role`, a decay, is at least 0.5.
+def remembers(*roles: str) -> Callable[[Any], bool]:
+    """Returns a function for `serves`: whether all of the arguments, decays, are at least 0.5.
 
     A kernel that computes `v + (1 - decay) * (g^2 - v)` rounds g^2 away where it is far below v and
-    nothing of v remains; `running_mean` does not.
+    nothing of v remains; `running_mean` does not, unless the decay is a schedule.
     """
-    return lambda optimizer: getattr(optimizer, role) >= 0.5
+
+    def serves(optimizer: Any) -> bool:
+        decays = [getattr(optimizer, role) for role in roles]
+        return all(callable(decay) or decay >= 0.5 for decay in decays)
+
+    return serves

@@ -222,7 +222,10 @@ class Parameter:
         """Replaces the whole variable, or a part of it."""
         part = part or Whole()
         variable = replicas.local(self.variable)
-        part.write(variable, tf.saturate_cast(weights, variable.dtype))
+        if weights.dtype == variable.dtype:
+            part.write(variable, weights)
+        else:
+            part.write(variable, tf.saturate_cast(weights, variable.dtype))
         if self.has_master:
             part.write(replicas.local(self.state["master"]), weights)
 
