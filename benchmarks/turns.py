@@ -28,6 +28,7 @@ class Pace(NamedTuple):
 CALM = Pace(least=5, most=40, seconds=3, firsts=3, first_seconds=2)
 QUICK = Pace(least=3, most=10, seconds=1, firsts=1, first_seconds=0)
 ONCE = Pace(least=1, most=1, seconds=0, firsts=1, first_seconds=0)
+SKIPPED = 20  # most updates of a warm-up that are skipped
 
 
 class _Runner:
@@ -69,15 +70,24 @@ class _Runner:
         self.peak = peak()
 
     def warm_up(self) -> None:
-        self.step()
+        """Runs an update, and others if it was skipped, as with a loss scale that is too large."""
+        for _ in range(SKIPPED):
+            if self._update()[1]:
+                break
 
     def turn(self) -> None:
+        ms, moved = self._update()
+        self.steps.append(ms)
+        if not moved:
+            raise RuntimeError("an update did not move the weights")
+
+    def _update(self) -> tuple[float, bool]:
+        """Runs an update; returns its milliseconds, and whether it moved the weights."""
         before = _smallest(self.weights())
         begun = clock()
         self.step()
-        self.steps.append((clock() - begun) * 1e3)
-        if np.array_equal(before, _smallest(self.weights())):
-            raise RuntimeError("an update did not move the weights")
+        ms = (clock() - begun) * 1e3
+        return ms, not np.array_equal(before, _smallest(self.weights()))
 
     def end(self) -> None:
         """Checks that every weight has moved, and frees all objects."""

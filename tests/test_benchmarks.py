@@ -75,19 +75,20 @@ class Clock:
     def __call__(self):
         return self.now
 
-    def candidate(self, name, seconds, moves=(1, 1), fails_at=None):
-        """Prepares two weights; a step moves them as `moves` says, and one of them fails."""
+    def candidate(self, name, seconds, moves=(1, 1), fails_at=None, skips=0):
+        """Prepares two weights; a step after the skipped ones moves them, and one of them fails."""
         weights = [np.zeros(2), np.zeros(3)]
         count = itertools.count()
 
         def step():
-            if next(count) == fails_at:
+            number = next(count)
+            if number == fails_at:
                 raise ValueError("no such luck\nat all")
             self.order.append(name)
             self.now += seconds * self.speed
             self.speed *= 1.5
             for weight, move in zip(weights, moves, strict=True):
-                weight += move
+                weight += move if number >= skips else 0
 
         return Candidate(lambda: step, lambda: weights)
 
@@ -137,6 +138,13 @@ def test_a_candidate_that_does_nothing_or_fails_is_named_and_the_others_stay(bro
     assert sheet.header == ["ours", "stock", "ours / stock"]
     assert sheet.rows[0][2:] == ["failed", "-"]
     assert sheet.notes == [f"a case, stock: {says}"]
+
+
+def test_the_turns_begin_once_an_update_is_not_skipped(clock):
+    """A loss scale may begin too large for the first gradients."""
+    result = measured(clock, ours={"seconds": 0.1}, stock={"seconds": 0.2, "skips": 7})
+    assert not result.errors
+    assert {len(samples) for samples in result.steps.values()} == {4}
 
 
 def test_an_area_that_cannot_be_made_leaves_the_others(monkeypatch, small):
