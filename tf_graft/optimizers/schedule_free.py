@@ -42,13 +42,14 @@ class ScheduleFree(ta.TwoWeights):
     ) -> None:
         """Takes `rate * direction(g, s, t)` from a variable, and updates the slots, in place.
 
-        A subclass that overrides only `direction` has no kernel.
+        A subclass that overrides `direction` alone has no kernel.
         """
         raise NotImplementedError
 
     def __init_subclass__(cls, **options: Any):
         super().__init_subclass__(**options)
-        if "direction" in vars(cls) and "_subtract" not in vars(cls):
+        own = vars(cls).keys()
+        if "direction" in own and not own & {"_subtract", "kernel"}:
             cls.kernel = None  # type: ignore[method-assign]
 
     def advance(self, s: ta.Slots, rates: ta.Rates, t: tf.Tensor) -> dict[str, tf.Tensor]:
