@@ -38,7 +38,6 @@ INEXACT = {
     "adadelta": lambda: tg.Adadelta(0.01),
     "ftrl": lambda: tg.Ftrl(0.01),
     "momentum": lambda: tg.Momentum(0.01, use_nesterov=True),
-    "schedulefreesgd": lambda: tg.ScheduleFreeSGD(0.01),
     "schedulefreeadamw": lambda: tg.ScheduleFreeAdamW(0.01),
 }
 # Those with kernels that may be inside of another optimizer.

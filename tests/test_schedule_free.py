@@ -310,13 +310,13 @@ def test_other_optimizers_cannot_contain_it():
         tg.LARC(tg.ScheduleFreeSGD())
 
 
-@pytest.mark.parametrize("cls", [tg.ScheduleFreeSGD, tg.ScheduleFreeAdamW])
-def test_the_kernel_steps_as_far_from_the_truth_as_step_does(cls):
+def test_the_kernel_steps_as_far_from_the_truth_as_step_does():
     """Both get z from a difference of two weights that are ten times closer than z."""
 
     def after(dtype, kernel):
-        optimizer = cls(0.01)
+        optimizer = tg.ScheduleFreeAdamW(0.01)
         if not kernel:
+            cls = type(optimizer)
             optimizer.__class__ = type(cls.__name__, (cls,), {"kernel": None})
         random = np.random.default_rng(0)
         w = tf.Variable(random.normal(size=2000).astype(dtype))

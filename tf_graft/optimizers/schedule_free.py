@@ -227,11 +227,6 @@ class ScheduleFreeSGD(ScheduleFree):
     def direction(self, g: tf.Tensor, s: ta.Slots, t: tf.Tensor) -> ta.Step:
         return g, {}
 
-    def _subtract(
-        self, rate: tf.Tensor, g: tf.Tensor, w: tf.Variable, s: ta.SlotVariables, t: tf.Tensor
-    ) -> None:
-        descend(g, w, s, rate, momentum=None, nesterov=False)
-
 
 @ta.register
 class ScheduleFreeAdamW(ScheduleFree):
