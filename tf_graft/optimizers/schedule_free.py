@@ -37,21 +37,6 @@ class ScheduleFree(ta.TwoWeights):
         """Returns what moves z, for a learning rate of 1 and with the other sign, and new slots."""
         raise NotImplementedError
 
-    def _subtract(
-        self, rate: tf.Tensor, g: tf.Tensor, w: tf.Variable, s: ta.SlotVariables, t: tf.Tensor
-    ) -> None:
-        """Takes `rate * direction(g, s, t)` from a variable, and updates the slots, in place.
-
-        A subclass that overrides `direction` alone has no kernel.
-        """
-        raise NotImplementedError
-
-    def __init_subclass__(cls, **options: Any):
-        super().__init_subclass__(**options)
-        own = vars(cls).keys()
-        if "direction" in own and not own & {"_subtract", "kernel"}:
-            cls.kernel = None  # type: ignore[method-assign]
-
     def advance(self, s: ta.Slots, rates: ta.Rates, t: tf.Tensor) -> dict[str, tf.Tensor]:
         lr = tf.cast(rates["learning_rate"], s["largest_rate"].dtype)
         warmed = self.warmed(lr, tf.cast(t, lr.dtype))
@@ -82,32 +67,6 @@ class ScheduleFree(ta.TwoWeights):
         average = x + c * (ta.quotient(w - x, from_z) - lr * u)
         d = ta.scalar(self.beta_1, g.dtype) * (average - x) - from_z * lr * u
         return d, {"averaged_weights": average, "weight_sum": total, **slots}
-
-    @ta.in_place(serves=lambda self: not self.weight_decay, replaces=True)
-    def kernel(
-        self,
-        g: tf.Tensor,
-        w: tf.Variable,
-        s: ta.SlotVariables,
-        lr: tf.Tensor,
-        t: tf.Tensor,
-        decay: Any = 0.0,
-    ) -> None:
-        sums, average = s["weight_sum"], s["averaged_weights"]
-        from_z = ta.scalar(1 - self.beta_1, g.dtype)
-        c, total = self._share(sums.value(), s["largest_rate"], g, t)
-        x = tf.cond(
-            tf.reduce_all(sums > 0),
-            average.value,
-            lambda: _begun(average.value(), sums.value(), w.value()),
-        )
-        # y moves with z first, so that (y - x) / (1 - beta_1) is the distance from x to the new z
-        with tf.control_dependencies([x]):
-            self._subtract(from_z * self.warmed(lr, t), g, w, s, t)
-        moved = x + ta.quotient(c, from_z) * (w.value() - x)
-        descend(x - moved, w, s, ta.scalar(self.beta_1, g.dtype), momentum=None, nesterov=False)
-        ta.put(average, moved)
-        ta.put(sums, total)
 
     def _share(
         self, sums: tf.Tensor, largest_rate: tf.Tensor, like: tf.Tensor, t: tf.Tensor
@@ -292,13 +251,34 @@ class ScheduleFreeAdamW(ScheduleFree):
         v = ta.running_mean(s["velocity"], g * g, self.beta_2, t)
         return g / _root(v, self.beta_2, self.epsilon, t), {"velocity": v}
 
-    def _subtract(
-        self, rate: tf.Tensor, g: tf.Tensor, w: tf.Variable, s: ta.SlotVariables, t: tf.Tensor
+    @ta.in_place(serves=lambda self: not self.weight_decay, replaces=True)
+    def kernel(
+        self,
+        g: tf.Tensor,
+        w: tf.Variable,
+        s: ta.SlotVariables,
+        lr: tf.Tensor,
+        t: tf.Tensor,
+        decay: Any = 0.0,
     ) -> None:
-        v = ta.running_mean(s["velocity"].value(), g * g, self.beta_2, t)
-        ta.put(s["velocity"], v)
+        v, sums, average = s["velocity"], s["weight_sum"], s["averaged_weights"]
+        from_z = ta.scalar(1 - self.beta_1, g.dtype)
+        c, total = self._share(sums.value(), s["largest_rate"], g, t)
+        x = tf.cond(
+            tf.reduce_all(sums > 0),
+            average.value,
+            lambda: _begun(average.value(), sums.value(), w.value()),
+        )
+        ta.put(v, ta.running_mean(v.value(), g * g, self.beta_2, t))
         root = tf.sqrt(ta.one_minus_power(self.beta_2, t))
-        descend_by_root(w, g, s["velocity"], rate * root, self.epsilon * root)
+        rate = from_z * self.warmed(lr, t)
+        # y moves with z first, so that (y - x) / (1 - beta_1) is the distance from x to the new z
+        with tf.control_dependencies([x]):
+            descend_by_root(w, g, v, rate * root, self.epsilon * root)
+        moved = x + ta.quotient(c, from_z) * (w.value() - x)
+        descend(x - moved, w, s, ta.scalar(self.beta_1, g.dtype), momentum=None, nesterov=False)
+        ta.put(average, moved)
+        ta.put(sums, total)
 
 
 @ta.register

@@ -47,7 +47,7 @@ class Algorithm:
     def __init_subclass__(cls, **options: Any):
         super().__init_subclass__(**options)
         own = vars(cls)
-        if own.keys() & {"step", "propose", "decayed"} and "kernel" not in own:
+        if own.keys() & {"step", "direction", "propose", "decayed"} and "kernel" not in own:
             cls.kernel = None  # an inherited kernel would compute the step of another class
         elif inspect.isfunction(own.get("kernel")):
             cls.kernel = InPlace(own["kernel"])
