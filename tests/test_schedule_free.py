@@ -332,3 +332,15 @@ def test_the_kernel_steps_as_far_from_the_truth_as_step_does():
         return np.sqrt(np.mean((after("float32", kernel) - after("float64", False)) ** 2))
 
     assert 0 < off(kernel=True) < 2 * off(kernel=False)
+
+
+def test_a_subclass_with_a_direction_of_its_own_takes_it():
+    """The kernel it would inherit computes the direction of its base class."""
+
+    class Still(tg.ScheduleFreeAdamW):
+        def direction(self, g, s, t):
+            return tf.zeros_like(g), {"velocity": s["velocity"]}
+
+    w = tf.Variable([1.0, 2.0])
+    Still().apply([tf.constant([1.0, 1.0])], [w])
+    assert w.numpy().tolist() == [1.0, 2.0]
