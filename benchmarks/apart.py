@@ -1,4 +1,4 @@
-"""`python -m benchmarks.apart ASKED`: measures an area in a process with two logical CPUs.
+"""`python -m benchmarks.apart ASKED`: measures an area in a process with several logical CPUs.
 
 Prints a line for each case; see `run.py`. Logical devices can be set only once in a process.
 """
@@ -16,13 +16,13 @@ def main(asked: str) -> None:
     start.tensorflow()
     import tensorflow as tf
 
-    from benchmarks import cases, fit, results, run, turns
+    from benchmarks import areas, cases, results, run, turns
 
+    given = json.loads(asked)
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0],
-        [tf.config.LogicalDeviceConfiguration()] * fit.REPLICAS,
+        [tf.config.LogicalDeviceConfiguration()] * areas.AREAS[given["area"]].devices,
     )
-    given = json.loads(asked)
     choice, pace = cases.Choice(*given["choice"]), turns.Pace(*given["pace"])
     for measured in run.here(given["area"], choice, pace, process.say):
         print(results.line(measured), file=lines, flush=True)

@@ -19,7 +19,7 @@ class Area(NamedTuple):
     columns: tuple[str, ...] = ("ours", "stock")
     ratios: tuple[tuple[str, str], ...] = (("ours", "stock"),)
     base: str = "stock"
-    apart: bool = False  # measured in a process of its own, with two logical CPUs
+    devices: int = 1  # logical CPUs; with several, it is measured in a process of its own
 
     def of(self, choice: Choice) -> Iterable[Case]:
         """Makes the area's cases."""
@@ -52,9 +52,10 @@ AREAS = {
         ("given", "sizes"),
         ("ours", "stock", "torch", "fbgemm", "optax"),
     ),
+    "growth": Area("Steps as the work grows", ("growth", "cases"), devices=8),
     "fit": Area("Training steps of fit", ("fit", "plain")),
     "fit-xla": Area("Training steps of fit compiled by XLA", ("fit", "xla")),
     "half": Area("Training steps of fit in half precision", ("fit", "half")),
     "wrappers": Area("Training steps of fit with wrappers", ("fit", "wrappers")),
-    "replicas": Area("Training steps of fit on two replicas", ("fit", "replicas"), apart=True),
+    "replicas": Area("Training steps of fit on two replicas", ("fit", "replicas"), devices=2),
 }

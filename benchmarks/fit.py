@@ -20,7 +20,6 @@ from benchmarks.optimizers import (
 )
 from benchmarks.training import training
 
-REPLICAS = 2
 SHORT = ("Transformer", "Embeddings")  # the models for which a usual run has time
 POLICIES = ("mixed_bfloat16", "mixed_float16")
 
@@ -67,8 +66,7 @@ def half(_: Choice) -> Iterable[Case]:
 
 def replicas(_: Choice) -> Iterable[Case]:
     """Makes cases of two replicas; the process must have two logical CPUs."""
-    devices = [f"CPU:{i}" for i in range(REPLICAS)]
-    strategy = tf.distribute.MirroredStrategy(devices)
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     for model in MODELS:
         yield _case(model, "Adam", usual=model in SHORT, strategy=strategy)
         title, usual = f"{model}, AGN of Adam", model == SHORT[0]

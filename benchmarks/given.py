@@ -61,8 +61,7 @@ def xla(_: Choice) -> Iterable[Case]:
 
 def small(choice: Choice) -> Iterable[Case]:
     """Makes cases of many small tensors."""
-    sizes = np.random.default_rng(0).integers(ENTRIES[0], ENTRIES[1] + 1, SMALL)
-    shapes = tuple((int(size),) for size in sizes)
+    shapes = small_shapes(SMALL)
     for name in OPTIMIZERS:
         # Other libraries only in a full run: the first call of optax takes minutes.
         beside = choice.peers and choice.full
@@ -101,6 +100,12 @@ def resnet() -> Shapes:
     """Returns the shapes of ResNet-50's 214 tensors."""
     model = keras.applications.ResNet50(weights=None)
     return tuple(tuple(v.shape) for v in model.trainable_variables)
+
+
+def small_shapes(count: int) -> Shapes:
+    """Returns the shapes of so many small tensors."""
+    sizes = np.random.default_rng(0).integers(ENTRIES[0], ENTRIES[1] + 1, count)
+    return tuple((int(size),) for size in sizes)
 
 
 def on(
@@ -159,7 +164,7 @@ def prepared(
 
 
 def tensors_of(shapes: Shapes, dtype: str = "float32") -> Tensors:
-    """Makes weights of their own for a candidate, and gradients that all candidates share.
+    """Makes weights of their own for a candidate, `v0` and so on, and gradients that all share.
 
     Weights that another candidate moves would disagree with their float32 masters at each step.
     """
@@ -178,7 +183,8 @@ def _gradients(shapes: Shapes, dtype: str) -> list[tf.Variable]:
 
 
 def _random(shapes: Shapes, dtype: str) -> list[tf.Variable]:
-    return [tf.Variable(tf.cast(tf.random.normal(s, stddev=SCALE), dtype)) for s in shapes]
+    made = (tf.cast(tf.random.normal(shape, stddev=SCALE), dtype) for shape in shapes)
+    return [tf.Variable(value, name=f"v{i}") for i, value in enumerate(made)]
 
 
 def _table(rows: int) -> Tensors:

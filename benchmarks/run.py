@@ -34,7 +34,7 @@ def run(areas: Sequence[str], choice: Choice, pace: Pace, say: Say) -> Iterator[
         for sentence in peers.missing():
             say(sentence)
     for area in areas:
-        if AREAS[area].apart:
+        if AREAS[area].devices > 1:
             yield from _apart(area, choice, pace)
         else:
             yield from here(area, choice, pace, say)

@@ -28,6 +28,7 @@ from benchmarks import (
     fit,
     floor,
     given,
+    growth,
     optimizers,
     peers,
     process,
@@ -383,6 +384,19 @@ def test_every_case_of_fit_trains(area, monkeypatch):
     for result in done:
         assert not result.errors, result
         assert result.steps.keys() == {"ours", "stock"}
+
+
+@pytest.mark.slow
+def test_every_kind_of_work_grows(monkeypatch):
+    """The least amounts: the largest take minutes, and several replicas another process."""
+    monkeypatch.setattr(growth, "COUNT", 10)
+    every = [*areas.AREAS["growth"].of(Choice())]
+    for unit, kind in growth.KINDS.items():
+        assert list(kind.amounts) == sorted(kind.amounts)
+        least = next(case for case in every if case.name.endswith(f" {unit}"))
+        result = turns.measure("growth", least, turns.ONCE)
+        assert not result.errors
+        assert result.steps.keys() == ({"ours", "stock"} if kind.stock else {"ours"})
 
 
 ITS_TABLES_SMALL = """
