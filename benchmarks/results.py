@@ -109,6 +109,7 @@ def of_line(text: str) -> Measured:
 def _figures(measured: Measured) -> list[dict[str, Any]]:
     """Lists the figures of a case: steps, first calls, the floor, and failures."""
     named = {"area": measured.area, "case": measured.case}
+    step = {"quantity": "step", "unit": "ms"}
     figures: list[dict[str, Any]] = []
     for quantity, unit in UNITS.items():
         for candidate, samples in measured.samples(quantity).items():
@@ -126,10 +127,10 @@ def _figures(measured: Measured) -> list[dict[str, Any]]:
                 }
             )
     if measured.floor:
-        floor = {"candidate": "floor", "quantity": "step", "unit": "ms"}
-        figures.append({**named, **floor, **Spread.of(measured.floor)._asdict()})
+        floor = {**named, "candidate": "floor", **step}
+        figures.append({**floor, **Spread.of(measured.floor)._asdict()})
     failed = measured.errors.items()
-    return figures + [{**named, "candidate": name, "error": error} for name, error in failed]
+    return figures + [{**named, "candidate": name, **step, "error": text} for name, text in failed]
 
 
 def _version(name: str) -> str:

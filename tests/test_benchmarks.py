@@ -357,6 +357,21 @@ def test_tables_fit_a_terminal_and_a_case_is_one_line():
             assert sheets.markdown(sheet).splitlines()[2].startswith(f"| {name} | ")
 
 
+def test_pages_can_tell_every_published_figure():
+    """Also one that could not be measured."""
+    published = json.loads((process.ROOT / "docs/data/bench.json").read_text())["figures"]
+    keys = {"area", "case", "candidate", "quantity", "unit"}
+    assert [figure for figure in published if not keys <= figure.keys()] == []
+
+
+def test_a_failure_is_a_figure_like_the_others(clock):
+    result = measured(clock, ours={"seconds": 0.1}, stock={"seconds": 0.2, "fails_at": 0})
+    keys = {"area", "case", "candidate", "quantity", "unit"}
+    figures = results._figures(result)
+    assert [figure["candidate"] for figure in figures if "error" in figure] == ["stock"]
+    assert all(keys <= figure.keys() for figure in figures)
+
+
 def tiny():
     """A model with a table that is trained in no time."""
 
