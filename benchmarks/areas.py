@@ -11,7 +11,8 @@ class Area(NamedTuple):
     """An area; `cases` names a module of this package, and the function there that makes its cases.
 
     `columns` are the candidates in the order in which they are shown, `ratios` are pairs of
-    candidates, and `base` is the candidate that a chart compares with.
+    candidates, and `base` is the candidate that a chart compares with. `quantities` are those of
+    `results.UNITS` that are kept.
     """
 
     title: str
@@ -19,6 +20,7 @@ class Area(NamedTuple):
     columns: tuple[str, ...] = ("ours", "stock")
     ratios: tuple[tuple[str, str], ...] = (("ours", "stock"),)
     base: str = "stock"
+    quantities: tuple[str, ...] = ("step", "first call")
     devices: int = 1  # logical CPUs; with several, it is measured in a process of its own
 
     def of(self, choice: Choice) -> Iterable[Case]:
@@ -32,6 +34,12 @@ AREAS = {
     "dense": Area("Steps on the 214 tensors of ResNet-50", ("given", "dense"), PEERS),
     "xla": Area("The same steps compiled by XLA", ("given", "xla")),
     "small": Area("Steps on 1,500 tensors of 256 to 4,096 entries", ("given", "small"), PEERS),
+    "first": Area(
+        "First calls on the 214 tensors of ResNet-50",
+        ("given", "first"),
+        ("ours", "ours, as traced", "stock", "stock, as traced"),
+        quantities=("first call", "build", "trace"),
+    ),
     "matrices": Area(
         "Steps on the 24 matrices of a Transformer of width 128",
         ("matrices", "cases"),
@@ -51,6 +59,7 @@ AREAS = {
         "Row-sparse steps on one table, 4,096 ids a step",
         ("given", "sizes"),
         ("ours", "stock", "torch", "fbgemm", "optax"),
+        quantities=("step", "first call", "peak memory"),
     ),
     "growth": Area("Steps as the work grows", ("growth", "cases"), devices=8),
     "fit": Area("Training steps of fit", ("fit", "plain")),

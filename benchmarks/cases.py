@@ -15,13 +15,15 @@ class Candidate(NamedTuple):
     """One implementation to measure.
 
     `start` builds an optimizer and returns a function that makes one update; the first call is
-    `start` and the first update. `weights` returns tensors that every update must move. `peak`
-    returns the peak memory of `start` in MB, if the candidate has a process of its own.
+    `start`, `trace` if there is one, and the first update. `weights` returns tensors that every
+    update must move. `peak` returns the peak memory of `start` in MB, if the candidate has a
+    process of its own. `trace` traces the update, so that the parts of the first call can be timed.
     """
 
     start: Callable[[], Step]
     weights: Callable[[], Sequence[Any]]
     peak: Callable[[], float | None] = lambda: None
+    trace: Callable[[], object] | None = None
 
 
 class Case(NamedTuple):

@@ -68,6 +68,38 @@ def small(choice: Choice) -> Iterable[Case]:
         yield on(shapes, name, beside=beside, usual=name == "Adam")
 
 
+def first(_: Choice) -> Iterable[Case]:
+    """Makes the dense cases, with and without Grappler's passes, and those compiled by XLA."""
+    for name in OPTIMIZERS:
+        case = on(resnet(), name, usual=name not in SELDOM)
+        as_traced = {
+            f"{which}, as traced": functools.partial(_as_traced, prepare)
+            for which, prepare in case.candidates.items()
+        }
+        yield case._replace(candidates={**case.candidates, **as_traced}, moved=0)
+    for case in xla(Choice()):
+        yield case._replace(name=f"XLA: {case.name}", moved=0)
+
+
+def _as_traced(prepare: Callable[[], Candidate]) -> Candidate:
+    """Prepares a candidate whose graph is run as it is traced: Grappler does not optimize it."""
+    prepared = prepare()
+
+    def start() -> Step:
+        step = prepared.start()
+
+        def unoptimized() -> None:
+            tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+            try:
+                step()
+            finally:
+                tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+
+        return unoptimized
+
+    return prepared._replace(start=start)
+
+
 def tables(_: Choice) -> Iterable[Case]:
     """Makes cases of many embedding tables, each of which gets a row-sparse gradient."""
     for count, (name, named) in itertools.product(TABLES, OPTIMIZERS.items()):
@@ -160,7 +192,7 @@ def prepared(
         optimizer.build(weights)
         return lambda: [apply() for _ in range(calls)]
 
-    return Candidate(start, lambda: weights)
+    return Candidate(start, lambda: weights, trace=apply.get_concrete_function)
 
 
 def tensors_of(shapes: Shapes, dtype: str = "float32") -> Tensors:

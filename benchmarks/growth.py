@@ -42,8 +42,8 @@ def cases(_: Choice) -> Iterable[Case]:
             yield Case(f"{amount:,} {unit}", candidates, usual=amount <= kind.usual)
 
 
-def _tensors(count: int, make: Make) -> Candidate:
-    return prepared(functools.partial(tensors_of, small_shapes(count)), make)
+def _tensors(count: int, make: Make, calls: int = 1) -> Candidate:
+    return prepared(functools.partial(tensors_of, small_shapes(count)), make, calls)
 
 
 def _entries(count: int, make: Make) -> Candidate:
@@ -53,9 +53,7 @@ def _entries(count: int, make: Make) -> Candidate:
 def _micro_steps(count: int, make: Make) -> Candidate:
     """Prepares an update of several calls; one call needs no accumulation."""
     options = {"gradient_accumulation_steps": count} if count > 1 else {}
-    shapes = small_shapes(COUNT)
-    make = functools.partial(make, **options)
-    return prepared(functools.partial(tensors_of, shapes), make, calls=count)
+    return _tensors(COUNT, functools.partial(make, **options), calls=count)
 
 
 def _groups(count: int, make: Make) -> Candidate:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from benchmarks import peers
+from benchmarks.areas import AREAS
 from benchmarks.process import cores
 from tf_graft.core.files.whole_files import write
 
@@ -52,6 +53,8 @@ class Measured:
     errors: dict[str, str]
     floor: list[float]  # milliseconds; empty if an area has no floor
     peaks: dict[str, list[float]] = field(default_factory=dict)  # MB
+    builds: dict[str, list[float]] = field(default_factory=dict)  # seconds
+    traces: dict[str, list[float]] = field(default_factory=dict)  # seconds
 
     def of_floor(self, candidate: str) -> Spread | None:
         """Returns a candidate's steps as multiples of the floor."""
@@ -64,7 +67,13 @@ class Measured:
 
     def samples(self, quantity: str) -> dict[str, list[float]]:
         """Returns the samples of a quantity of `UNITS`."""
-        return {"step": self.steps, "first call": self.firsts, "peak memory": self.peaks}[quantity]
+        return {
+            "step": self.steps,
+            "first call": self.firsts,
+            "build": self.builds,
+            "trace": self.traces,
+            "peak memory": self.peaks,
+        }[quantity]
 
 
 def ratio(samples: Samples | None, others: Samples | None) -> Spread | None:
@@ -74,7 +83,7 @@ def ratio(samples: Samples | None, others: Samples | None) -> Spread | None:
     return Spread.of([a / b for a, b in zip(samples, others, strict=True)])
 
 
-UNITS = {"step": "ms", "first call": "s", "peak memory": "MB"}
+UNITS = {"step": "ms", "first call": "s", "build": "s", "trace": "s", "peak memory": "MB"}
 
 
 def save(path: Path, measured: Sequence[Measured]) -> None:
@@ -107,11 +116,11 @@ def of_line(text: str) -> Measured:
 
 
 def _figures(measured: Measured) -> list[dict[str, Any]]:
-    """Lists the figures of a case: steps, first calls, the floor, and failures."""
+    """Lists the figures of a case: the area's quantities, the floor, and failures."""
     named = {"area": measured.area, "case": measured.case}
-    step = {"quantity": "step", "unit": "ms"}
+    quantities = AREAS[measured.area].quantities
     figures: list[dict[str, Any]] = []
-    for quantity, unit in UNITS.items():
+    for quantity in quantities:
         for candidate, samples in measured.samples(quantity).items():
             ratios = {
                 "of_floor": measured.of_floor(candidate) if quantity == "step" else None,
@@ -121,16 +130,19 @@ def _figures(measured: Measured) -> list[dict[str, Any]]:
             figures.append(
                 {
                     **named,
-                    **{"candidate": candidate, "quantity": quantity, "unit": unit},
+                    **{"candidate": candidate, "quantity": quantity, "unit": UNITS[quantity]},
                     **Spread.of(samples)._asdict(),
                     **{name: spread._asdict() for name, spread in ratios.items() if spread},
                 }
             )
     if measured.floor:
-        floor = {**named, "candidate": "floor", **step}
+        floor = {**named, "candidate": "floor", "quantity": "step", "unit": "ms"}
         figures.append({**floor, **Spread.of(measured.floor)._asdict()})
-    failed = measured.errors.items()
-    return figures + [{**named, "candidate": name, **step, "error": text} for name, text in failed]
+    failed = {"quantity": quantities[0], "unit": UNITS[quantities[0]]}
+    return figures + [
+        {**named, "candidate": name, **failed, "error": text}
+        for name, text in measured.errors.items()
+    ]
 
 
 def _version(name: str) -> str:

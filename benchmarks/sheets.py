@@ -24,21 +24,17 @@ class Sheet(NamedTuple):
 
 
 def sheets(measured: Sequence[Measured]) -> list[Sheet]:
-    """Makes tables of the steps and the first calls of each area, and of the memory if measured."""
+    """Makes a table for each quantity of each area that was measured."""
     made = []
     for name, area in AREAS.items():
         cases = [m for m in measured if m.area == name]
-        made += [
-            _sheet(area, quantity, cases)
-            for quantity in UNITS
-            if cases and (quantity != "peak memory" or any(m.peaks for m in cases))
-        ]
+        made += [_sheet(area, quantity, cases) for quantity in area.quantities if cases]
     return made
 
 
 def rich(sheet: Sheet) -> Group:
     """Makes a table for the terminal, between its title and its notes."""
-    headers = [name.replace(" / ", " /\n") for name in sheet.header]
+    headers = [name.replace(" / ", " /\n").replace(", ", ",\n") for name in sheet.header]
     columns = [
         Column(overflow="fold"),
         *(Column(header, justify="right", no_wrap=True) for header in headers),
@@ -68,7 +64,8 @@ def _sheet(area: Area, quantity: str, cases: Sequence[Measured]) -> Sheet:
     unit = "times the floor" if floors else UNITS[quantity]
     header = [*columns, *(f"{a} / {b}" for a, b in pairs)]
     title = f"{area.title}: {quantity}, {unit}"
-    return Sheet(title, header, rows, list(_failures(cases)) if quantity == "step" else [])
+    notes = list(_failures(cases)) if quantity == area.quantities[0] else []
+    return Sheet(title, header, rows, notes)
 
 
 def _cells(m: Measured, quantity: str, columns: Sequence[str], floors: bool) -> Iterator[str]:

@@ -25,7 +25,7 @@ class Pace(NamedTuple):
     first_seconds: float
 
 
-CALM = Pace(least=5, most=40, seconds=3, firsts=3, first_seconds=2)
+CALM = Pace(least=5, most=40, seconds=3, firsts=3, first_seconds=6)
 QUICK = Pace(least=3, most=10, seconds=1, firsts=1, first_seconds=0)
 ONCE = Pace(least=1, most=1, seconds=0, firsts=1, first_seconds=0)
 SKIPPED = 20  # most updates of a warm-up that are skipped
@@ -37,6 +37,8 @@ class _Runner:
     def __init__(self, prepare: Callable[[], Candidate]) -> None:
         self.prepare = prepare
         self.firsts: list[float] = []  # seconds
+        self.builds: list[float] = []  # seconds
+        self.traces: list[float] = []  # seconds
         self.steps: list[float] = []  # milliseconds
         self.peak: float | None = None  # MB
         self.error = ""
@@ -61,10 +63,15 @@ class _Runner:
     def begin(self) -> None:
         """Prepares the candidate anew, and measures its first call."""
         self.forget()
-        start, self.weights, peak = self.prepare()
+        start, self.weights, peak, trace = self.prepare()
         self.before = [_sum(w) for w in self.weights()]
         begun = clock()
         self.step = start()
+        built = clock()
+        if trace:
+            trace()
+            self.builds.append(built - begun)
+            self.traces.append(clock() - built)
         self.step()
         self.firsts.append(clock() - begun)
         self.peak = peak()
@@ -115,6 +122,8 @@ def measure(area: str, case: Case, pace: Pace) -> Measured:
         errors={name: runner.error for name, runner in runners.items() if runner.error},
         floor=[taken * case.moved / floor.MOVED for taken in added],
         peaks={name: [runner.peak] for name, runner in well.items() if runner.peak},
+        builds={name: runner.builds for name, runner in well.items() if runner.builds},
+        traces={name: runner.traces for name, runner in well.items() if runner.traces},
     )
 
 

@@ -141,6 +141,52 @@ def test_a_candidate_that_does_nothing_or_fails_is_named_and_the_others_stay(bro
     assert sheet.notes == [f"a case, stock: {says}"]
 
 
+def test_a_first_call_is_timed_in_parts(clock):
+    def traced():
+        clock.now += 0.3
+
+    def candidate():
+        return clock.candidate("ours", 0.1)._replace(trace=traced)
+
+    result = turns.measure("first", Case("Adam", {"ours": candidate}), turns.ONCE)
+    assert result.firsts == {"ours": [pytest.approx(0.4)]}
+    assert result.builds == {"ours": [0]}
+    assert result.traces == {"ours": [pytest.approx(0.3)]}
+    assert [figure["quantity"] for figure in results._figures(result)] == [
+        "first call",
+        "build",
+        "trace",
+    ]
+
+
+@pytest.mark.slow
+def test_a_first_call_is_measured_with_grappler_and_without(small, monkeypatch):
+    options, off = tf.config.optimizer.get_experimental_options, []
+
+    def make():
+        made = optimizers.PLAIN["Adam"].ours()
+        apply = made.apply
+
+        @functools.wraps(apply)
+        def looking(*args):
+            tf.py_function(lambda: off.append(options().get("disable_meta_optimizer")), [], [])
+            return apply(*args)
+
+        made.apply = looking
+        return made
+
+    monkeypatch.setitem(optimizers.OPTIMIZERS, "Adam", optimizers.Named(make, None, 3))
+    cases = {case.name: case for case in given.first(Choice())}
+    assert {"Adam", "LAMB", "XLA: Adam"} <= cases.keys()
+    result = turns.measure("first", cases["Adam"], turns.ONCE)
+    assert result.errors == {}
+    assert result.traces.keys() == {"ours", "ours, as traced"}
+    turn = [False, True]  # in order: with Grappler's passes, then without
+    assert [bool(o) for o in off] == turn * (len(off) // 2)
+    assert len(off) >= 6
+    assert not options().get("disable_meta_optimizer")
+
+
 def test_the_turns_begin_once_an_update_is_not_skipped(clock):
     """A loss scale may begin too large for the first gradients."""
     result = measured(clock, ours={"seconds": 0.1}, stock={"seconds": 0.2, "skips": 7})
@@ -339,14 +385,15 @@ def fabricated(area, case):
     names = areas.AREAS[area].columns
     steps = {name: [123.4, 1234.5, 2345.6] for name in names}
     floors = [12.3, 45.6, 78.9] if "unchecked" in names else []
-    return results.Measured(area, case, steps, {name: [12.34] for name in names}, {}, floors)
+    once = {name: [12.34] for name in names}
+    return results.Measured(area, case, steps, once, {}, floors, once, once, once)
 
 
 def test_tables_fit_a_terminal_and_a_case_is_one_line():
     name = "Adam, global_clipnorm"
-    for area in areas.AREAS:
+    for area, its in areas.AREAS.items():
         made = sheets.sheets([fabricated(area, name)])
-        assert len(made) == 2
+        assert len(made) == len(its.quantities)
         for sheet in made:
             text = io.StringIO()
             Console(file=text, width=80).print(sheets.rich(sheet))
