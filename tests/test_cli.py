@@ -277,7 +277,7 @@ def test_a_data_set_that_cannot_be_had_is_one_sentence_at_once(command, monkeypa
     assert result.exit_code == 2
     assert result.stderr.endswith(
         "mnist_cnn.yaml:6: 'mnist' is not in here (data.dir) and cannot be downloaded (no "
-        "connection to storage.googleapis.com); digits and text need no network: "
+        "connection to storage.googleapis.com); digits, text, words need no network: "
         "data.name=digits.\n"
     )
     result = command("train", mnist, "data.dir=here", "data.name=my_flowers")

@@ -137,6 +137,50 @@ def test_a_shared_curve_goes_through_the_means_of_its_stretches():
     np.testing.assert_allclose(found.rates["b/kernel"] * between, 0.03 * np.exp(logs))
 
 
+def test_rates_may_leave_the_learning_rate_to_a_schedule():
+    """A graft with a schedule around Adam at one rate: the ratio alone stands still."""
+    rate = np.linspace(1, 0, 40)
+    of_run = report.GraftReport(recorded(np.tile(FACTORS, (40, 1)), rate=rate))
+    for kind in ("constant", "piecewise", "power_law"):
+        found = of_run.rates(kind, with_learning_rate=False)
+        assert found.rates == pytest.approx(dict(zip(PATHS, FACTORS, strict=True)))
+        course = found.course(tf.constant([1.0, 30.0], tf.float64))
+        assert course is None or course.numpy() == pytest.approx([1, 1])
+    total = np.sqrt((FACTORS**2).sum() / 3)
+    assert of_run.rates("global", with_learning_rate=False).rate == pytest.approx(total)
+    assert of_run.rates("constant").rates["a/bias"] < 2.0
+
+
+def test_rates_may_be_those_of_the_first_steps():
+    ratio = np.concatenate([np.tile(FACTORS, (5, 1)), np.tile(3 * FACTORS, (15, 1))])
+    of_run = report.GraftReport(recorded(ratio, steps=np.arange(10, 210, 10)))
+    assert of_run.rates("constant", until=59).rates["a/bias"] == pytest.approx(2.0)
+    assert of_run.rates("constant").rates["a/bias"] == pytest.approx(2 * 3**0.75)
+    with pytest.raises(report.ReportError, match=r"nothing was recorded until step 9\."):
+        of_run.rates("constant", until=9)
+
+
+STEPS = np.arange(10, 2_000, 10)[:, np.newaxis]
+WAVES = np.exp(np.sin(STEPS / 90))
+NOISE = np.exp(np.random.default_rng(0).normal(size=(len(STEPS), 1)))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "best"),
+    [
+        (FACTORS * STEPS**-0.7, "power_law"),
+        (FACTORS * WAVES, "piecewise"),
+        (FACTORS * NOISE, "constant"),  # a curve follows noise where it is fitted, not elsewhere
+        (np.ones(3) * NOISE, "global"),
+    ],
+)
+def test_the_kind_is_chosen_where_it_is_not_fitted(ratio, best):
+    of_run = report.GraftReport(recorded(ratio, steps=STEPS[:, 0]))
+    assert of_run.best_kind() == best
+    assert of_run.rates("auto") == of_run.rates(best)
+    assert of_run.rates("auto", until=10).kind == "constant"  # one record
+
+
 def test_steps_without_a_ratio_are_bridged():
     ratio = np.tile(FACTORS, (9, 1))
     direction = np.full((9, 3), 2.0)
@@ -823,6 +867,28 @@ def test_a_run_of_a_graft_in_other_optimizers_keeps_the_same_records(workshop):
     alone, within = (records.read(workshop.folder / name) for name in ("run", "larc"))
     assert within.header.shapes == alone.header.shapes  # names depend on what was made before
     np.testing.assert_allclose(within.magnitude[0], alone.magnitude[0], rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_config_takes_rates_from_the_run_that_measured_them(workshop, exported):
+    name = "optimizer.rates={run: run, kind: piecewise}"
+    losses = {}
+    for key, given in (("file", "optimizer.rates=rates.json"), ("run", name)):
+        done = workshop("train", "layerwise.yaml", given, f"run.dir=by_{key}")
+        assert done.exit_code == 0, done.output
+        summary = json.loads((workshop.folder / f"by_{key}" / "summary.json").read_text())
+        losses[key] = summary["test_loss"]
+    assert losses["file"] == losses["run"]
+    for given, says in (
+        ("{run: nowhere}", "nowhere"),
+        ("{run: run, kind: linear}", "kind must be one of constant, piecewise"),
+        ("{run: run, until: 0}", "nothing was recorded until step 0."),
+        ("{run: run, kinds: constant}", "unexpected keyword argument 'kinds'"),
+    ):
+        done = workshop("train", "layerwise.yaml", f"optimizer.rates={given}", "run.dir=no")
+        assert done.exit_code == 2, done.output
+        assert says in done.stderr
+        assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.slow

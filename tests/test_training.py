@@ -18,8 +18,8 @@ import tf_graft
 from support import forked
 from support.stopping import stopping_at
 from tf_graft.core import tensorboard
+from tf_graft.training import builders, fine_tuning, loop, models, plots, prepared, run
 from tf_graft.training import data as data_sets
-from tf_graft.training import fine_tuning, loop, models, plots, prepared, run
 from tf_graft.training.config import ConfigError, load
 from tf_graft.training.folder import RunFolder
 from tf_graft.training.log import Log, read
@@ -405,6 +405,21 @@ def test_the_text_is_cut_into_inputs_and_their_next_characters():
     np.testing.assert_array_equal(x[1:, 0], y[:-1, -1])
     assert bytes(x.astype(np.uint8).ravel()).isascii()
     assert 1_000_000 < batches.steps_per_epoch * 4 * 50 < 2_000_000
+
+
+def test_a_word_comes_with_those_before_it_the_last_first(monkeypatch, tmp_path):
+    words = [f"w{i % 7}" for i in range(60)]
+    monkeypatch.setattr(builders, "_modules", lambda test: [("a.py", " ".join(words))])
+    config = Data(name="words", dir=str(tmp_path), batch_size=4, sequence_length=3)
+    batches = data_sets.load(config, 1)
+    assert (batches.kind, batches.shape, batches.classes) == ("words", (3,), 7)
+    classes = prepared.found(config).info.features["label"].names
+    expected = {words[at]: words[at - 3 : at][::-1] for at in range(32, 60, 5)}
+    for x, y in batches.test.unbatch().as_numpy_iterator():
+        before = expected.pop(classes[y])
+        ids = tf.strings.to_hash_bucket_fast(before, config.vocabulary - 1).numpy() + 1
+        np.testing.assert_array_equal(x, ids)
+    assert not expected
 
 
 @pytest.mark.slow

@@ -34,6 +34,7 @@ class Kind(enum.StrEnum):
     piecewise = "piecewise"
     power_law = "power_law"
     everywhere = "global"
+    auto = "auto"
 
 
 Config = Annotated[Path, typer.Argument(help="A config, such as configs/digits_adagrad.yaml.")]
@@ -253,7 +254,24 @@ def report(
             _say(finding)
     if monitored:
         Terminal().print(table.of_norms(monitored), "", crop=False)
-    _say(f"Drawn in {output}." + (f" Rates ({kind.value}) are in {export}." if export else ""))
+    _say(f"Drawn in {output}." + (f" Rates ({rates.kind}) are in {export}." if rates else ""))
+
+
+@app.command()
+def study(
+    file: Annotated[Path, typer.Argument(help="A study, such as studies/pays_short.yaml.")],
+    overrides: Overrides = None,
+    jobs: Annotated[int, typer.Option(min=1, help="How many runs are made at a time.")] = 1,
+) -> None:
+    """Compares configs: makes or continues the runs of a study, and writes table and picture."""
+    with errors():
+        from tf_graft.training import start
+
+        start.tensorflow()
+        from tf_graft.study import command
+
+        code = command.run(file, overrides or [], jobs, _say, Terminal())
+    raise typer.Exit(code)
 
 
 @app.command()

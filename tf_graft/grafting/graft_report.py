@@ -19,6 +19,12 @@ from tf_graft.grafting.variance import Shares, decomposed
 NEGLIGIBLE = 1e-4
 # A layer that did not move in a larger share of its records than this has no useful ratio.
 STANDSTILL = 0.5
+# The kind `auto` is the simplest of these whose steps are about as close as the closest ones', with
+# so many ranges of records left out in turn.
+AUTO = "auto"
+SIMPLEST = ("global", "constant", "power_law", "piecewise")
+ABOUT = 0.01
+LEFT_OUT = 10
 # Rates count as closer only if their steps are closer by at least this share of their length.
 WORTHWHILE = 0.05
 
@@ -126,7 +132,9 @@ class GraftReport:
             self.silent.get(self.paths[i], ""),
         )
 
-    def rates(self, kind: str = "piecewise") -> MeasuredRates:
+    def rates(
+        self, kind: str = "piecewise", *, with_learning_rate: bool = True, until: int | None = None
+    ) -> MeasuredRates:
         """Returns rates with which the direction optimizer alone makes the graft's steps on
         average.
 
@@ -135,18 +143,62 @@ class GraftReport:
 
         Args:
             kind: `"constant"`, one rate for each layer; `"piecewise"` or `"power_law"`, one factor
-                for each layer and a shared curve; `"global"`, one factor for all.
+                for each layer and a shared curve; `"global"`, one factor for all; `"auto"`, the
+                result of `best_kind`.
+            with_learning_rate: whether the rates contain the graft's learning rate. Without it,
+                give the schedule to `LayerwiseRates(learning_rate=...)`: then it can be longer than
+                the graft's.
+            until: the last step whose records count; else all do.
 
         Raises:
             ValueError: the kind is unknown.
+            ReportError: the graft's learning rate was always 0, or nothing was recorded by then.
+        """
+        if kind not in (*KINDS, AUTO):
+            known = ", ".join((*KINDS, AUTO))
+            raise ValueError(f"rates(kind={shown(kind)}): kind must be one of {known}.")
+        at = np.flatnonzero(self.records.learning_rate > 0)
+        if not at.size:
+            raise ReportError("the graft's learning rate was always 0.")
+        if until is not None:
+            at = at[self.records.steps[at] <= until]
+        if not at.size:
+            raise ReportError(f"nothing was recorded until step {until}.")
+        kind = self._best_kind(at) if kind == AUTO else kind
+        return self._fitted(kind, at, with_learning_rate)
+
+    def best_kind(self) -> str:
+        """Returns the kind whose rates make the graft's steps best where they were not fitted.
+
+        The records are divided into ranges of steps. Each range is left out in turn; the rates are
+        fitted to the others, and the distance is measured on it, as in `misses`. Of kinds whose
+        distances differ by less than a hundredth, the simplest one is chosen.
+
+        Raises:
             ReportError: the graft's learning rate was always 0.
         """
-        if kind not in KINDS:
-            raise ValueError(f"rates(kind={shown(kind)}): kind must be one of {', '.join(KINDS)}.")
-        at = self.records.learning_rate > 0
-        if not at.any():
+        at = np.flatnonzero(self.records.learning_rate > 0)
+        if not at.size:
             raise ReportError("the graft's learning rate was always 0.")
+        return self._best_kind(at)
+
+    def _best_kind(self, at: np.ndarray) -> str:
+        left_out = np.array_split(at, min(LEFT_OUT, len(at)))
+        if len(left_out) == 1:
+            return "constant"
+
+        def miss(kind: str) -> float:
+            fitted = ((self._fitted(kind, np.setdiff1d(at, part)), part) for part in left_out)
+            return float(np.median(np.concatenate([self._missed(*each) for each in fitted])))
+
+        misses = {kind: miss(kind) for kind in SIMPLEST}
+        return next(k for k in SIMPLEST if misses[k] <= min(misses.values()) + ABOUT)
+
+    def _fitted(self, kind: str, at: np.ndarray, with_learning_rate: bool = True) -> MeasuredRates:
+        """Fits rates to the records of some numbers."""
         rate = self.records.learning_rate[at, np.newaxis]
+        if not with_learning_rate:
+            rate = np.ones_like(rate)
         if kind == "global":
             magnitude, direction = (
                 norms[at][:, self._speaking]
@@ -179,21 +231,30 @@ class GraftReport:
         The distance is the median over the records, on the recorded directions. `"free"` is the
         best single factor for all layers at each step, so no global schedule can do better.
         """
-        direction = np.nan_to_num(self.records.direction[:, self._speaking])
-        rate = self.records.learning_rate[:, np.newaxis]
-        wanted = np.nan_to_num(rate * self.records.magnitude[:, self._speaking])
-        moved = ((wanted**2).sum(axis=1) > 0) & ((direction**2).sum(axis=1) > 0)
-        wanted, direction = wanted[moved], direction[moved]
-        steps = tf.constant(self.records.steps[moved], tf.float64)
-        best = (wanted * direction).sum(axis=1) / (direction**2).sum(axis=1)
-        found = {"free": _miss(best[:, np.newaxis] * direction, wanted)}
-        for kind in KINDS:
-            rates = self.rates(kind)
-            course = rates.course(steps)
-            factors = np.array([rates.factor(p) for p in self.paths if p not in self.silent])
-            made = factors * direction
-            found[kind] = _miss(made if course is None else course.numpy()[:, None] * made, wanted)
+        at = np.arange(len(self.records.steps))
+        direction, wanted = self._steps(at)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            best = (wanted * direction).sum(axis=1) / (direction**2).sum(axis=1)
+        found = {"free": float(np.median(_distances(best[:, np.newaxis] * direction, wanted)))}
+        found |= {kind: float(np.median(self._missed(self.rates(kind), at))) for kind in KINDS}
         return found
+
+    def _missed(self, rates: MeasuredRates, at: np.ndarray) -> np.ndarray:
+        """Returns the distances of rates' steps from the graft's, at the records of some numbers.
+
+        Records of steps of length 0 are left out.
+        """
+        direction, wanted = self._steps(at)
+        course = rates.course(tf.constant(self.records.steps[at], tf.float64))
+        factors = np.array([rates.factor(p) for p in self.paths if p not in self.silent])
+        made = factors * direction
+        return _distances(made if course is None else course.numpy()[:, None] * made, wanted)
+
+    def _steps(self, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the lengths of the directions and of the graft's steps, by record and layer."""
+        direction = np.nan_to_num(self.records.direction[at][:, self._speaking])
+        rate = self.records.learning_rate[at, np.newaxis]
+        return direction, np.nan_to_num(rate * self.records.magnitude[at][:, self._speaking])
 
 
 def _ratio(magnitude: np.ndarray, direction: np.ndarray) -> np.ndarray:
@@ -235,6 +296,9 @@ def _geometric(norms: np.ndarray) -> float:
     return float(np.exp(np.log(positive).mean())) if positive.size else 0.0
 
 
-def _miss(made: np.ndarray, wanted: np.ndarray) -> float:
+def _distances(made: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Returns the distances between steps relative to those wanted, without steps of length 0."""
     lengths = [np.sqrt((x**2).sum(axis=1)) for x in (made - wanted, wanted)]
-    return float(np.median(lengths[0] / lengths[1]))
+    moved = (made**2).sum(axis=1) > 0
+    moved &= lengths[1] > 0
+    return np.asarray(lengths[0][moved] / lengths[1][moved])

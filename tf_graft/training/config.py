@@ -46,6 +46,19 @@ def load(path: str | Path, overrides: Sequence[str] = (), *, own: bool = False) 
     Raises:
         ConfigError: the config is invalid; the message says in one sentence what and where.
     """
+    text = text_of(path, own)
+    config = parse(text, str(path), overrides)
+    if config.run.dir is None:
+        config.run.dir = str(Path("runs") / Path(path).stem)
+    return config
+
+
+def text_of(path: str | Path, own: bool = False) -> str:
+    """Reads a file of at most 64 KiB, or a longer one that a run wrote.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
     try:
         with open(path, "rb") as file:
             raw = file.read(-1 if own else MAX_BYTES + 1)
@@ -57,14 +70,10 @@ def load(path: str | Path, overrides: Sequence[str] = (), *, own: bool = False) 
     if len(raw) > MAX_BYTES and not own:
         raise ConfigError(f"{path}: a config is at most {MAX_BYTES // 1024} KiB long.")
     try:
-        text = raw.decode("utf-8")
+        return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
         raise ConfigError(f"{path}:{line}: the file is not UTF-8 text.") from None
-    config = parse(text, str(path), overrides)
-    if config.run.dir is None:
-        config.run.dir = str(Path("runs") / Path(path).stem)
-    return config
 
 
 def _similar(path: str | Path) -> str:
@@ -78,12 +87,7 @@ def _similar(path: str | Path) -> str:
 def parse(text: str, name: str = "<config>", overrides: Sequence[str] = ()) -> RunConfig:
     """Checks the text of a config; messages call the file `name`."""
     source = Source(name)
-    values = plain_yaml.read(text, source)
-    if not isinstance(values, dict):
-        raise source.at(1, (), "a config is made of sections: 'data:', 'model:' ...")
-    for override in overrides:
-        _override(values, override, source)
-    _check_values(values, source)
+    values = values_of(text, source, overrides)
     _check_model(values, source)
     if OPENSEQ2SEQ in values:
         values = _translated(values, source)
@@ -91,6 +95,17 @@ def parse(text: str, name: str = "<config>", overrides: Sequence[str] = ()) -> R
         return RunConfig.model_validate(values).of(source)
     except ValidationError as error:
         raise explain(error.errors()[0], values, source) from None
+
+
+def values_of(text: str, source: Source, overrides: Sequence[str] = ()) -> Config:
+    """Reads sections from a text and overrides, and checks that they are plain data."""
+    values = plain_yaml.read(text, source)
+    if not isinstance(values, dict):
+        raise source.at(1, (), "a config is made of sections: 'data:', 'model:' ...")
+    for override in overrides:
+        _override(values, override, source)
+    _check_values(values, source)
+    return values
 
 
 def _translated(values: Config, source: Source) -> Config:

@@ -22,7 +22,7 @@ from tf_graft.compose.of_keras import get
 from tf_graft.core.arguments import multipliers
 from tf_graft.core.types import Config, ScheduleLike
 from tf_graft.fit import layerwise_decay, no_decay
-from tf_graft.report import MeasuredRates, ReportError
+from tf_graft.report import GraftReport, MeasuredRates, ReportError
 from tf_graft.training.schema import ParameterServer, RunConfig
 from tf_graft.training.source import ConfigError, Key
 
@@ -111,18 +111,22 @@ def _is_schedule(value: object, place: Key) -> TypeGuard[Config]:
 
 
 def _loaded(config: RunConfig) -> Change:
-    """Replaces the name of a rates file by its content.
+    """Replaces the name of a rates file, or of a run that measured a graft, by the rates.
 
     The name is relative to the config's folder; in an override, to the working directory.
     """
 
     def change(place: Key, value: object) -> object:
-        if place[-1] != "rates" or not isinstance(value, str):
+        measured = isinstance(value, dict) and "run" in value
+        if place[-1] != "rates" or not (measured or isinstance(value, str)):
             return value
         folder = Path() if config.source.overridden(place) else Path(config.source.file).parent
         try:
-            return MeasuredRates.load(folder / value).to_dict()
-        except ReportError as error:
+            if isinstance(value, dict):
+                how = {key: given for key, given in value.items() if key != "run"}
+                return GraftReport.read(folder / str(value["run"])).rates(**how).to_dict()
+            return MeasuredRates.load(folder / str(value)).to_dict()
+        except (ReportError, TypeError, ValueError) as error:
             raise config.error(place, f"rates: {error}") from None
 
     return change

@@ -33,8 +33,10 @@ PHRASES = {
 }
 
 
-def explain(error: ErrorDetails, values: Any, source: Source) -> ConfigError:
-    """Makes a ConfigError from an error that pydantic found in `values`."""
+def explain(
+    error: ErrorDetails, values: Any, source: Source, root: type[Section] = RunConfig
+) -> ConfigError:
+    """Makes a ConfigError from an error that pydantic found in `values`, those of `root`."""
     absent = error["type"] in ("missing", "extra_forbidden")
     key: Key = ()
     for part in error["loc"]:  # includes tags of unions, which are no keys
@@ -44,14 +46,14 @@ def explain(error: ErrorDetails, values: Any, source: Source) -> ConfigError:
             if not absent or part != error["loc"][-1]:
                 continue
         key = (*key, part)
-    return source.error(key, _sentence(error, key))
+    return source.error(key, _sentence(error, key, root))
 
 
-def _sentence(error: ErrorDetails, key: Key) -> str:
+def _sentence(error: ErrorDetails, key: Key, root: type[Section]) -> str:
     section = f" in '{last_name(key[:-1])}'" if key[:-1] else ""
     if error["type"] == "extra_forbidden":
         unknown = for_message(str(key[-1]))
-        return f"unknown key '{unknown}'{section}; {suggest(unknown, _known_keys(error))}"
+        return f"unknown key '{unknown}'{section}; {suggest(unknown, _known_keys(error, root))}"
     if error["type"] == "missing":
         return f"'{key[-1]}' is missing{section}."
     problem = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
@@ -61,10 +63,10 @@ def _sentence(error: ErrorDetails, key: Key) -> str:
     return f"{last_name(key)} is {shown(error['input'])}; it {problem}."
 
 
-def _known_keys(error: ErrorDetails) -> list[str]:
-    section: type[Section] = RunConfig
+def _known_keys(error: ErrorDetails, root: type[Section]) -> list[str]:
+    section = root
     if len(error["loc"]) == 1:
-        return [*RunConfig.model_fields, OPENSEQ2SEQ]
+        return [*root.model_fields, *([OPENSEQ2SEQ] if root is RunConfig else [])]
     named: dict[str, type[Section]] = {
         **MODELS,
         "application": Application,

@@ -64,6 +64,14 @@ def written(values: dict[str, Plain]) -> str:
     return text.getvalue()
 
 
+def in_a_line(value: Plain) -> str:
+    """Writes a value in one line that `read` reads back."""
+    text, yaml = io.StringIO(), _yaml()
+    yaml.default_flow_style = True
+    yaml.dump(value, text)
+    return text.getvalue().removesuffix("...\n").strip()
+
+
 def _yaml() -> YAML:
     yaml: Any = YAML(typ="safe", pure=True)
     yaml.allow_unicode = False  # some line breaks, of Unicode and YAML, are not read back

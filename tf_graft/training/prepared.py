@@ -18,11 +18,15 @@ from google.protobuf.json_format import ParseError
 
 from tf_graft.core.media import for_message
 from tf_graft.core.spelling import suggest
-from tf_graft.training.builders import SklearnDigits, StdlibText
+from tf_graft.training.builders import SklearnDigits, StdlibText, StdlibWords
 from tf_graft.training.schema import Data
 from tf_graft.training.source import ConfigError
 
-SOURCES: dict[str, type[tfds.core.DatasetBuilder]] = {"digits": SklearnDigits, "text": StdlibText}
+SOURCES: dict[str, type[tfds.core.DatasetBuilder]] = {
+    "digits": SklearnDigits,
+    "text": StdlibText,
+    "words": StdlibWords,
+}
 PATIENCE = 10.0  # seconds for a host to answer
 
 
@@ -138,7 +142,7 @@ def _download(
         reason = str(error).strip().partition("\n")[0].rstrip(".")
         message = (
             f"'{config.name}' is not in {data_dir(config)} (data.dir) and cannot be downloaded "
-            f"({reason}); {' and '.join(SOURCES)} need no network: data.name={next(iter(SOURCES))}."
+            f"({reason}); {', '.join(SOURCES)} need no network: data.name={next(iter(SOURCES))}."
         )
         raise config.error(("data", "name"), message) from None
 

@@ -64,7 +64,7 @@ class Data(Section):
     name: Annotated[
         str, Field(pattern=r"^[A-Za-z0-9_]+(/[A-Za-z0-9_][\w.\-]*)?(:\d+\.\d+\.\d+)?$")
     ] = "digits"
-    """`digits`, `text`, or a name of tensorflow-datasets"""
+    """`digits`, `text`, `words`, or a name of tensorflow-datasets"""
     dir: Annotated[str, Field(min_length=1)] | None = None
     """the folder of prepared data sets; `TFDS_DATA_DIR` or `~/.cache/tf_graft/datasets`"""
     batch_size: Annotated[int, Field(ge=1, le=65_536)] = 32

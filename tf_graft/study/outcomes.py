@@ -1,0 +1,144 @@
+"""What the runs of a study came to."""
+
+import math
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from tf_graft.study.plan import Cell, Plan, Trial
+from tf_graft.training import config as configs
+from tf_graft.training import folder, results
+from tf_graft.training.folder import RunFolder
+from tf_graft.training.schema import RunConfig
+from tf_graft.training.source import ConfigError
+
+# The keys that may change between two calls of a study; more epochs would change schedules.
+FREE = tuple(key for key in folder.FREE if key != "run.epochs")
+
+
+class Outcome(NamedTuple):
+    """An arm on a task, at the best value of its sweep, with the metric of each seed.
+
+    Args:
+        cell: the task and the arm.
+        value: the value that the sweep chose; empty without a sweep.
+        metrics: the metric by seed, of the runs that have ended.
+        swept: the metric of the first seed by value.
+    """
+
+    cell: Cell
+    value: str
+    metrics: Mapping[int, float]
+    swept: Mapping[str, float]
+
+    @property
+    def mean(self) -> float:
+        """The mean over the seeds; NaN without a run."""
+        return statistics.fmean(self.metrics.values()) if self.metrics else math.nan
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation over the seeds, of a sample; NaN with fewer than two."""
+        found = list(self.metrics.values())
+        return statistics.stdev(found) if len(found) > 1 else math.nan
+
+
+class Outcomes:
+    """The numbers of a study's runs, read from their folders.
+
+    Args:
+        plan: the study.
+    """
+
+    def __init__(self, plan: Plan):
+        self.plan = plan
+        self._known: dict[Trial, float] = {}
+
+    def metric(self, trial: Trial) -> float | None:
+        """Returns the metric of a run; None if the run has not ended.
+
+        Raises:
+            ConfigError: a run that has ended has no such number, or was made with other values
+                than the study has now.
+        """
+        if trial not in self._known:
+            numbers = RunFolder(str(trial.folder)).finished()
+            if numbers is None or not self.ready(trial):
+                return None
+            check(trial, self.plan.config(trial, self.before(trial.cell)))
+            self._known[trial] = float(_number(numbers, self.plan))
+        return self._known[trial]
+
+    def ready(self, trial: Trial) -> bool:
+        """Returns whether the runs that a run needs have ended."""
+        before, value = self.plan.before(trial.cell), self.before(trial.cell)
+        if before is None:
+            return True
+        if value is None:
+            return False
+        return self.metric(self.plan.trial(before, value, trial.seed)) is not None
+
+    def before(self, cell: Cell) -> str | None:
+        """Returns the value that the sweep of the arm before chose; None until then."""
+        before = self.plan.before(cell)
+        return None if before is None else self.chosen(before)
+
+    def chosen(self, cell: Cell) -> str | None:
+        """Returns the best value of an arm's sweep; None until all values are tried.
+
+        Runs that diverged, whose metric is not a number, are worse than all others.
+        """
+        searches = {trial.value: self.metric(trial) for trial in self.plan.searches(cell)}
+        found = {value: metric for value, metric in searches.items() if metric is not None}
+        return min(found, key=lambda value: self.loss(found[value])) if found == searches else None
+
+    def loss(self, metric: float) -> float:
+        """Returns a metric such that smaller is better."""
+        signed = -metric if self.plan.study.higher_is_better else metric
+        return signed if math.isfinite(signed) else math.inf
+
+    def of(self, cell: Cell) -> Outcome:
+        """Returns what is known of an arm on a task."""
+        plan, chosen = self.plan, self.chosen(cell)
+        trials = [] if chosen is None else [plan.trial(cell, chosen, s) for s in plan.study.seeds]
+        metrics = {trial.seed: self.metric(trial) for trial in trials}
+        swept = {trial.value: self.metric(trial) for trial in plan.searches(cell)}
+        return Outcome(
+            cell,
+            chosen or "",
+            {seed: metric for seed, metric in metrics.items() if metric is not None},
+            {value: metric for value, metric in swept.items() if metric is not None},
+        )
+
+
+def asked(trial: Trial) -> Path:
+    """Returns the file with the config that a run was asked for."""
+    return trial.folder.with_suffix(".yaml")
+
+
+def check(trial: Trial, config: RunConfig) -> None:
+    """Refuses a folder with a run that was asked for with another config.
+
+    Raises:
+        ConfigError: the folder holds such a run.
+    """
+    if asked(trial).exists():
+        changes = configs.differences(configs.load(asked(trial), own=True), config, FREE)
+    elif trial.folder.exists():
+        changes = [f"{asked(trial)} is missing"]
+    else:
+        return
+    if changes:
+        raise ConfigError(
+            f"{trial.folder} holds a run of another config: {changes[0]}; remove the folder, or "
+            "give the study's file another name."
+        )
+
+
+def _number(numbers: results.Numbers, plan: Plan) -> float:
+    metric = plan.study.metric
+    if metric not in numbers:
+        known = ", ".join(name for name, value in numbers.items() if isinstance(value, float))
+        raise plan.study.error(("metric",), f"a run has no '{metric}', but {known}.")
+    return float(numbers[metric])
