@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tf_graft import cli
+from tf_graft.processes.cluster import LAUNCHED
 from tf_graft.study import execution, plan
 from tf_graft.training import results
 from tf_graft.training.source import ConfigError
@@ -63,7 +64,8 @@ class Process:
     running: ClassVar = set()
     at_once = 0  # the most runs at a time
 
-    def __init__(self, command, **_):
+    def __init__(self, command, env, stdin, **_):
+        assert (env[LAUNCHED], stdin) == ("1", subprocess.PIPE)  # it ends with its parent
         self.values = dict(override.split("=", 1) for override in command[5:])
         self.stdin, self.pid, self.looks = None, 2**30, 0
         Process.made.append(self.values)
