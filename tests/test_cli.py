@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import tf_graft
 from tf_graft import cli
 from tf_graft.fit.finder import LearningRateCurve
 from tf_graft.training import loop, models, progress, run
@@ -27,6 +28,39 @@ def command(prepared_data, tmp_path, monkeypatch):
     """Runs `tf-graft` in an empty folder; prepared data are in another one."""
     monkeypatch.chdir(tmp_path)
     return lambda *arguments: CliRunner().invoke(cli.app, list(arguments))
+
+
+EACH_FIRST = """
+import importlib, os, sys
+sys.argv[0] = "tf-graft"
+import keras, tensorflow
+import tf_graft
+
+assert "tf_graft.face" not in sys.modules
+failed = []
+for name in sys.argv[1:]:
+    if not (child := os.fork()):
+        try:
+            importlib.import_module(name)
+        except BaseException as error:
+            print(name, repr(error), flush=True)
+            os._exit(1)
+        os._exit(0)
+    failed += [name] * (os.waitpid(child, 0)[1] != 0)
+sys.exit(1 if failed else 0)
+"""
+
+
+def test_a_command_may_import_any_part_of_the_package_first():
+    """The command imports parts late, and not all of them."""
+    package = Path(tf_graft.__file__).parent
+    parts = {path.stem for path in package.glob("*.py")} | {
+        path.parent.name for path in package.glob("*/__init__.py")
+    }
+    names = [f"tf_graft.{part}" for part in sorted(parts) if not part.startswith("_")]
+    command = [sys.executable, "-c", EACH_FIRST, *names]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=package.parent)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_list_names_what_configs_use(command):

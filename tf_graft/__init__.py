@@ -11,8 +11,8 @@ __version__ = "0.2.0"
 if not TYPE_CHECKING:  # a type checker would accept every name
 
     def __getattr__(name: str) -> object:
-        if name == "testing":  # few processes use it
-            return importlib.import_module("tf_graft.testing")
+        if name in ("algorithm", "testing"):  # before the face is there; not in it
+            return importlib.import_module(f"tf_graft.{name}")
         face = importlib.import_module("tf_graft.face")
         if name in (*face.__all__, "__all__"):
             return getattr(face, name)
