@@ -31,6 +31,10 @@ def main(
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Every case of the areas.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer turns.")] = False,
+    first_calls: Annotated[
+        int | None,
+        typer.Option(min=1, help="First calls of each candidate; else up to 3, for some seconds."),
+    ] = None,
     peers: Annotated[
         bool,
         typer.Option(
@@ -50,11 +54,11 @@ def main(
         from tf_graft.training import start
 
         start.tensorflow()
-        from benchmarks import cases, command
+        from benchmarks import cases, command, turns
 
         choice = cases.Choice(tuple(only or ()), full, peers)
         wanted = areas or [*AREAS]
-        done, code = command.measured(wanted, choice, quick, output)
+        done, code = command.measured(wanted, choice, turns.pace(quick, first_calls), output)
         if not done and not code:
             raise typer.BadParameter(
                 f"no case of {', '.join(wanted)} has one of {only} in its name."

@@ -10,14 +10,14 @@ from benchmarks.cases import Choice
 from benchmarks.process import say
 from benchmarks.results import Measured
 from benchmarks.run import run
-from benchmarks.turns import CALM, QUICK
+from benchmarks.turns import Pace
 from tf_graft.terminal import Terminal
 
 INTERRUPTED = 128 + signal.SIGINT
 
 
 def measured(
-    areas: Sequence[str], choice: Choice, quick: bool, output: Path | None
+    areas: Sequence[str], choice: Choice, pace: Pace, output: Path | None
 ) -> tuple[list[Measured], int]:
     """Measures areas; after each case `output` contains the figures so far.
 
@@ -28,7 +28,7 @@ def measured(
     try:
         with _interruptible() as interrupts:
             _save(output, cases)  # so that a file that cannot be written fails now
-            for case in run(areas, choice, QUICK if quick else CALM, say):
+            for case in run(areas, choice, pace, say):
                 cases.append(case)
                 _save(output, cases)
                 if interrupts:

@@ -28,7 +28,16 @@ class Pace(NamedTuple):
 CALM = Pace(least=5, most=40, seconds=3, firsts=3, first_seconds=6)
 QUICK = Pace(least=3, most=10, seconds=1, firsts=1, first_seconds=0)
 ONCE = Pace(least=1, most=1, seconds=0, firsts=1, first_seconds=0)
+NO_LIMIT = 1e9  # seconds
 SKIPPED = 20  # most updates of a warm-up that are skipped
+
+
+def pace(quick: bool, first_calls: int | None) -> Pace:
+    """Returns the pace that is asked for, with as many first calls, if their number is given."""
+    chosen = QUICK if quick else CALM
+    if first_calls is None:
+        return chosen
+    return chosen._replace(firsts=first_calls, first_seconds=NO_LIMIT)
 
 
 class _Runner:
