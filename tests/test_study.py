@@ -182,6 +182,17 @@ def test_what_is_there_is_not_made_again_and_what_failed_is(study, processes):
     assert len(processes.made) == count
 
 
+@pytest.mark.parametrize("content", ["{", "[]", "\0"])
+def test_a_run_whose_numbers_are_damaged_is_made_again(content, study, processes):
+    ran(study())
+    count = len(processes.made)
+    folder = Path("runs/compared/digits/sgd/learning_rate=0.01/seed_5")
+    (folder / "summary.json").write_text(content)
+    _, _, failures = ran(study())
+    assert failures == []
+    assert [values["run.dir"] for values in processes.made[count:]] == [str(folder)]
+
+
 def test_runs_of_other_values_are_refused(study, processes):
     ran(study())
     changed = STUDY.replace("run.epochs: 3", "run.epochs: 2")

@@ -1,5 +1,6 @@
 """The analysis of a graft's records."""
 
+import functools
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -157,9 +158,7 @@ class GraftReport:
         if kind not in (*KINDS, AUTO):
             known = ", ".join((*KINDS, AUTO))
             raise ValueError(f"rates(kind={shown(kind)}): kind must be one of {known}.")
-        at = np.flatnonzero(self.records.learning_rate > 0)
-        if not at.size:
-            raise ReportError("the graft's learning rate was always 0.")
+        at = self._moving()
         if until is not None:
             at = at[self.records.steps[at] <= until]
         if not at.size:
@@ -177,10 +176,14 @@ class GraftReport:
         Raises:
             ReportError: the graft's learning rate was always 0.
         """
+        return self._best_kind(self._moving())
+
+    def _moving(self) -> np.ndarray:
+        """Returns the numbers of the records with a learning rate."""
         at = np.flatnonzero(self.records.learning_rate > 0)
         if not at.size:
             raise ReportError("the graft's learning rate was always 0.")
-        return self._best_kind(at)
+        return at
 
     def _best_kind(self, at: np.ndarray) -> str:
         left_out = np.array_split(at, min(LEFT_OUT, len(at)))
@@ -219,11 +222,14 @@ class GraftReport:
         common = float(np.exp(np.mean(np.log(list(rates.values())))))
         scale = common / float(np.exp(self._logs.mean()))
         silent = {
-            layer.path: min(max(layer.ratio * scale, low), high) if layer.ratio else common
-            for layer in self.layers()
-            if layer.silent
+            path: min(max(ratio * scale, low), high) if ratio else common
+            for path, ratio in self._silent_ratios.items()
         }
         return {path: rates[path] if path in rates else silent[path] for path in self.paths}
+
+    @functools.cached_property
+    def _silent_ratios(self) -> dict[str, float]:
+        return {layer.path: layer.ratio for layer in self.layers() if layer.silent}
 
     def misses(self) -> dict[str, float]:
         """Returns the distance of each kind's steps from the graft's, relative to their length.

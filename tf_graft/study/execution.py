@@ -92,7 +92,7 @@ class Execution:
                 yield from (self.plan.trial(cell, value, s) for s in self.plan.study.seeds[1:])
 
     def _start(self, trial: Trial) -> None:
-        chosen = self.outcomes.before(trial.cell)
+        chosen = self.outcomes.chosen_before(trial.cell)
         config = self.plan.config(trial, chosen)
         check(trial, config)
         trial.folder.parent.mkdir(parents=True, exist_ok=True)

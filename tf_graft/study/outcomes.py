@@ -63,23 +63,23 @@ class Outcomes:
                 than the study has now.
         """
         if trial not in self._known:
-            numbers = RunFolder(str(trial.folder)).finished()
+            numbers = _numbers(trial)
             if numbers is None or not self.ready(trial):
                 return None
-            check(trial, self.plan.config(trial, self.before(trial.cell)))
+            check(trial, self.plan.config(trial, self.chosen_before(trial.cell)))
             self._known[trial] = float(_number(numbers, self.plan))
         return self._known[trial]
 
     def ready(self, trial: Trial) -> bool:
         """Returns whether the runs that a run needs have ended."""
-        before, value = self.plan.before(trial.cell), self.before(trial.cell)
+        before, value = self.plan.before(trial.cell), self.chosen_before(trial.cell)
         if before is None:
             return True
         if value is None:
             return False
         return self.metric(self.plan.trial(before, value, trial.seed)) is not None
 
-    def before(self, cell: Cell) -> str | None:
+    def chosen_before(self, cell: Cell) -> str | None:
         """Returns the value that the sweep of the arm before chose; None until then."""
         before = self.plan.before(cell)
         return None if before is None else self.chosen(before)
@@ -134,6 +134,14 @@ def check(trial: Trial, config: RunConfig) -> None:
             f"{trial.folder} holds a run of another config: {changes[0]}; remove the folder, or "
             "give the study's file another name."
         )
+
+
+def _numbers(trial: Trial) -> results.Numbers | None:
+    """Reads what a run came to; None if it must be made, or written again by `tf-graft train`."""
+    try:
+        return RunFolder(str(trial.folder)).finished()
+    except (OSError, ValueError):
+        return None
 
 
 def _number(numbers: results.Numbers, plan: Plan) -> float:

@@ -1,5 +1,6 @@
 """Builders of tensorflow-datasets for data that installed packages ship: no network needed."""
 
+import abc
 import functools
 import platform
 import re
@@ -18,7 +19,17 @@ Examples: TypeAlias = Iterator[tuple[int | str, Example]]  # with their keys
 MAX_BYTES = 2_000_000  # of texts
 
 
-class SklearnDigits(tfds.core.GeneratorBasedBuilder):
+class _TrainAndTest(tfds.core.GeneratorBasedBuilder):
+    """A data set of two splits; `_generate_examples` yields those of one."""
+
+    def _split_generators(self, _: tfds.download.DownloadManager) -> dict[str, Examples]:
+        return {"train": self._generate_examples(False), "test": self._generate_examples(True)}
+
+    @abc.abstractmethod
+    def _generate_examples(self, test: bool) -> Examples: ...
+
+
+class SklearnDigits(_TrainAndTest):
     """Handwritten digits, 8x8 gray images, as scikit-learn ships them.
 
     1,797 images of the UCI collection; every fifth is for testing: 1,437 and 360.
@@ -38,9 +49,6 @@ class SklearnDigits(tfds.core.GeneratorBasedBuilder):
             homepage="https://archive.ics.uci.edu/dataset/80",
         )
 
-    def _split_generators(self, _: tfds.download.DownloadManager) -> dict[str, Examples]:
-        return {"train": self._generate_examples(False), "test": self._generate_examples(True)}
-
     def _generate_examples(self, test: bool) -> Examples:
         from sklearn.datasets import load_digits
 
@@ -51,7 +59,7 @@ class SklearnDigits(tfds.core.GeneratorBasedBuilder):
                 yield index, {"image": image, "label": int(label)}
 
 
-class StdlibText(tfds.core.GeneratorBasedBuilder):
+class StdlibText(_TrainAndTest):
     """The sources of Python's standard library, one file per example.
 
     The plain-ASCII modules of the top level in the order of their names, up to 2 MB; every tenth
@@ -71,15 +79,12 @@ class StdlibText(tfds.core.GeneratorBasedBuilder):
             homepage="https://docs.python.org/3/library",
         )
 
-    def _split_generators(self, _: tfds.download.DownloadManager) -> dict[str, Examples]:
-        return {"train": self._generate_examples(False), "test": self._generate_examples(True)}
-
     def _generate_examples(self, test: bool) -> Examples:
         for name, text in _modules(test):
             yield name, {"file": name, "text": text}
 
 
-class StdlibWords(tfds.core.GeneratorBasedBuilder):
+class StdlibWords(_TrainAndTest):
     """The next word in the sources of Python's standard library, one of the 1,000 commonest.
 
     Of the modules of `text`, every fifth word; an example is the 32 words before it, the last
@@ -106,9 +111,6 @@ class StdlibWords(tfds.core.GeneratorBasedBuilder):
             supervised_keys=("text", "label"),
             homepage="https://docs.python.org/3/library",
         )
-
-    def _split_generators(self, _: tfds.download.DownloadManager) -> dict[str, Examples]:
-        return {"train": self._generate_examples(False), "test": self._generate_examples(True)}
 
     def _generate_examples(self, test: bool) -> Examples:
         known = set(self._known)
