@@ -16,7 +16,6 @@ from pathlib import Path
 
 from PIL import Image
 
-from tf_graft.grafting import figures
 from tf_graft.report import GraftReport
 
 DOCS = Path(__file__).parent
@@ -50,8 +49,7 @@ def make(config: Path) -> dict:
         run = Path(folder) / "runs" / config.stem
         keep(run / "plot.png", config.stem)
         if (run / "graft.records").exists():
-            report = GraftReport.read(run)
-            figures.ratios(report, report.layers(), 10, 5).savefig(run / "ratios.png", dpi=110)
+            GraftReport.read(run).plot(10, 5).savefig(run / "ratios.png", dpi=110)
             keep(run / "ratios.png", f"{config.stem}_ratios")
         return json.loads((run / "summary.json").read_text())
 

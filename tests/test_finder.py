@@ -1,6 +1,7 @@
 """The learning rate finder: what it measures, and that it leaves everything as it was."""
 
 import itertools
+import sys
 
 import keras
 import numpy as np
@@ -309,6 +310,24 @@ def test_the_plot_shows_losses_and_suggestion():
     assert smoothed.get_xdata().tolist() == curve.smoothed_rates.tolist()
     assert smoothed.get_ydata().tolist() == curve.smoothed.tolist()
     assert set(suggestion.get_xdata()) == {curve.suggestion}
+
+
+def test_a_curve_is_shown_as_a_line_and_in_a_notebook_as_a_picture(monkeypatch):
+    losses = np.array([5.0, 4.0, 2.0, 1.0, 900.0])
+    curve = LearningRateCurve(np.geomspace(0.1, 10.0, 5), losses, losses, True)
+    said = "<LearningRateCurve: 5 updates, learning rates 0.1 to 10, exploded; suggestion: 0.34>"
+    assert repr(curve) == said
+    assert curve._repr_png_().startswith(b"\x89PNG")
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)  # not installed
+    assert curve._repr_png_() is None
+
+
+def test_a_curve_without_a_suggestion_says_so():
+    losses = np.array([1.0, 2.0])
+    curve = LearningRateCurve(np.array([0.1, 0.2]), losses, losses, False)
+    assert (
+        repr(curve) == "<LearningRateCurve: 2 updates, learning rates 0.1 to 0.2; suggestion: none>"
+    )
 
 
 def test_the_plot_is_not_as_high_as_an_explosion():

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from benchmarks import chart, results, sheets
 from tf_graft import cli
 from tf_graft.core import media
-from tf_graft.grafting import figures, page, records, table
+from tf_graft.grafting import page, records, table
 from tf_graft.report import GraftReport
 from tf_graft.terminal import Terminal
 from tf_graft.training import plots
@@ -83,7 +83,7 @@ class Tags(html.parser.HTMLParser):
 def test_figures_show_names_as_they_are(tmp_path, kind):
     name = NAMES[kind]
     of_run = GraftReport(records.read(file_of_records(tmp_path / "r", [name, "other"])))
-    figure = figures.ratios(of_run, of_run.layers(), 10, 5)
+    figure = of_run.plot(10, 5)
     figure.savefig(tmp_path / "ratios.png")
     [legend] = figure.legends
     assert media.for_figure(name) in [text.get_text() for text in legend.get_texts()]

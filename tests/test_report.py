@@ -20,7 +20,7 @@ from support import forked
 from support.replicas import mirrored
 from support.stopping import stopping_at
 from tf_graft import cli, report
-from tf_graft.grafting import figures, findings, fits, recorder, records, variance
+from tf_graft.grafting import findings, fits, recorder, records, variance
 from tf_graft.grafting import measured_rates as rates
 from tf_graft.training import plots
 
@@ -207,6 +207,13 @@ def test_a_gradient_of_zero_is_flagged_and_its_rate_is_bounded():
     of_run = report.GraftReport(recorded(ratio, direction=direction))
     assert "no step" in of_run.silent["a/bias"]
     assert of_run.rates("constant").rates["a/bias"] == pytest.approx((0.5 * 0.03) ** 0.5)
+
+
+def test_a_report_is_shown_as_a_line_and_in_a_notebook_as_a_picture():
+    made = report.GraftReport(recorded(np.full([1200, 3], 0.5)))
+    said = "<GraftReport: Adam's length, SGD's direction, 3 variables, 1,200 records to step 1,200>"
+    assert repr(made) == said
+    assert made._repr_png_().startswith(b"\x89PNG")
 
 
 def test_layers_are_ranked_by_their_distance_from_the_common_ratio():
@@ -915,7 +922,7 @@ def test_every_curve_of_the_ratios_is_in_the_legend(layers):
     of_run = report.GraftReport(
         records.Records(header, steps, np.ones(4), norms, np.ones_like(norms), norms)
     )
-    figure = figures.ratios(of_run, of_run.layers(), 4, 4)
+    figure = of_run.plot(4, 4)
     [legend], [axis] = figure.legends, figure.axes
     colors = {
         text.get_text(): handle.get_color()

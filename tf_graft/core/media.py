@@ -5,6 +5,12 @@ terminal, mathematics between dollars, tags, lines of a table.
 """
 
 import html
+import io
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 LONGEST = 200  # characters of a text in a message
 IN_FIGURE = 80  # and in a figure
@@ -64,3 +70,14 @@ def for_markdown(text: str) -> str:
 
 def _notation(character: str) -> str:
     return character.encode("unicode_escape").decode()
+
+
+def for_notebook(draw: "Callable[[], Figure]") -> bytes | None:
+    """Returns a figure as a PNG for a notebook; None if matplotlib is not installed."""
+    try:
+        figure = draw()
+    except ModuleNotFoundError:
+        return None
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png")
+    return drawn.getvalue()

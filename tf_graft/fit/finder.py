@@ -12,11 +12,13 @@ import numpy as np
 import tensorflow as tf
 
 from tf_graft.core import checks, keras_contract
+from tf_graft.core.media import for_notebook
 from tf_graft.core.nesting import nested
 from tf_graft.core.state import write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SMOOTHING = 0.9  # the weight of the past in the mean of the losses
 FIRST = 10  # losses, in whose mean the noise of single batches is still large
@@ -36,9 +38,11 @@ class _FadingMean:
         return self.total / self.weight
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LearningRateCurve:
     """The result of `find_learning_rate`: the loss of each batch as the learning rate grew.
+
+    A notebook shows it as `plot` draws it.
 
     Attributes:
         rates: the learning rate of each update, growing by the same factor at every step.
@@ -52,6 +56,22 @@ class LearningRateCurve:
     losses: np.ndarray
     smoothed: np.ndarray
     exploded: bool
+
+    def __repr__(self) -> str:
+        """Says how far the test went and what it suggests."""
+        found = "none" if self.suggestion is None else f"{self.suggestion:.2g}"
+        return (
+            f"<LearningRateCurve: {len(self.rates)} updates, learning rates {self.rates[0]:.2g} to "
+            f"{self.rates[-1]:.2g}{', exploded' if self.exploded else ''}; suggestion: {found}>"
+        )
+
+    def _repr_png_(self) -> bytes | None:
+        def draw() -> "Figure":
+            figure = _figure()
+            self.plot(figure.subplots())
+            return figure
+
+        return for_notebook(draw)
 
     @property
     def smoothed_rates(self) -> np.ndarray:
@@ -95,10 +115,7 @@ class LearningRateCurve:
         Returns:
             The axes, with a logarithmic axis of learning rates.
         """
-        if ax is None:
-            from matplotlib.figure import Figure
-
-            ax = Figure(figsize=(7, 3.8), layout="constrained").subplots()
+        ax = _figure().subplots() if ax is None else ax
         ax.plot(self.rates, self.losses, color="#4269d0", alpha=0.35, linewidth=0.8, label="loss")
         ax.plot(self.smoothed_rates, self.smoothed, color="#4269d0", label="smoothed")
         if self.suggestion is not None:
@@ -110,6 +127,12 @@ class LearningRateCurve:
         ax.grid(alpha=0.3)
         ax.legend(frameon=False)
         return ax
+
+
+def _figure() -> "Figure":
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(7, 3.8), layout="constrained")
 
 
 def find_learning_rate(

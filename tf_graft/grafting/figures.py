@@ -1,6 +1,6 @@
 """The figures of a report."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -8,7 +8,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tf_graft.core.media import for_figure
-from tf_graft.grafting.graft_report import GraftReport, Layer
 from tf_graft.monitor.norms_file import NormsReport
 
 MAGNITUDE, DIRECTION, RATIO, OTHER = "#4269d0", "#e8743b", "#3ca951", "#999999"
@@ -17,16 +16,19 @@ CURVES = {"length": MAGNITUDE, "direction": DIRECTION, "ratio": RATIO}  # of a p
 NARROW = 5.0  # inches; in a narrower figure the legend is below the axes
 
 
-def ratios(report: GraftReport, layers: Sequence[Layer], width: float, height: float) -> Figure:
-    """Plots the ratio of every layer, names the furthest ones, and shows the common ratio."""
+def ratios(
+    steps: np.ndarray,
+    layers: Mapping[str, np.ndarray],
+    common: np.ndarray,
+    width: float,
+    height: float,
+) -> Figure:
+    """Plots the ratio of every layer, names the first ones, and shows the common ratio."""
     figure = Figure(figsize=(width, height), layout="constrained")
     axis = figure.subplots()
-    speaking = [layer.path for layer in layers if not layer.silent]
-    steps = report.records.steps
-    curves = {path: report.ratio[:, report.paths.index(path)] for path in speaking}
-    _draw(axis, steps, dict([*curves.items()][: len(NAMED)]))
-    axis.plot(steps, report.common, "k", linewidth=2, label="common to all layers", zorder=5)
-    _draw_others(axis, steps, dict([*curves.items()][len(NAMED) :]))
+    _draw(axis, steps, dict([*layers.items()][: len(NAMED)]))
+    axis.plot(steps, common, "k", linewidth=2, label="common to all layers", zorder=5)
+    _draw_others(axis, steps, dict([*layers.items()][len(NAMED) :]))
     axis.set_ylabel("length of magnitude over direction")
     _legend(figure, axis, width)
     return figure
@@ -79,15 +81,12 @@ def _legend(figure: Figure, axis: Axes, width: float) -> None:
     figure.legend(handles, labels, frameon=False, fontsize="small", loc=place, ncols=columns)
 
 
-def panel(report: GraftReport, layer: Layer) -> Figure:
-    """Plots a layer's norms and their ratio."""
+def panel(steps: np.ndarray, curves: Iterable[np.ndarray]) -> Figure:
+    """Plots a layer's norms and their ratio, in the order of `CURVES`."""
     figure = Figure(figsize=(4.2, 2.8))
     axis = figure.add_axes((0.16, 0.16, 0.82, 0.82))  # a computed layout is slow
-    i, recorded = report.paths.index(layer.path), report.records
-    columns = (recorded.magnitude, recorded.direction, report.ratio)
-    for curves, color in zip(columns, CURVES.values(), strict=True):
-        curve = np.where(curves[:, i] > 0, curves[:, i], np.nan)
-        axis.plot(recorded.steps, curve, color=color, linewidth=1)
+    for curve, color in zip(curves, CURVES.values(), strict=True):
+        axis.plot(steps, np.where(curve > 0, curve, np.nan), color=color, linewidth=1)
     axis.set(yscale="log", xlabel="step")
     axis.grid(alpha=0.3)
     return figure

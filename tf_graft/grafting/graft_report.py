@@ -4,17 +4,21 @@ import functools
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 import tensorflow as tf
 
 from tf_graft.core.checks import shown
 from tf_graft.core.files.report_files import ReportError
+from tf_graft.core.media import for_notebook
 from tf_graft.grafting import fits, records
 from tf_graft.grafting.measured_rates import MeasuredRates
 from tf_graft.grafting.rate_checks import KINDS
 from tf_graft.grafting.variance import Shares, decomposed
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # A norm this far below the median layer's is rounding error: the true gradient is zero.
 NEGLIGIBLE = 1e-4
@@ -58,6 +62,8 @@ class Layer(NamedTuple):
 
 class GraftReport:
     """The norms and ratios of a graft during training, and the rates that follow from them.
+
+    A notebook shows it as `plot` draws it.
 
     Args:
         recorded: the records of a run; `read` loads them from its folder or file.
@@ -103,6 +109,17 @@ class GraftReport:
         except ReportError as error:
             raise ReportError(f"{run}: {error}") from None
 
+    def __repr__(self) -> str:
+        """Says what was recorded."""
+        header, steps = self.records.header, self.records.steps
+        return (
+            f"<GraftReport: {header.magnitude}'s length, {header.direction}'s direction, "
+            f"{len(self.paths)} variables, {len(steps):,} records to step {steps[-1]:,}>"
+        )
+
+    def _repr_png_(self) -> bytes | None:
+        return for_notebook(self.plot)
+
     @property
     def common(self) -> np.ndarray:
         """The geometric mean of the layers' ratios at each record."""
@@ -117,6 +134,24 @@ class GraftReport:
         return sorted(
             rows, key=lambda row: (bool(row.silent), -abs(np.log(row.of_common or 1)), row.path)
         )
+
+    def plot(self, width: float = 8.0, height: float = 3.6) -> "Figure":
+        """Draws the ratio of every layer over training; needs matplotlib.
+
+        The layers that are furthest from the common ratio have names. Silent layers are left out.
+
+        Args:
+            width: inches.
+            height: inches.
+
+        Returns:
+            The figure, with a logarithmic axis of ratios.
+        """
+        from tf_graft.grafting import figures
+
+        speaking = [layer.path for layer in self.layers() if not layer.silent]
+        curves = {path: self.ratio[:, self.paths.index(path)] for path in speaking}
+        return figures.ratios(self.records.steps, curves, self.common, width, height)
 
     def _layer(self, i: int, logs: np.ndarray, mean: float) -> Layer:
         known = logs[np.isfinite(logs)]

@@ -79,9 +79,9 @@ def of_graft(report: GraftReport, title: str) -> list[str]:
         _bar(report),
         "<h2>The ratio over training</h2>",
         _image(
-            figures.ratios(report, layers, 10, 5),
+            report.plot(10, 5),
             "The ratio of the norms over the steps, by layer",
-            narrow=figures.ratios(report, layers, 4.2, 4.6),
+            narrow=report.plot(4.2, 4.6),
         ),
         "<h2>How close rates come to the graft</h2>",
         _kinds(report),
@@ -143,11 +143,17 @@ def _panels(report: GraftReport, layers: Sequence[Layer]) -> str:
     """Makes a grid with one figure for each layer, its name above it."""
     shown = [
         f"<figure><figcaption>{for_html(layer.path)}{' (silent)' if layer.silent else ''}"
-        f"</figcaption>{_image(figures.panel(report, layer), f'Norms and ratio of {layer.path}')}"
+        f"</figcaption>{_image(_panel(report, layer), f'Norms and ratio of {layer.path}')}"
         "</figure>"
         for layer in layers[:MOST_PANELS]
     ]
     return f'{_key(figures.CURVES)}<div class="panels">{"".join(shown)}</div>'
+
+
+def _panel(report: GraftReport, layer: Layer) -> Figure:
+    i, recorded = report.paths.index(layer.path), report.records
+    columns = (recorded.magnitude, recorded.direction, report.ratio)
+    return figures.panel(recorded.steps, [column[:, i] for column in columns])
 
 
 def _key(names: Mapping[str, str]) -> str:
