@@ -153,6 +153,33 @@ def test_words_stand_for_the_run_before(study, processes):
     assert [v["fine_tuning.start_from"] for v in first] == [f"{of}_5/model.keras"] * 2
 
 
+def test_an_arm_like_another_has_what_it_does_not_say_itself(study):
+    made = study(
+        f"""{STUDY}
+  alike:
+    like: sgd
+    set: {{optimizer.name: adam, optimizer.weight_decay: 0.1}}
+  once:
+    like: alike
+    sweep: {{}}
+  from_the_first:
+    like: after
+    set: {{optimizer.learning_rate: 0.5}}
+"""
+    )
+    of = {cell.arm: made.arm(cell) for cell in made.cells}
+    assert of["alike"].set == {
+        "optimizer": {"name": "sgd"},
+        "optimizer.name": "adam",
+        "optimizer.weight_decay": 0.1,
+    }
+    assert of["alike"].sweep == of["sgd"].sweep
+    assert of["once"].set == of["alike"].set
+    assert not of["once"].sweep
+    assert of["from_the_first"].after == "sgd"
+    assert [*of["from_the_first"].set][-1] == "optimizer.learning_rate"  # it changes what is there
+
+
 def test_runs_are_made_at_the_same_time_and_those_that_wait_come_later(study, processes):
     ran(study(), jobs=3)
     assert processes.at_once == 3
@@ -213,6 +240,7 @@ def test_a_metric_that_runs_do_not_have_is_named(study, processes):
     [
         (("  sgd:\n", "  s/gd:\n"), "s/gd"),
         (("after: sgd", "after: later"), "'after' is after 'later', which is no earlier arm"),
+        (("after: sgd", "like: after"), "'after' is like 'after', which is no earlier arm"),
         (("[0.01, 0.1, 1.0]", "[0.01]"), "the sweep of 'sgd' holds one value"),
         (("[0.01, 0.1, 1.0]", "[0.01, 0.01]"), "the sweep of 'sgd' holds 0.01 twice"),
         (("seeds: [5, 7]", "seeds: [5, 5]"), "seeds holds 5 twice"),

@@ -37,6 +37,13 @@ class Arm(Section):
     """a key of the config, and the values to try; the first seed chooses the best of them"""
     after: PartName | None = None
     """an arm whose runs are made first"""
+    like: PartName | None = None
+    """an earlier arm, from which this one has what it does not say itself; `set` adds to its `set`"""
+
+    def with_those_of(self, other: "Arm") -> "Arm":
+        """Returns the arm with what another one has beside it."""
+        mine = {name: getattr(self, name) for name in self.model_fields_set}
+        return other.model_copy(update=mine | {"set": {**other.set, **self.set}})
 
 
 class Study(Section):
@@ -75,9 +82,11 @@ class Study(Section):
 
     @model_validator(mode="after")
     def _arms_follow_earlier_ones(self) -> "Study":
-        known: list[str] = []
+        known: dict[str, Arm] = {}
         for name, arm in self.arms.items():
-            if arm.after is not None and arm.after not in known:
-                raise ValueError(f"arms: '{name}' is after '{arm.after}', which is no earlier arm")
-            known.append(name)
+            for how, other in (("after", arm.after), ("like", arm.like)):
+                if other is not None and other not in known:
+                    raise ValueError(f"arms: '{name}' is {how} '{other}', which is no earlier arm")
+            known[name] = arm.with_those_of(known[arm.like]) if arm.like else arm
+        self.arms = known
         return self
