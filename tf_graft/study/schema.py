@@ -38,7 +38,7 @@ class Arm(Section):
     after: PartName | None = None
     """an arm whose runs are made first"""
     like: PartName | None = None
-    """an earlier arm, from which this one has what it does not say itself; `set` adds to its `set`"""
+    """an earlier arm, whose values this one has where it gives none; `set` adds to them"""
 
     def with_those_of(self, other: "Arm") -> "Arm":
         """Returns the arm with what another one has beside it."""
