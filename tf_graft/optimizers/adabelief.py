@@ -17,6 +17,9 @@ class AdaBelief(ta.Optimizer):
     w <- w - learning_rate * m / (1 - beta_1^t) / (sqrt(v / (1 - beta_2^t)) + epsilon)
     ```
 
+    Difference from TensorFlow Addons' and the authors' programs: the step is not rectified as in
+    `RAdam` (their `rectify`), and there is no `amsgrad`; the algorithm has neither.
+
     Args:
         learning_rate: number, at least 0, or schedule.
         beta_1: decay of the mean.

@@ -18,7 +18,8 @@ class Adagrad(ta.Optimizer):
     ```
 
     Keras adds `epsilon` to `a` under each root. Here the accumulator contains `epsilon` from the
-    start, which gives the same sum and saves one pass over the accumulator.
+    start, which gives the same sum and saves one pass over the accumulator. PyTorch adds it to the
+    root instead.
 
     Args:
         learning_rate: number, at least 0, or schedule.

@@ -21,7 +21,8 @@ class AdEMAMix(ta.Optimizer):
     ```
 
     `a` rises from 0 to `alpha` over `alpha_warmup` updates, and `b` from `beta_1` to `beta_3` over
-    `beta_3_warmup` updates, so that its half-life rises in a line.
+    `beta_3_warmup` updates, so that its half-life rises in a line. In optax you give schedules for
+    both instead.
 
     Args:
         learning_rate: number, at least 0, or schedule.

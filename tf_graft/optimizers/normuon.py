@@ -26,7 +26,7 @@ class NorMuon(Muon):
 
     With Muon, some outputs move far more than others; with NorMuon, all move about equally far. The
     norm of the whole step stays that of Muon, as in the authors' program. NorMuon keeps one more
-    number for each output than Muon.
+    number for each output than Muon. The authors' program iterates in bfloat16: see `ns_dtype`.
 
     Args:
         learning_rate: learning rate of the matrices: number, at least 0, or schedule.

@@ -32,7 +32,7 @@ class Prodigy(ta.Optimizer):
 
     Difference from Optax': Optax always corrects the bias. Difference from the authors' program:
     updates before the first gradient that is not zero count, which changes only the bias
-    correction.
+    correction; and all entries are measured, as with `slice_p=1` there.
 
     Args:
         learning_rate: number, at least 0, or schedule: multiplies the estimate. Leave it at 1, or

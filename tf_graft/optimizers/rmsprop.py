@@ -19,7 +19,7 @@ class RMSprop(ta.Optimizer):
     m <- momentum * m + x                            w <- w - m
     ```
 
-    Without momentum `w <- w - x`.
+    Without momentum `w <- w - x`. PyTorch adds `epsilon` to the root, not inside it.
 
     Args:
         learning_rate: number, at least 0, or schedule.

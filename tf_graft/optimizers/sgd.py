@@ -19,7 +19,8 @@ class SGD(ta.Optimizer):
     ```
 
     The learning rate is inside the momentum, as in Keras. TensorFlow 1 had it outside; with a
-    constant learning rate the two are equal. Without momentum there is no slot.
+    constant learning rate the two are equal. Without momentum there is no slot. PyTorch's
+    `dampening` has no counterpart; in place of its `maximize`, change the sign of the loss.
 
     Args:
         learning_rate: number, at least 0, or schedule.

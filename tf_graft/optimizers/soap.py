@@ -33,7 +33,9 @@ class SOAP(Preconditioned):
     Differences from the authors' code: the weights decay before the step, not after it; a variable
     with more than two axes is a matrix according to its layer, and does not have a basis for each
     axis; `others` moves its variables in the first update, too; matrices have turns (with
-    `spread=False`, all bases are computed in one update, as there).
+    `spread=False`, all bases are computed in one update, as there). Differences from NVIDIA's
+    Emerging-Optimizers: the basis does not hold the present gradient, and the first update moves no
+    matrix.
 
     Args:
         learning_rate: learning rate of the matrices: number, at least 0, or schedule.

@@ -22,7 +22,8 @@ class Yogi(ta.Optimizer):
     has no bias correction; the authors' program, which is also that of TensorFlow Addons, corrects
     the bias as here. With `epsilon_hat=False`, `epsilon` is added to the corrected root, as in
     optax. optax also starts `m` at 1e-6, so its first steps differ from these by up to 4e-4 of
-    their length.
+    their length. In place of TensorFlow Addons' `l1_regularization_strength` and
+    `l2_regularization_strength`, use regularizers of the layers.
 
     Args:
         learning_rate: number, at least 0, or schedule.
