@@ -19,8 +19,8 @@ class Adam(ta.Optimizer):
     w <- w - alpha * m / (sqrt(v) + epsilon)         amsgrad: the largest v so far
     ```
 
-    As in Keras, `epsilon` is the paper's "epsilon hat", and AMSGrad's largest `v` is one without bias
-    correction; optax corrects `v` before it takes the largest.
+    As in Keras, `epsilon` is the paper's "epsilon hat", and AMSGrad takes the largest `v` as it is.
+    optax corrects the bias of `v` before it takes the largest.
 
     Args:
         learning_rate: number, at least 0, or schedule.

@@ -37,8 +37,8 @@ class Muon(Orthogonal, ta.MatrixOptimizer):
     that of the references; and you choose the optimizer of the other variables, with all its
     arguments. The momentum is an average, as in the references; Keras keeps a sum, which is 20
     times as large for the same step. Newton-Schulz runs in float32 (or float64), unless you ask for
-    the bfloat16 of the author's program. Difference from optax': optax corrects the bias of Nesterov
-    momentum.
+    the bfloat16 of the author's program. Difference from optax': optax corrects the bias of
+    Nesterov momentum.
 
     Args:
         learning_rate: learning rate of the matrices: number, at least 0, or schedule. Default 0.02,
