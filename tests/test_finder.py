@@ -330,6 +330,13 @@ def test_a_curve_without_a_suggestion_says_so():
     )
 
 
+def test_a_curve_of_a_loss_that_is_nan_at_once_is_shown():
+    nothing = np.array([])
+    curve = LearningRateCurve(nothing, nothing, nothing, True)
+    assert repr(curve) == "<LearningRateCurve: 0 updates, exploded; suggestion: none>"
+    assert curve._repr_png_().startswith(b"\x89PNG")
+
+
 def test_the_plot_is_not_as_high_as_an_explosion():
     losses = np.array([5.0, 4.0, 2.0, 1.0, 900.0])
     axes = LearningRateCurve(np.geomspace(0.1, 10.0, 5), losses, losses, True).plot()

@@ -60,10 +60,12 @@ class LearningRateCurve:
     def __repr__(self) -> str:
         """Says how far the test went and what it suggests."""
         found = "none" if self.suggestion is None else f"{self.suggestion:.2g}"
-        return (
-            f"<LearningRateCurve: {len(self.rates)} updates, learning rates {self.rates[0]:.2g} to "
-            f"{self.rates[-1]:.2g}{', exploded' if self.exploded else ''}; suggestion: {found}>"
-        )
+        said = f"{len(self.rates)} updates"
+        if len(self.rates):
+            said += f", learning rates {self.rates[0]:.2g} to {self.rates[-1]:.2g}"
+        if self.exploded:
+            said += ", exploded"
+        return f"<LearningRateCurve: {said}; suggestion: {found}>"
 
     def _repr_png_(self) -> bytes | None:
         def draw() -> "Figure":
