@@ -35,7 +35,8 @@ def plain(markdown: str) -> str:
 def text() -> str:
     """The notebook that the page gives, without results; the same text each time."""
     page = jupytext.reads(PAGE.read_text("utf-8"), fmt="md:myst")
-    title, *rest = [(c.cell_type, c.source) for c in page.cells]
+    shown = [c for c in page.cells if "remove-cell" not in c.metadata.get("tags", ())]
+    title, *rest = [(c.cell_type, c.source) for c in shown]
     cells = [
         NEW_CELL[kind](plain(source) if kind == "markdown" else source, id=f"cell-{number}")
         for number, (kind, source) in enumerate([title, *INSTALL, *rest])
