@@ -1,14 +1,14 @@
 """Computes the matrix: optimizer x execution x option, each held against the float64 oracle.
 
     python tests/matrix.py [--through model] [--output docs/data/matrix.json] [--all] [--every 1]
-        [--jobs 2] [--run 2_clients] [--options exact,plain]
+        [--jobs 2] [--run 2_clients] [--samples adam,lars] [--options exact,plain]
 
 Two parts: through a compiled Keras model, as users meet an optimizer, and through `apply` alone. A
 cell is the largest error of weights and averages after four steps, as a share of what is allowed:
 0.2 is a fifth of it. `no` is a refusal, whose reason is below the table. The tables show the worst
-option of each optimizer. The file, which `docs/guarantees.md` shows, has all of them, and the date
-of each column; parts and columns in it that are not computed now stay. So the whole can be computed
-in several goes, with `--run`, which computes the columns of one execution. With `--every 3` one
+option of each optimizer. The file, which `docs/guarantees.md` shows, has all of them; cells in it
+that are not computed now stay. So `python tests/evidence --run` can compute the whole in several
+goes: `--run` computes the columns of one execution, and `--samples` some rows. With `--every 3` one
 cell in three is computed, which leaves out whole options of an optimizer.
 """
 
@@ -21,10 +21,11 @@ import re
 import sys
 import time
 
+import filelock
+
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
-from benchmarks import results
 from support import cells, column_runs, model_rows, samples
 
 TITLES = {
@@ -74,7 +75,7 @@ class Part:
             if ONE_PART_HAS.get(name, through) == through and RUN_OF.get(name, name) in wanted
         ]
         self.runs = [run for run in wanted if run in {RUN_OF.get(c, c) for c in self.columns}]
-        self.cells, self.dates = {}, {}
+        self.cells = {}
         self.reasons = []
 
     def fill(self, run):
@@ -88,7 +89,6 @@ class Part:
             lines = []
         for line in lines:
             self.cells[line["sample"], line["option"], line["column"]] = line
-            self.dates[TITLES[line["column"]]] = results.machine()["date"]
         return f"through {self.through}, {run}: {time.monotonic() - began:.0f} s"
 
     @functools.cached_property
@@ -114,9 +114,19 @@ class Part:
         return [self.cell(name, option, column) for column in self.columns]
 
     def wrong(self):
-        """How many cells are not right."""
-        rows = [self.row(name, option) for name, chosen in self.wanted.items() for option in chosen]
-        return sum(not self.right(cell) for row in rows for cell in row)
+        """The cells that are not right, each in a few words."""
+        return [
+            f"{name}, {option}, {TITLES[column]}: {self.said(cell)}"
+            for name, chosen in self.wanted.items()
+            for option in chosen
+            for column, cell in zip(self.columns, self.row(name, option), strict=True)
+            if not self.right(cell)
+        ]
+
+    def said(self, cell):
+        """A cell in words: a refusal with its reason."""
+        numbered = isinstance(cell, str) and cell.startswith("no")
+        return self.reasons[int(cell.split()[1]) - 1] if numbered else cell
 
     def count(self):
         return sum(map(len, self.wanted.values())) * len(self.columns)
@@ -130,26 +140,14 @@ class Part:
             return f"**{bad[0]}**"
         return f"{max(numbers):.2f}" if numbers else found[0]
 
-    def content(self):
-        """All there is to show of the columns that were computed."""
-        columns = [column for column in self.columns if TITLES[column] in self.dates]
+    def found(self):
+        """What was computed, by (row, option, title of the column)."""
         return {
-            "measured": results.machine(),
-            "every": self.every,
-            "dates": self.dates,
-            "columns": [TITLES[column] for column in columns],
-            "options": {name: cells.OPTIONS[name] for name in self.options},
-            "optimizers": {
-                name: {
-                    "allowed": model_rows.ROWS[name].rtol,
-                    "options": {
-                        option: [self.cell(name, option, column) for column in columns]
-                        for option in chosen
-                    },
-                }
-                for name, chosen in self.wanted.items()
-            },
-            "refusals": self.reasons,
+            (name, option, TITLES[column]): self.cell(name, option, column)
+            for name, options in self.wanted.items()
+            for option in options
+            for column in self.columns
+            if (name, option, column) in self.cells
         }
 
     def markdown(self):
@@ -172,64 +170,96 @@ def right(cell, reasons):
     return cell == "traced" or (isinstance(cell, float) and cell <= 1)
 
 
-def merged(before, now):
-    """The content of a part with the columns that only an earlier one has, if that has its rows."""
-    rows = {name: list(of["options"]) for name, of in now["optimizers"].items()}
-    if not before or rows != {n: list(of["options"]) for n, of in before["optimizers"].items()}:
-        before = {"columns": [], "dates": {}, "refusals": [], "optimizers": now["optimizers"]}
-    dates = before["dates"] | now["dates"]
-    columns = [title for title in TITLES.values() if title in dates]
-    reasons = list(dict.fromkeys([*now["refusals"], *before["refusals"]]))
-    result = now | {"dates": dates, "columns": columns, "refusals": reasons, "optimizers": {}}
-    for name, of in now["optimizers"].items():
-        options = {}
-        for option in of["options"]:
-            kept = {
-                title: cell
-                for part in (before, now)
-                for title, cell in columns_of(part, name, option, reasons).items()
-            }
-            options[option] = [kept[title] for title in columns]
-        result["optimizers"][name] = of | {"options": options}
-    found = [x for o in result["optimizers"].values() for row in o["options"].values() for x in row]
-    return result | {"cells": len(found), "wrong": sum(not right(x, reasons) for x in found)}
+class Kept:
+    """A part of the file: its cells by (row, option, title), and the refusals that they number.
 
+    Args:
+        content: the part, as the file has it.
+    """
 
-def columns_of(part, name, option, reasons):
-    """The cells of a row by column, with the refusals numbered as in `reasons`."""
-    row = part["optimizers"][name]["options"][option] if part["columns"] else []
-    return {
-        title: f"no {reasons.index(part['refusals'][int(cell.split()[1]) - 1]) + 1}"
-        if isinstance(cell, str) and cell.startswith("no")
-        else cell
-        for title, cell in zip(part["columns"], row, strict=True)
-    }
+    def __init__(self, content):
+        self.reasons = content.get("refusals", [])
+        columns = content.get("columns", [])
+        self.cells = {
+            (name, option, title): cell
+            for name, of in content.get("optimizers", {}).items()
+            for option, row in of["options"].items()
+            for title, cell in zip(columns, row, strict=True)
+            if cell is not None and name in model_rows.ROWS and option in cells.OPTIONS
+        }
+
+    def add(self, part):
+        """Takes the cells of a part in place of its own."""
+        renumbered = {
+            place: self._numbered(part.reasons, cell) for place, cell in part.found().items()
+        }
+        self.cells |= renumbered
+
+    def _numbered(self, reasons, cell):
+        """A cell whose refusal has the number that it has here."""
+        if not (isinstance(cell, str) and cell.startswith("no")):
+            return cell
+        reason = reasons[int(cell.split()[1]) - 1]
+        if reason not in self.reasons:
+            self.reasons.append(reason)
+        return f"no {self.reasons.index(reason) + 1}"
+
+    def content(self):
+        """What the file is to have; `null` for cells that were not computed."""
+        columns = [title for title in TITLES.values() if any(c == title for *_, c in self.cells)]
+        options = [each for each in cells.OPTIONS if any(o == each for _, o, _ in self.cells)]
+        names = [each for each in model_rows.ROWS if any(n == each for n, *_ in self.cells)]
+        return {
+            "columns": columns,
+            "options": {option: cells.OPTIONS[option] for option in options},
+            "optimizers": {
+                name: {
+                    "allowed": model_rows.ROWS[name].rtol,
+                    "options": {
+                        option: [self.cells.get((name, option, title)) for title in columns]
+                        for option in options
+                    },
+                }
+                for name in names
+            },
+            "refusals": self.reasons,
+        }
 
 
 def save(path, parts):
-    """Writes parts into a file, beside what it has; a row of cells is a line."""
-    content = json.loads(path.read_text()) if path.exists() else {}
-    for part in parts:
-        content[part.through] = merged(content.get(part.through), part.content())
-    text = json.dumps(dict(sorted(content.items())), indent=1)
-    path.write_text(re.sub(r"\[[^\[\]{}]*\]", lambda row: " ".join(row[0].split()), text) + "\n")
+    """Adds cells to a file, in place of those it has; a row of cells is a line."""
+    with filelock.FileLock(f"{path}.lock"):
+        content = json.loads(path.read_text()) if path.exists() else {}
+        for part in parts:
+            kept = Kept(content.get(part.through, {}))
+            kept.add(part)
+            content[part.through] = kept.content()
+        text = json.dumps(dict(sorted(content.items())), indent=1)
+        path.write_text(
+            re.sub(r"\[[^\[\]{}]*\]", lambda row: " ".join(row[0].split()), text) + "\n"
+        )
+
+
+def rows_of(through, everything=True):
+    """The rows of a part: those that are in all columns, of all samples or of the quick ones."""
+    chosen = [sample.name for sample in samples.SAMPLES if everything or not sample.slow]
+    chosen += [sample.name for sample in samples.ONLY_IN_MATRIX]
+    if through == "apply":
+        return chosen
+    more = [name for name in model_rows.ROWS if name not in samples.BY_NAME]
+    return [n for n in chosen if everything or n not in THROUGH_APPLY_ALONE] + more
 
 
 def parts_of(given):
     """The parts that are asked for."""
-    chosen = [sample.name for sample in samples.SAMPLES if given.all or not sample.slow]
-    chosen += [sample.name for sample in samples.ONLY_IN_MATRIX]
-    more = [name for name in model_rows.ROWS if name not in samples.BY_NAME]
-    rows = {
-        "model": [n for n in chosen if given.all or n not in THROUGH_APPLY_ALONE] + more,
-        "apply": chosen,
-    }
-    if given.samples:
-        asked = given.samples.split(",")
-        rows = {"model": asked, "apply": [name for name in asked if name in samples.BY_NAME]}
-    wanted = [given.through] if given.through else ["model", "apply"]
     options = given.options.split(",") if given.options else None
-    return [Part(through, rows[through], given.every, given.run, options) for through in wanted]
+    asked = given.samples.split(",") if given.samples else None
+    parts = []
+    for through in [given.through] if given.through else ["model", "apply"]:
+        known = model_rows.ROWS if through == "model" else samples.BY_NAME
+        names = [n for n in asked if n in known] if asked else rows_of(through, given.all)
+        parts.append(Part(through, names, given.every, given.run, options))
+    return parts
 
 
 def main():
@@ -252,9 +282,11 @@ def main():
             if given.output:  # what is cut off later does not take it along
                 save(given.output, parts)
     print("\n".join(line for part in parts for line in part.markdown()))
-    wrong, seconds = sum(part.wrong() for part in parts), time.monotonic() - began
-    count = sum(part.count() for part in parts)
-    print(f"{count} cells in {seconds:.0f} s, {wrong} wrong.", file=sys.stderr)
+    wrong = [place for part in parts for place in part.wrong()]
+    for place in wrong:
+        print(f"WRONG  {place}")
+    count, seconds = sum(part.count() for part in parts), time.monotonic() - began
+    print(f"{count} tried, {len(wrong)} wrong, in {seconds:.0f} s.")
     sys.exit(bool(wrong))
 
 

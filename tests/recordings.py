@@ -1,9 +1,9 @@
 """Replays every recorded run of another program, and writes how far ours is from it.
 
-    python tests/recordings.py FOLDER
+    python tests/recordings.py [FOLDER]
 
-FOLDER has the recordings, one file for each run, and `index.json`, which lists them. The figures go
-to docs/data/recordings.json; each is in the measure of the test that holds the run.
+The figures go to docs/data/recordings.json; each is in the measure of the test that holds the run.
+If there are new recordings, FOLDER has their `index.json`, which lists all of them.
 """
 
 import json
@@ -30,16 +30,20 @@ def replayed() -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    index = json.loads((pathlib.Path(sys.argv[1]) / "index.json").read_text())
+    output = TESTS.parent / "docs" / "data" / "recordings.json"
+    names = list(json.loads(output.read_text()))
+    if sys.argv[1:]:
+        index = json.loads((pathlib.Path(sys.argv[1]) / "index.json").read_text())
+        names = [f"{each['system']}/{each['case']}" for each in index]
     found, rows = replayed(), {}
-    for name in (f"{x['system']}/{x['case']}" for x in index):
+    for name in names:
         if name in found:
             rows[name] = found[name]
         else:
             rows[name] = dict(zip(("kind", "reason"), recordings.reason(name), strict=True))
     lines = (f"{json.dumps(name)}: {json.dumps(row)}" for name, row in rows.items())
-    output = TESTS.parent / "docs" / "data" / "recordings.json"
     output.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    print(f"{len(found)} tried, 0 wrong: where one is not equal, its test has failed.")
 
 
 if __name__ == "__main__":

@@ -55,7 +55,8 @@ def run(given) -> int:
             wrong += 1
             print(f"WRONG  {draw}: {message}", flush=True)
     seconds = time.monotonic() - began
-    print(f"{places.total()} draws {dict(places)} in {seconds:.0f} s, {wrong} wrong.", flush=True)
+    tried = f"{places.total()} tried, {wrong} wrong, in {seconds:.0f} s"
+    print(f"{tried}: {dict(places)}", flush=True)
     return int(bool(wrong))
 
 

@@ -3,6 +3,8 @@
 import gc
 import json
 
+import filelock
+
 from benchmarks import results
 from support import cells, samples, tpu_traced
 from tpu import checks, lowering, programs, replays
@@ -125,13 +127,14 @@ class Run:
         path = self.given.output
         if path is None:
             return
-        content = json.loads(path.read_text()) if path.exists() else {}
-        before = content.get("measured", {})
-        if any(before.get(v) != self.measured[v] for v in (*VERSIONS, "topology")):
-            content = {}
-        content["measured"] = self.measured
-        content.setdefault(part, {})[name] = line
-        path.write_text(written(content))
+        with filelock.FileLock(f"{path}.lock"):
+            content = json.loads(path.read_text()) if path.exists() else {}
+            before = content.get("measured", {})
+            if any(before.get(v) != self.measured[v] for v in (*VERSIONS, "topology")):
+                content = {}
+            content["measured"] = self.measured
+            content.setdefault(part, {})[name] = line
+            path.write_text(written(content))
 
 
 def written(content):

@@ -8,7 +8,7 @@ in rotation, and yields its name and what was wrong: None where the attack was h
 
 import importlib
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Result(NamedTuple):
@@ -29,6 +29,6 @@ AREAS = (
 )
 
 
-def made(area: str, every: int) -> Iterator[Result]:
-    """Makes the attacks of an area, or one in so many."""
-    return importlib.import_module(f"trust.{area}").attacks(every)
+def made(area: str, every: int, **asked: Any) -> Iterator[Result]:
+    """Makes the attacks of an area, or one in so many; those that are asked for, where it can."""
+    return importlib.import_module(f"trust.{area}").attacks(every, **asked)

@@ -49,12 +49,13 @@ class Launched(Cluster):
         return self
 
 
-def attacks(every):
-    """Yields a `Result` an attack, of one in `every`."""
+def attacks(every, kind=None, way=None, count=EACH):
+    """Yields a `Result` an attack, of one in `every`; all kinds and ways, where none is given."""
+    kinds, ways = [kind] if kind else KINDS, [way] if way else WAYS
     turn = itertools.count()
     with tempfile.TemporaryDirectory() as folder, _on_our_path():
         undisturbed = functools.cache(functools.partial(_undisturbed, Path(folder)))
-        for number, kind, way in itertools.product(range(EACH), KINDS, WAYS):
+        for number, kind, way in itertools.product(range(count), kinds, ways):
             if next(turn) % every == 0:
                 end, seconds = undisturbed(kind)
                 yield _attack(Path(folder) / f"{kind}_{number}_{way}", kind, way, end, seconds)

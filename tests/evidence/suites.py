@@ -1,0 +1,150 @@
+"""The suites of the evidence: what each of them shows, and its parts, which are made one by one."""
+
+import functools
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import matrix
+from evidence import changes
+from support import samples
+from tpu import replays
+from trust import AREAS, clusters
+
+Arguments = list[str]
+MATRIX, TPU = "docs/data/matrix.json", "docs/data/tpu.json"
+MARKS = {"quick": "not slow and not rare", "slow": "slow", "rare": "rare"}
+DRAWS = 1000
+# Folders and files of the package that take no part in the step of an optimizer.
+BESIDE = ("study", "training", "processes", "cli", "listing", "terminal", "exits", "vocabulary")
+
+
+class Suite(NamedTuple):
+    """Checks of one kind.
+
+    Attributes:
+        shows: what holds if nothing is wrong.
+        parts: for each part the arguments that Python is called with.
+        rests_on: how the paths of the code begin that the parts depend on.
+        limit: seconds after which a part is ended.
+    """
+
+    shows: str
+    parts: Mapping[str, Arguments]
+    rests_on: Sequence[str] = ("tf_graft/", "tests/")
+    limit: float = 3600.0
+
+
+def suites(jax: str = sys.executable) -> dict[str, Suite]:
+    """Returns the suites by name, in the order in which they are shown.
+
+    Args:
+        jax: a Python that has jax and libtpu.
+    """
+    return {
+        "tests": Suite("Each test passes.", dict(_tests())),
+        "recordings": Suite(
+            "Recorded runs of other programs are replayed.", {"all": ["tests/recordings.py"]}
+        ),
+        "matrix, apply": Suite(
+            "Through `apply`, weights are those of float64 in each execution, with each option.",
+            dict(_matrix("apply")),
+            _optimizers("tests/matrix.py", "tests/programs/"),
+        ),
+        "matrix, fit": Suite(
+            "Through `fit`, weights are those of float64 in each execution, with each option.",
+            dict(_matrix("model")),
+            _optimizers("tests/matrix.py", "tests/programs/"),
+        ),
+        "draws": Suite(
+            "Random optimizers in random places have the weights of float64.",
+            dict(_draws()),
+            _optimizers("tests/draws/"),
+        ),
+        "attacks": Suite(
+            "Attacks on gradients, arguments, configs, names, files, runs and states fail.",
+            {area: ["tests/trust", area] for area in AREAS if area != "clusters"},
+            ("tf_graft/", "tests/trust/"),
+            limit=7200.0,
+        ),
+        "kills of clusters": Suite(
+            "A cluster of which processes are killed or stopped ends as if undisturbed.",
+            dict(_clusters()),
+            ("tf_graft/", "tests/trust/clusters.py", "tests/trust/lives.py"),
+        ),
+        "TPU programs": Suite(
+            "The TPU's compiler takes each step, and copies no table.",
+            dict(_tpu("programs", jax, samples.BY_NAME)),
+            _optimizers("tests/tpu/"),
+        ),
+        "TPU replays": Suite(
+            "Programs of four replicas leave the weights of float64.",
+            dict(_tpu("replays", jax, [*samples.BY_NAME, *replays.WRAPPERS])),
+            _optimizers("tests/tpu/"),
+        ),
+        "TPU controls": Suite(
+            "What is broken on purpose is found in the TPU's programs.",
+            {"all": [*_asking(jax, "controls")]},
+            _optimizers("tests/tpu/"),
+        ),
+    }
+
+
+def _optimizers(*more: str) -> tuple[str, ...]:
+    """What a step depends on, and more."""
+    return (*more, "tests/support/", *_steps())
+
+
+@functools.cache
+def _steps() -> tuple[str, ...]:
+    """The package without its commands."""
+    paths = (changes.ROOT / "tf_graft").iterdir()
+    return tuple(sorted(f"tf_graft/{path.name}" for path in paths if path.stem not in BESIDE))
+
+
+def _groups(names: Iterable[str], size: int) -> Iterator[tuple[str, list[str]]]:
+    """Yields so many names at a time, and what to call them."""
+    every = list(names)
+    for at in range(0, len(every), size):
+        group = every[at : at + size]
+        yield " to ".join(dict.fromkeys([group[0], group[-1]])), group
+
+
+def _tests() -> Iterator[tuple[str, Arguments]]:
+    paths = [path.relative_to(changes.ROOT) for path in changes.ROOT.glob("tests/test_*.py")]
+    by_name = {path.stem.removeprefix("test_"): str(path) for path in sorted(paths)}
+    pytest = ["-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "-m"]
+    yield "examples in docstrings", [*pytest, MARKS["quick"], "tf_graft"]
+    for name, mark in MARKS.items():
+        for title, group in _groups(by_name, 8):
+            yield f"{name}, {title}", [*pytest, mark, *(by_name[each] for each in group)]
+
+
+def _matrix(through: str) -> Iterator[tuple[str, Arguments]]:
+    command = ["tests/matrix.py", "--through", through, "--output", MATRIX]
+    part = matrix.Part(through, matrix.rows_of(through))
+    for run in part.runs:
+        for title, group in _groups(part.names, 6):
+            yield f"{run}, {title}", [*command, "--run", run, "--samples", ",".join(group)]
+
+
+def _draws() -> Iterator[tuple[str, Arguments]]:
+    for title, group in _groups(map(str, range(DRAWS)), 50):
+        yield title, ["tests/draws", "--first", group[0], "--count", str(len(group))]
+
+
+def _clusters() -> Iterator[tuple[str, Arguments]]:
+    for kind in clusters.KINDS:
+        for way in clusters.WAYS:
+            command = ["tests/trust", "clusters", "--kind", kind, "--way", way]
+            for title, group in _groups(map(str, range(1, clusters.EACH + 1)), 5):
+                yield f"{kind}, {way}, {title}", [*command, "--count", str(len(group))]
+
+
+def _tpu(what: str, jax: str, names: Iterable[str]) -> Iterator[tuple[str, Arguments]]:
+    for title, group in _groups(names, 6):
+        yield title, [*_asking(jax, what), "--samples", ",".join(group)]
+
+
+def _asking(jax: str, what: str) -> Arguments:
+    return ["tests/tpu", "--jax", jax, "--do", what, "--output", TPU]

@@ -1,0 +1,160 @@
+"""The ledger of long checks: what a part came to, what is stale, and going on where it was."""
+
+import subprocess
+import sys
+
+import pytest
+
+from evidence import changes, running, state
+from evidence.ledger import Ledger, Row
+from evidence.suites import Suite, suites
+
+ROW = Row(3, [], 1.0, "abc", "0.2.0", "TensorFlow 2.21.0, Keras 3.15.1", "2026-11-27")
+
+
+def said(text, code=0):
+    """The arguments of a part that prints a text."""
+    return ["-c", f"import sys; print({text!r}); sys.exit({code})"]
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """A repository with one module, and what commits a change of it."""
+    monkeypatch.setattr(changes, "ROOT", tmp_path)
+    changes.changed.cache_clear()
+    (tmp_path / "tf_graft").mkdir()
+    path = tmp_path / "tf_graft" / "step.py"
+
+    def commit(text):
+        path.write_text(text)
+        for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "change"]):
+            who = ["-c", "user.name=x", "-c", "user.email=x@x"]
+            subprocess.run(["git", *who, *command], cwd=tmp_path, check=True)
+        changes.changed.cache_clear()
+        return changes.head()
+
+    yield commit
+    changes.changed.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "tried", "wrong"),
+    [
+        ("all 1,200 tried, 0 wrong, in 3 s\n20 tried, 0 wrong", 0, 1220, []),
+        ("WRONG  adam, plain: 1.5\n4 tried, 1 wrong", 1, 4, ["adam, plain: 1.5"]),
+        (".... [100%]\n== 12 passed, 3 skipped in 4.5s ==", 0, 12, []),
+        ("FAILED tests/test_a.py::test_b\n1 failed, 2 passed", 1, 3, ["tests/test_a.py::test_b"]),
+        ("no tests ran in 0.1s", running.NO_TESTS, 0, []),
+        ("Traceback\nValueError: it broke", 1, 0, ["code 1: ValueError: it broke"]),
+        ("3 tried, 0 wrong", 1, 3, ["code 1: 3 tried, 0 wrong"]),
+    ],
+)
+def test_a_part_says_how_it_ended(text, code, tried, wrong):
+    row = running.Processes().made(said(text, code), 60, "abc")
+    assert (row.tried, row.wrong, row.commit) == (tried, wrong, "abc")
+    assert row.on.startswith("TensorFlow 2.")
+    assert row.version == changes.version()
+
+
+def test_a_part_that_does_not_end_is_killed_with_what_it_started(tmp_path):
+    sleeps = f"open({str(tmp_path / 'lives')!r}, 'w').close(); import time; time.sleep(60)"
+    starts = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {sleeps!r}])"
+    row = running.Processes().made(["-c", starts], 2, "abc")
+    assert row.wrong == ["no end in 2 s: no output"]
+    assert (tmp_path / "lives").exists()
+    found = subprocess.run(["pgrep", "-f", str(tmp_path / "lives")], capture_output=True)
+    assert not found.stdout
+
+
+def test_a_part_that_is_stopped_is_not_kept():
+    processes = running.Processes()
+    processes.stopped = True
+    with pytest.raises(running.Stopped):
+        processes.made(said("1 tried, 0 wrong"), 60, "abc")
+
+
+def test_only_code_that_a_part_rests_on_makes_it_stale(repository):
+    first = repository('"""A step."""\n\n\ndef step(w):\n    return w - 1\n')
+    row = ROW._replace(commit=first)
+    assert not row.stale(["tf_graft/"])
+    repository('"""A step, in other words."""\n\n\ndef step(w):  # of a weight\n    return w - 1\n')
+    assert not row.stale(["tf_graft/"])
+    repository("def step(w):\n    return w - 2\n")
+    assert row.stale(["tf_graft/"])
+    assert not row.stale(["tests/"])
+    assert ROW._replace(commit="0000000").stale(["tests/"])
+
+
+def test_uncommitted_files_are_found(repository, tmp_path):
+    repository("x = 1\n")
+    assert changes.uncommitted(["tf_graft"]) == []
+    (tmp_path / "tf_graft" / "step.py").write_text("x = 2\n")
+    (tmp_path / "tf_graft" / "new.py").write_text("")
+    assert changes.uncommitted(["tf_graft"]) == ["tf_graft/step.py", "tf_graft/new.py"]
+
+
+def test_the_ledger_is_read_as_it_was_written(tmp_path):
+    path = tmp_path / "evidence.json"
+    wrong = ROW._replace(wrong=["one", 'the "other"'])
+    Ledger(path).keep("draws", "0 to 49", ROW)
+    Ledger(path).keep("draws", "50 to 99", wrong)
+    again = Ledger(path)
+    assert again.row("draws", "0 to 49") == ROW
+    assert again.row("draws", "50 to 99") == wrong
+    assert again.row("draws", "100 to 149") is None
+    assert len(path.read_text().splitlines()) == 6
+
+
+def test_what_is_missing_is_made_first_then_what_is_wrong_or_stale(tmp_path, repository):
+    now = repository("x = 1\n")
+    ledger = Ledger(tmp_path / "evidence.json")
+    for part, row in {
+        "right": ROW._replace(commit=now),
+        "wrong": ROW._replace(commit=now, wrong=["it"]),
+        "stale": ROW._replace(commit="0000000"),
+        "no longer": ROW,
+    }.items():
+        ledger.keep("draws", part, row)
+    parts = dict.fromkeys(["right", "wrong", "stale", "missing"], said("1 tried, 0 wrong"))
+    found = state.State({"draws": Suite("", parts)}, ledger)
+    assert found.to_make() == [("draws", name) for name in ("missing", "wrong", "stale")]
+    header, line, wrong = found.table()
+    assert header.split()[:6] == ["suite", "parts", "missing", "stale", "wrong", "tried"]
+    assert line.split() == ["draws", "4", "1", "1", "1", "9", "0", "2026-11-27", "2026-11-27"]
+    assert wrong == "WRONG  draws: wrong: it"
+    assert found.wrong()
+
+
+def test_each_suite_has_parts_that_differ():
+    found = suites()
+    assert set(found) >= {"matrix, apply", "matrix, fit", "draws", "kills of clusters"}
+    for name, suite in found.items():
+        made = {" ".join(arguments) for arguments in suite.parts.values()}
+        drawn_at_random = 4 if name == "kills of clusters" else 1
+        assert 0 < len(made) * drawn_at_random == len(suite.parts)
+        assert all((changes.ROOT / path).exists() for path in suite.rests_on)
+    assert len(found["kills of clusters"].parts) * 5 == 180
+    assert not any("study" in path for path in found["draws"].rests_on)
+
+
+def test_the_command_goes_on_where_it_was(tmp_path, monkeypatch, capsys, repository):
+    from evidence import __main__ as command
+
+    repository("x = 1\n")
+    parts = {"one": said("2 tried, 0 wrong"), "two": said("WRONG  it\n2 tried, 1 wrong", 1)}
+    few = {"draws": Suite("Right.", parts)}
+    monkeypatch.setattr(command.suites, "suites", lambda jax: few)
+    monkeypatch.setattr(command, "State", lambda chosen: state.State(chosen, Ledger(path)))
+    path = tmp_path / "evidence.json"
+    monkeypatch.setattr(sys, "argv", ["evidence", "--run", "--jobs", "2"])
+    assert command.main() == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert {"draws: one: 2 tried, 0 wrong", "draws: two: 2 tried, 1 wrong"} < {*lines}
+    parts["two"] = said("2 tried, 0 wrong")
+    assert command.main() == 0
+    assert "draws: one" not in capsys.readouterr().out
+    assert Ledger(path).row("draws", "two").wrong == []
+    (tmp_path / "tf_graft" / "step.py").write_text("x = 2\n")
+    with pytest.raises(SystemExit):
+        command.main()
+    assert "commit tf_graft/step.py first" in capsys.readouterr().err
