@@ -285,3 +285,35 @@ def test_another_backend_is_refused_in_one_sentence():
     scope = {"keras": type("K", (), {"backend": type("B", (), {"backend": lambda: "jax"})})}
     with pytest.raises(ImportError, match=r"needs Keras on the TensorFlow backend.*'jax'"):
         exec(compile(ast.Module([guard], []), "guard", "exec"), scope)
+
+
+@pytest.mark.parametrize(
+    ("name", "installed", "says"),
+    [
+        (
+            "TensorFlow",
+            "2.18.1",
+            "needs TensorFlow 2.19 or later, and TensorFlow 2.18.1 is installed",
+        ),
+        ("TensorFlow", "1.15.5", "pip install --upgrade tensorflow"),
+        ("Keras", "3.9.2", "needs Keras 3.10 or later, and Keras 3.9.2 is installed"),
+        ("Keras", "2.15.0", "pip install --upgrade keras"),
+    ],
+)
+def test_an_older_version_is_refused_in_one_sentence(name, installed, says):
+    with pytest.raises(ImportError, match=says):
+        environment.require(name, installed)
+
+
+@pytest.mark.parametrize(
+    ("name", "installed"),
+    [("TensorFlow", "2.19.0"), ("TensorFlow", "2.22.0-rc0"), ("Keras", "3.16.0.dev2026112003")],
+)
+def test_newer_versions_are_not_refused(name, installed):
+    environment.require(name, installed)
+
+
+def test_the_oldest_versions_are_those_that_are_installed_with():
+    requirements = (Path(__file__).parents[1] / "setup.cfg").read_text("utf-8")
+    for name, oldest in environment.OLDEST.items():
+        assert f"\n    {name.lower()}>={'.'.join(map(str, oldest))},<" in requirements
