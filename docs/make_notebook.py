@@ -2,7 +2,8 @@
 
     python docs/make_notebook.py
 
-Its second and third cells say how to install the package, and do it. Sphinx' roles become code.
+Its second and third cells say how to install the package, and do it. Sphinx' roles become code, and
+the cells that the page hides are left out.
 """
 
 import re
