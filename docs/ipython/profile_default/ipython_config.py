@@ -1,4 +1,4 @@
-"""How a page's cells run and draw: vectors, on white in the dark theme too."""
+"""How a page's cells run, fail and draw: vectors, on white in the dark theme too."""
 
 import sys
 from pathlib import Path
@@ -7,6 +7,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 c = get_config()  # noqa: F821
 c.InteractiveShellApp.extensions = ["page"]
+c.InteractiveShell.xmode = "Minimal"  # of an error, its class and its message
 c.InlineBackend.figure_formats = ["svg"]
 c.InlineBackend.rc = {
     "axes.spines.right": False,
