@@ -1,6 +1,7 @@
 """Studies: the runs that they make, in which order, and what they say about them."""
 
 import contextlib
+import glob
 import json
 import math
 import os
@@ -293,17 +294,23 @@ def test_the_command_writes_a_table_numbers_and_a_picture(study, processes):
 SHORTER = ["tasks.digits.set.run.epochs=1", "seeds=[0]", "--jobs", "2"]
 
 
+@contextlib.contextmanager
 def started(folder):
+    """A study in a process, which is killed if it still runs at the end."""
     command = [sys.executable, "-m", "tf_graft", "study", str(SHORT), *SHORTER]
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return subprocess.Popen(
+    with subprocess.Popen(
         command,
         cwd=folder,
         env=os.environ | {"PYTHONPATH": path},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def at_work(folder):
@@ -325,14 +332,17 @@ def until(holds, seconds=120):
 @pytest.mark.slow
 def test_a_study_that_is_killed_and_stopped_goes_on(prepared_data, tmp_path):
     def ended():
-        return {path: path.stat().st_mtime for path in tmp_path.glob("runs/**/summary.json")}
+        # `Path.glob` fails if a file goes while it looks
+        found = glob.glob("runs/**/summary.json", root_dir=tmp_path, recursive=True)
+        return {path: (tmp_path / path).stat().st_mtime for path in found}
 
     for sign, code in ((signal.SIGKILL, -9), (signal.SIGTERM, 143), (None, 0)):
-        before, running = ended(), started(tmp_path)
-        if sign:
-            until(lambda: len(ended()) > len(before))  # noqa: B023  (called at once)
-            running.send_signal(sign)
-        said, _ = running.communicate(timeout=300)
+        before = ended()
+        with started(tmp_path) as running:
+            if sign:
+                until(lambda: len(ended()) > len(before))  # noqa: B023  (called at once)
+                running.send_signal(sign)
+            said, _ = running.communicate(timeout=300)
         assert running.returncode == code, said
         assert ("Stopped: the same command continues." in said) == (sign == signal.SIGTERM)
         until(lambda: not at_work(tmp_path), 30)
