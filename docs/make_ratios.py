@@ -12,21 +12,21 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import yaml
 
 from tf_graft import report
 
 OUTPUT = Path(__file__).parent / "data" / "ratios.json"
+STUDY = Path(__file__).parents[1] / "studies" / "transfer.yaml"
 SEEDS = (0, 1, 2)
 GRAFTS = ("graft_half_width", "graft_quarter_width", "graft_half_batch", "graft_double_batch")
-FIRST = {"first_1_percent": 23, "first_3_percent": 70, "first_10_percent": 234}
-FIRST |= {"first_30_percent": 703}
+FIRST = ("first_1_percent", "first_3_percent", "first_10_percent", "first_30_percent")
 
 
 def ratios(arm: Path, seed: int, until: int | None = None) -> dict[str, float]:
     """Returns the logarithm of the ratio that a run measured, by the path of a variable."""
     found = report.GraftReport.read(arm / f"seed_{seed}" / "graft.records")
-    given = {} if until is None else {"until": until}
-    rates = found.rates("constant", with_learning_rate=False, **given).rates
+    rates = found.rates("constant", with_learning_rate=False, until=until).rates
     return {path: float(np.log(rate)) for path, rate in rates.items()}
 
 
@@ -44,7 +44,9 @@ def main() -> None:
     runs = Path(sys.argv[1]) / "text"
     own = {seed: ratios(runs / "graft", seed) for seed in SEEDS}
     others = {"another_seed": {seed: own[(seed + 1) % len(SEEDS)] for seed in SEEDS}}
-    for name, until in FIRST.items():
+    arms = yaml.safe_load(STUDY.read_text())["arms"]
+    for name in FIRST:
+        until = arms[name]["set"]["optimizer.rates.until"]
         others[name] = {seed: ratios(runs / "graft", seed, until) for seed in SEEDS}
     for name in GRAFTS:
         others[name] = {seed: ratios(runs / name, seed) for seed in SEEDS}

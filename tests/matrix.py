@@ -20,6 +20,7 @@ import pathlib
 import re
 import sys
 import time
+from typing import NamedTuple
 
 import filelock
 
@@ -125,8 +126,7 @@ class Part:
 
     def said(self, cell):
         """A cell in words: a refusal with its reason."""
-        numbered = isinstance(cell, str) and cell.startswith("no")
-        return self.reasons[int(cell.split()[1]) - 1] if numbered else cell
+        return refusal_of(cell, self.reasons) or cell
 
     def count(self):
         return sum(map(len, self.wanted.values())) * len(self.columns)
@@ -163,52 +163,62 @@ class Part:
         yield ""
 
 
+def refusal_of(cell, reasons):
+    """The reason of a cell that is a numbered refusal; None for others."""
+    numbered = isinstance(cell, str) and cell.startswith("no")
+    return reasons[int(cell.split()[1]) - 1] if numbered else None
+
+
 def right(cell, reasons):
     """Whether a cell is within what is allowed, or refused for a known reason."""
-    if isinstance(cell, str) and cell.startswith("no"):
-        return cells.known_refusal(reasons[int(cell.split()[1]) - 1])
+    if reason := refusal_of(cell, reasons):
+        return cells.known_refusal(reason)
     return cell == "traced" or (isinstance(cell, float) and cell <= 1)
 
 
+class Refusal(NamedTuple):
+    """A cell that was refused."""
+
+    reason: str
+
+
 class Kept:
-    """A part of the file: its cells by (row, option, title), and the refusals that they number.
+    """A part of the file: its cells by (row, option, title of the column).
 
     Args:
         content: the part, as the file has it.
     """
 
     def __init__(self, content):
-        self.reasons = content.get("refusals", [])
         columns = content.get("columns", [])
-        self.cells = {
-            (name, option, title): cell
-            for name, of in content.get("optimizers", {}).items()
-            for option, row in of["options"].items()
-            for title, cell in zip(columns, row, strict=True)
-            if cell is not None and name in model_rows.ROWS and option in cells.OPTIONS
-        }
+        self.cells = {}
+        self.take(
+            {
+                (name, option, title): cell
+                for name, of in content.get("optimizers", {}).items()
+                for option, row in of["options"].items()
+                for title, cell in zip(columns, row, strict=True)
+                if cell is not None and name in model_rows.ROWS and option in cells.OPTIONS
+            },
+            content.get("refusals", []),
+        )
 
-    def add(self, part):
-        """Takes the cells of a part in place of its own."""
-        renumbered = {
-            place: self._numbered(part.reasons, cell) for place, cell in part.found().items()
-        }
-        self.cells |= renumbered
-
-    def _numbered(self, reasons, cell):
-        """A cell whose refusal has the number that it has here."""
-        if not (isinstance(cell, str) and cell.startswith("no")):
-            return cell
-        reason = reasons[int(cell.split()[1]) - 1]
-        if reason not in self.reasons:
-            self.reasons.append(reason)
-        return f"no {self.reasons.index(reason) + 1}"
+    def take(self, found, reasons):
+        """Takes cells, whose refusals have the numbers of reasons, in place of its own."""
+        for place, cell in found.items():
+            reason = refusal_of(cell, reasons)
+            self.cells[place] = Refusal(reason) if reason else cell
 
     def content(self):
-        """What the file is to have; `null` for cells that were not computed."""
+        """What the file is to have: `null` for cells not computed, and how many are wrong."""
         columns = [title for title in TITLES.values() if any(c == title for *_, c in self.cells)]
         options = [each for each in cells.OPTIONS if any(o == each for _, o, _ in self.cells)]
         names = [each for each in model_rows.ROWS if any(n == each for n, *_ in self.cells)]
+        reasons = sorted({c.reason for c in self.cells.values() if isinstance(c, Refusal)})
+        numbered = {
+            place: f"no {reasons.index(cell.reason) + 1}" if isinstance(cell, Refusal) else cell
+            for place, cell in self.cells.items()
+        }
         return {
             "columns": columns,
             "options": {option: cells.OPTIONS[option] for option in options},
@@ -216,13 +226,14 @@ class Kept:
                 name: {
                     "allowed": model_rows.ROWS[name].rtol,
                     "options": {
-                        option: [self.cells.get((name, option, title)) for title in columns]
+                        option: [numbered.get((name, option, title)) for title in columns]
                         for option in options
                     },
                 }
                 for name in names
             },
-            "refusals": self.reasons,
+            "refusals": reasons,
+            "wrong": sum(not right(cell, reasons) for cell in numbered.values()),
         }
 
 
@@ -232,7 +243,7 @@ def save(path, parts):
         content = json.loads(path.read_text()) if path.exists() else {}
         for part in parts:
             kept = Kept(content.get(part.through, {}))
-            kept.add(part)
+            kept.take(part.found(), part.reasons)
             content[part.through] = kept.content()
         text = json.dumps(dict(sorted(content.items())), indent=1)
         path.write_text(

@@ -76,6 +76,8 @@ def test_the_file_keeps_the_other_part_and_other_cells(part, tmp_path):
         "accumulation": [None, None, None],
     }
     assert part["refusals"] == [KNOWN, "another reason"]
+    assert part["wrong"] == 2  # the cells with the unknown reason
+    assert content["model"]["wrong"] == 0
     assert '"plain": [ 0.25, "no 1", "no 2" ]' in path.read_text()
 
 

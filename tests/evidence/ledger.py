@@ -8,6 +8,7 @@ from importlib import metadata
 from typing import NamedTuple
 
 from evidence import changes
+from tf_graft.core.files import whole_files
 
 FILE = changes.ROOT / "docs" / "data" / "evidence.json"
 
@@ -86,6 +87,4 @@ class Ledger:
         for suite, rows in sorted(self.rows.items()):
             lines = (f"  {json.dumps(p)}: {json.dumps(r._asdict())}" for p, r in rows.items())
             suites.append(f" {json.dumps(suite)}: {{\n" + ",\n".join(lines) + "\n }")
-        beside = self.path.with_suffix(".part")
-        beside.write_text("{\n" + ",\n".join(suites) + "\n}\n", "utf-8")
-        beside.replace(self.path)
+        whole_files.write(self.path, "{\n" + ",\n".join(suites) + "\n}\n")
