@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from packaging.version import Version
 
 import tf_graft
 from support import saving
@@ -26,6 +27,8 @@ EPS = np.finfo("float32").eps
 SHAPES = {"kernel": (4, 3), "bias": (3,), "scale": (), "filters": (2, 2, 3, 2)}
 # Their update is written out with more roundings of numbers of the size of the weights.
 ULPS = {"adamw": 4, "ftrl": 8, "muon": 4}
+# From this version on, Keras searches for excluded names in `bias`, no longer in `net/dense/bias`.
+KERAS_SEARCHES_NAMES = Version("3.16.0.dev0")
 
 
 def assert_equals_stock(ours, stock, steps=5, shapes=SHAPES, part=None, ulps=2):
@@ -233,7 +236,9 @@ def test_exclusions_of_the_optimizer_are_kept(pattern, saved):
     ours = wrap(inner)
     if saved:
         ours = tf_graft.deserialize(json.loads(json.dumps(tf_graft.serialize(ours))))
-    assert decayed(ours)[0] == decayed(stock)[0] == [True, False]
+    assert decayed(ours)[0] == [True, False]
+    if "/" not in pattern or Version(keras.__version__) < KERAS_SEARCHES_NAMES:
+        assert decayed(stock)[0] == [True, False]
 
 
 def test_exclusions_by_variable_are_kept():

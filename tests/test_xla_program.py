@@ -6,9 +6,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from packaging.version import Version
 
 import tf_graft as tg
 
+SQUARES_APART = Version("2.22.0rc0")  # from here on XLA writes squares before it adds them up
 SHAPES = [(512, 128), (260, 257), (3, 3, 128, 64), (64,)]  # of a whole number of rows, and not
 
 
@@ -86,8 +88,12 @@ def test_the_check_reads_each_gradient_once(name):
 def test_a_large_gradient_is_added_up_by_a_product():
     """One sum over all entries would use no vector instructions on a CPU."""
     lines = entry(compiled(MADE["SGD"](), [(512, 257)]))
-    assert readers(lines, 0) == ["f32[514]"]
-    assert any("dot_fusion = f32[514]" in line for line in lines)
+    if Version(tf.__version__) < SQUARES_APART:
+        assert readers(lines, 0) == ["f32[514]"]
+        assert any("dot_fusion = f32[514]" in line for line in lines)
+    else:
+        assert readers(lines, 0) == ["f32[514,256]"]
+        assert any(" = f32[514,1]{1,0} dot(" in line for line in lines)
 
 
 def test_small_gradients_are_added_up_together():

@@ -4,8 +4,10 @@ import datetime
 import json
 import pathlib
 from collections.abc import Iterable, Sequence
-from importlib import metadata
 from typing import NamedTuple
+
+import keras
+import tensorflow as tf
 
 from evidence import changes
 from tf_graft.core.files import whole_files
@@ -38,9 +40,7 @@ class Row(NamedTuple):
     def of_today(cls, tried: int, wrong: Sequence[str], seconds: float, commit: str) -> "Row":
         """Makes the row of a part that has ended now."""
         today = datetime.datetime.now(datetime.UTC).date().isoformat()
-        on = ", ".join(
-            f"{name} {metadata.version(name.lower())}" for name in ("TensorFlow", "Keras")
-        )
+        on = f"TensorFlow {tf.__version__}, Keras {keras.__version__}"
         return cls(tried, wrong, round(seconds, 1), commit, changes.version(), on, today)
 
     def stale(self, rests_on: Iterable[str]) -> bool:
