@@ -74,10 +74,12 @@ def test_a_part_that_is_stopped_is_not_kept():
 
 
 def test_only_code_that_a_part_rests_on_makes_it_stale(repository):
-    first = repository('"""A step."""\n\n\ndef step(w):\n    return w - 1\n')
+    first = repository('"""A step."""\n\n__version__ = "0.2"\n\n\ndef step(w):\n    return w - 1\n')
     row = ROW._replace(commit=first)
     assert not row.stale(["tf_graft/"])
-    repository('"""A step, in other words."""\n\n\ndef step(w):  # of a weight\n    return w - 1\n')
+    repository(
+        '"""In other words."""\n__version__ = "1.0"\ndef step(w):  # of w\n    return w - 1\n'
+    )
     assert not row.stale(["tf_graft/"])
     repository("def step(w):\n    return w - 2\n")
     assert row.stale(["tf_graft/"])

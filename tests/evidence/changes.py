@@ -69,13 +69,13 @@ def now(name: str) -> str:
 
 
 def code_of(text: str, name: str) -> str:
-    """A text without what does not act: comments and docstrings, if it is Python."""
+    """A text; if it is Python, without comments, docstrings and the version of a package."""
     if not name.endswith(".py"):
         return text
     tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            node.body = [each for each in node.body if not is_text(each)]
+            node.body = [each for each in node.body if not (is_text(each) or is_version(each))]
     return ast.dump(tree)
 
 
@@ -86,3 +86,8 @@ def is_text(node: ast.stmt) -> bool:
         and isinstance(node.value, ast.Constant)
         and isinstance(node.value.value, str)
     )
+
+
+def is_version(node: ast.stmt) -> bool:
+    """Whether a statement only says which version a package is."""
+    return isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__version__"
