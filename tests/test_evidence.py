@@ -1,5 +1,6 @@
 """The ledger of long checks: what a part came to, what is stale, and going on where it was."""
 
+import json
 import subprocess
 import sys
 
@@ -98,24 +99,33 @@ def test_uncommitted_files_are_found(repository, tmp_path):
 def test_the_ledger_is_read_as_it_was_written(tmp_path):
     path = tmp_path / "evidence.json"
     wrong = ROW._replace(wrong=["one", 'the "other"'])
-    Ledger(path).keep("draws", "0 to 49", ROW)
-    Ledger(path).keep("draws", "50 to 99", wrong)
+    parts = ["0 to 49", "50 to 99", "100 to 149"]
+    for part, row in (("0 to 49", ROW), ("50 to 99", wrong)):
+        ledger = Ledger(path)
+        ledger.enter("draws", "They are right.", parts)
+        ledger.keep("draws", part, row)
     again = Ledger(path)
     assert again.row("draws", "0 to 49") == ROW
     assert again.row("draws", "50 to 99") == wrong
     assert again.row("draws", "100 to 149") is None
-    assert len(path.read_text().splitlines()) == 6
+    again.enter("draws", "They are right.", parts[1:])
+    again.write()
+    content = json.loads(path.read_text())["draws"]
+    assert (content["shows"], content["parts"]) == ("They are right.", 2)
+    assert content["rows"].keys() == {"50 to 99"}
 
 
 def test_what_is_missing_is_made_first_then_what_is_wrong_or_stale(tmp_path, repository):
     now = repository("x = 1\n")
     ledger = Ledger(tmp_path / "evidence.json")
-    for part, row in {
+    rows = {
         "right": ROW._replace(commit=now),
         "wrong": ROW._replace(commit=now, wrong=["it"]),
         "stale": ROW._replace(commit="0000000"),
         "no longer": ROW,
-    }.items():
+    }
+    ledger.enter("draws", "", rows)
+    for part, row in rows.items():
         ledger.keep("draws", part, row)
     parts = dict.fromkeys(["right", "wrong", "stale", "missing"], said("1 tried, 0 wrong"))
     found = state.State({"draws": Suite("", parts)}, ledger)

@@ -3,7 +3,7 @@
 import datetime
 import json
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import keras
@@ -63,28 +63,34 @@ class Ledger:
         self.path = path
         content = json.loads(path.read_text("utf-8")) if path.exists() else {}
         self.rows = {
-            suite: {part: Row(**row) for part, row in rows.items()}
-            for suite, rows in content.items()
+            suite: {part: Row(**row) for part, row in kept["rows"].items()}
+            for suite, kept in content.items()
         }
+        self._suites = {suite: (kept["shows"], kept["parts"]) for suite, kept in content.items()}
 
     def row(self, suite: str, part: str) -> Row | None:
         """Returns how a part ended; None if it has not been made."""
         return self.rows.get(suite, {}).get(part)
 
     def keep(self, suite: str, part: str, row: Row) -> None:
-        """Adds a row and writes the file, in place of the one before."""
-        self.rows.setdefault(suite, {})[part] = row
+        """Adds a row to a suite that was entered, and writes the file."""
+        self.rows[suite][part] = row
         self.write()
 
-    def drop_all_but(self, suite: str, parts: Iterable[str]) -> None:
-        """Removes the rows of parts that a suite no longer has."""
-        kept = set(parts)
-        self.rows[suite] = {p: row for p, row in self.rows.get(suite, {}).items() if p in kept}
+    def enter(self, suite: str, shows: str, parts: Collection[str]) -> None:
+        """Enters what a suite shows and how many parts it has; rows of other parts are dropped."""
+        rows = self.rows.get(suite, {})
+        self.rows[suite] = {part: rows[part] for part in parts if part in rows}
+        self._suites[suite] = (shows, len(parts))
 
     def write(self) -> None:
-        """Writes the file, a line for each row."""
-        suites = []
-        for suite, rows in sorted(self.rows.items()):
-            lines = (f"  {json.dumps(p)}: {json.dumps(r._asdict())}" for p, r in rows.items())
-            suites.append(f" {json.dumps(suite)}: {{\n" + ",\n".join(lines) + "\n }")
-        whole_files.write(self.path, "{\n" + ",\n".join(suites) + "\n}\n")
+        """Writes the file."""
+        content = {
+            suite: {
+                "shows": shows,
+                "parts": parts,
+                "rows": {part: row._asdict() for part, row in self.rows[suite].items()},
+            }
+            for suite, (shows, parts) in self._suites.items()
+        }
+        whole_files.write(self.path, json.dumps(content, indent=1) + "\n")

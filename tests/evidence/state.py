@@ -20,7 +20,7 @@ class State:
         self.suites = suites
         self.ledger = ledger or Ledger()
         for name, suite in suites.items():
-            self.ledger.drop_all_but(name, suite.parts)
+            self.ledger.enter(name, suite.shows, suite.parts)
 
     def rows(self, name: str) -> list[Row]:
         """Returns how the parts of a suite ended that have been made."""
