@@ -1,8 +1,12 @@
 """The ledger of long checks: what a part came to, what is stale, and going on where it was."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
@@ -170,3 +174,42 @@ def test_the_command_goes_on_where_it_was(tmp_path, monkeypatch, capsys, reposit
     with pytest.raises(SystemExit):
         command.main()
     assert "commit tf_graft/step.py first" in capsys.readouterr().err
+
+
+@pytest.fixture
+def signals():
+    """The handlers of this process are as before afterwards."""
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    for each, handler in before.items():
+        signal.signal(each, handler)
+
+
+def test_a_second_signal_leaves_no_process_behind(tmp_path, monkeypatch, repository, signals):
+    from evidence import __main__ as command
+
+    repository("x = 1\n")
+    lives, kill = tmp_path / "lives", running.kill
+    sleeps = f"open({str(lives)!r}, 'w').close(); import time; time.sleep(60)"
+    suite = {"draws": Suite("Right.", {"one": ["-c", sleeps]})}
+    ledger = Ledger(tmp_path / "evidence.json")
+    monkeypatch.setattr(command.suites, "suites", lambda jax: suite)
+    monkeypatch.setattr(command, "State", lambda chosen: state.State(chosen, ledger))
+    monkeypatch.setattr(sys, "argv", ["evidence", "--run"])
+
+    def interrupt():
+        while not lives.exists():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def interrupted_kill(process):
+        os.kill(os.getpid(), signal.SIGTERM)
+        kill(process)
+
+    monkeypatch.setattr(running, "kill", interrupted_kill)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    threading.Thread(target=interrupt).start()
+    assert command.main() == 0
+    assert ledger.row("draws", "one") is None
+    assert not subprocess.run(["pgrep", "-f", str(lives)], capture_output=True).stdout

@@ -66,6 +66,8 @@ def make(state: State, jobs: int, until: float) -> None:
             for done in waiting:
                 done.result()
         except KeyboardInterrupt:
+            for another in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(another, signal.SIG_IGN)  # until the processes are gone
             processes.stop()
 
 
