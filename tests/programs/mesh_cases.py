@@ -423,6 +423,39 @@ def test_the_center_of_divided_variables_is_read():
         np.testing.assert_array_equal(centers[path], before - np.float32(0.5))
 
 
+@pytest.mark.parametrize(
+    ("make", "graph"),
+    [
+        (lambda: tf_graft.Adagrad(0.1, initial_accumulator_value=0.5), True),
+        (lambda: tf_graft.wrap(keras.optimizers.Adagrad(0.1, 0.5)), False),
+    ],
+    ids=["filled", "of_keras"],
+)
+def test_slots_of_the_rows_of_a_period_begin_anew_on_a_mesh(make, graph):
+    start = samples.weights(SHAPES)["columns"]
+    table = dtensor.DVariable(laid_out(start, SPECS["columns"]), name="table")
+    alone = tf.Variable(start, name="table")
+    optimizer, one = (
+        tf_graft.AGN(*(make(), 1, 2, tf_graft.SGD(0.5)), reset_local_state=True, name="optimizer")
+        for _ in range(2)
+    )
+    optimizer.build([table])
+
+    def step(values, ids):
+        optimizer.apply([tf.IndexedSlices(values, ids)], [table])
+
+    step = tf.function(step) if graph else step
+    for number, ids in enumerate([[1, 1], [0, 1], [3, 0]]):
+        values = np.random.default_rng(number).normal(size=[2, 6]).astype("float32")
+        step(laid_out(values, [UNSHARDED, "y"]), laid_out(np.array(ids), [UNSHARDED]))
+        one.apply([tf.IndexedSlices(values, ids)], [alone])
+    assert_equals_one_device(optimizer, [table], one, [alone])
+    state = state_on_mesh(optimizer, [])
+    (accumulator,) = (value for path, value in state.items() if path.endswith("accumulator"))
+    np.testing.assert_allclose(accumulator[[1, 2]], 0.5, rtol=1e-6)
+    assert np.all(accumulator[[0, 3]] > 0.5001)
+
+
 def test_a_graft_at_a_rate_of_zero_stays_on_divided_variables():
     variables = on_mesh()
     gradients = [laid_out(np.ones(SHAPES[path], "float32"), SPECS[path]) for path in SHAPES]

@@ -309,25 +309,41 @@ def expected(sample, option, problem: Problem) -> Expected:
     """What the oracle says, and what is allowed: for each step one rounding of the weights and
     `rtol` of the largest step.
     """
-    whole = sample.whole or exact(option)
-    start = seen(weights(problem.shapes), whole)
+    given = sample.of_entries or changes_all(sample, option)
+    start = seen(weights(problem.shapes), given)
     oracle = oracle_of(sample, OPTIONS[option], split(start, problem.shards))
     largest = dict.fromkeys(oracle.w, 0.0)
     for gradient in sums(option, problem.shapes):
         before = dict(oracle.w)
-        oracle.apply(split(seen(gradient, whole), problem.shards))
+        oracle.apply(split(seen(gradient, given), problem.shards))
         for path, w in oracle.w.items():
             largest[path] = max(largest[path], np.abs(w - before[path]).max(initial=0.0))
     allowed = {
         path: STEPS * (np.finfo("float32").eps * np.abs(w).max() + rtol(sample) * largest[path])
         for path, w in oracle.w.items()
     }
-    averages = dict(oracle.averages) if oracle.options.get("use_ema") else None
-    return Expected(oracle.w, averages, allowed, oracle.count, oracle.skipped)
+
+    def right(values):
+        values = compared_of(sample, joined(values, problem.shapes))
+        return split(seen(values, changes_all(sample, option) or not given), problem.shards)
+
+    averages = right(oracle.averages) if oracle.options.get("use_ema") else None
+    return Expected(right(oracle.w), averages, allowed, oracle.count, oracle.skipped)
+
+
+def changes_all(sample, option) -> bool:
+    """Whether rows of a table that no gradient touches change, too."""
+    return sample.whole or exact(option)
+
+
+def compared_of(sample, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What is compared of values by path: all, or without a table that is not of full rank."""
+    rank_counts = sample.of_eigenvectors
+    return {p: value for p, value in values.items() if not (rank_counts and row_sparse(p))}
 
 
 def seen(values: dict[str, np.ndarray], whole: bool) -> dict[str, np.ndarray]:
-    """Values by path, of tables the touched rows, if not all are to be right."""
+    """Values by path; of tables the touched rows, or all."""
     return {
         path: value if whole or not row_sparse(path) else value[TOUCHED]
         for path, value in values.items()
@@ -350,19 +366,20 @@ class Found(NamedTuple):
 
 def judged(sample, option, found: Found, problem: Problem = USUAL, only: str = "") -> Cell:
     """The cell of what was found; of the variables whose path begins with `only`."""
-    whole, first = sample.whole or exact(option), weights(problem.shapes)
+    first = weights(problem.shapes)
     rounded = problem.averages_whole_tables and found.averages is not None
     roundings = STEPS * np.finfo("float32").eps if rounded else 0.0
 
     def ready(values):
         values = joined(values, problem.shapes)
-        for path in filter(row_sparse, [] if whole else values):
+        for path in filter(row_sparse, [] if changes_all(sample, option) else values):
             idle = np.setdiff1d(np.arange(len(first[path])), TOUCHED)
             np.testing.assert_allclose(
                 *(values[path][idle], first[path][idle], roundings, 0),
                 err_msg=f"{sample.name}, {option}: a row that no id touches",
             )
-        return split(seen(values, whole), problem.shards)
+        values = compared_of(sample, values)
+        return split(seen(values, changes_all(sample, option)), problem.shards)
 
     averages = None if found.averages is None else ready(found.averages)
     found = found._replace(weights=ready(found.weights), averages=averages)

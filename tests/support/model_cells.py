@@ -29,6 +29,7 @@ SHAPES = {
     "norm/beta": (4,),
     "scale/scale": (),
 }
+ALL = np.arange(SHAPES[TABLE][0])
 EXAMPLES = 8  # of a step: two for each part
 IDS = 3  # of an example
 VARIANCE = 1e-3  # added by the normalization
@@ -98,15 +99,23 @@ def model(dtype="float32") -> keras.Model:
 
 
 def start(row, option: str, shards: int) -> dict[str, np.ndarray]:
-    """What an oracle begins with: of the table the rows that are touched, or all of them."""
-    values = weights()
-    return cells.split(values | {TABLE: values[TABLE][rows_of(row, option)]}, shards)
+    """What an oracle begins with."""
+    return picked(weights(), rows_given(row, option), shards)
+
+
+def picked(values: dict[str, np.ndarray], rows: np.ndarray, shards: int) -> dict[str, np.ndarray]:
+    """Some rows of the table, and all else, divided among servers."""
+    return cells.split(values | {TABLE: values[TABLE][rows]}, shards)
 
 
 def rows_of(row, option: str) -> np.ndarray:
-    """The rows of the table that have to be right."""
-    whole = row.whole or cells.exact(option)
-    return np.arange(len(weights()[TABLE])) if whole else TOUCHED
+    """The rows of the table that change, which have to be right."""
+    return ALL if cells.changes_all(row, option) else TOUCHED
+
+
+def rows_given(row, option: str) -> np.ndarray:
+    """The rows of the table that an oracle has."""
+    return ALL if row.of_entries else rows_of(row, option)
 
 
 LOSS = keras.losses.MeanSquaredError  # times the examples' weights, divided by their number
@@ -164,7 +173,7 @@ def shares(row, oracle, number: int, option: str, problem: Problem, noise) -> li
     each = EXAMPLES // problem.replicas
     for replica, w in enumerate(oracle.weights_of(problem.replicas)):
         with np.errstate(invalid="ignore", over="ignore"):
-            found = each_examples(cells.joined(w, SHAPES), batch, rows_of(row, option))
+            found = each_examples(cells.joined(w, SHAPES), batch, rows_given(row, option))
         mine = slice(replica * each, (replica + 1) * each)
         found = {path: noise(values[mine]) for path, values in found.items()}
         result.append(cells.split(found, problem.shards))
@@ -220,7 +229,16 @@ def expected(name: str, option: str, problem: Problem) -> cells.Expected:
         + 2 * spread[path]
         for path, w in before.items()
     }
+    before, after = (judged_rows(row, option, values, problem) for values in (before, after))
     return cells.Expected(before, after, allowed, oracle.count, oracle.skipped, oracle.exact())
+
+
+def judged_rows(row, option: str, values, problem: Problem) -> dict[str, np.ndarray]:
+    """What an oracle left, of the rows that have to be right."""
+    rows = rows_of(row, option)
+    if len(rows) == len(rows_given(row, option)):
+        return values
+    return picked(cells.joined(values, SHAPES), rows, problem.shards)
 
 
 def judged(name: str, option: str, found: cells.Found, problem: Problem) -> cells.Cell:
@@ -236,7 +254,7 @@ def judged(name: str, option: str, found: cells.Found, problem: Problem) -> cell
         np.testing.assert_allclose(
             *(table[idle], first[idle], roundings, 0), err_msg="a row that no id touches"
         )
-        return cells.split(values | {TABLE: table[rows]}, problem.shards)
+        return picked(values, rows, problem.shards)
 
     found = found._replace(weights=seen(found.weights), averages=seen(found.averages))
     return cells.compared(name, option, found, expected(name, option, problem))
@@ -245,7 +263,7 @@ def judged(name: str, option: str, found: cells.Found, problem: Problem) -> cell
 def sharpness(name: str, option: str, problem: Problem) -> float:
     """What is allowed, as a share of how far the variable moved: the largest of all variables."""
     right = expected(name, option, problem)
-    first = start(model_rows.ROWS[name], option, problem.shards)
+    first = picked(weights(), rows_of(model_rows.ROWS[name], option), problem.shards)
     return max(
         right.allowed[path] / np.abs(w - first[path]).max() for path, w in right.weights.items()
     )

@@ -5,6 +5,7 @@ propose steps: `AGN`, another algorithm on several replicas, and `MixedPrecision
 """
 
 import functools
+import inspect
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -26,12 +27,14 @@ class Row(NamedTuple):
         oracle: what is right, of the first weights, an option and a problem.
         rtol: what a step may be off, relative to the largest.
         whole: whether a row-sparse gradient acts as the dense one.
+        of_entries: whether a step depends on how many entries a variable has, touched or not.
     """
 
     make: Callable[..., Any]
     oracle: Callable[..., Any]
     rtol: float = 2e-6
     whole: bool = False
+    of_entries: bool = False
 
 
 def options_of(option: str) -> dict[str, Any]:
@@ -85,8 +88,7 @@ class Together:
     def finished(self):
         """The weights after the last step, and those that the end of `fit` leaves."""
         before = dict(self.w)
-        if self.oracle.options.get("use_ema"):
-            self.oracle.finalize()
+        self.oracle.finalize()
         return before, dict(self.w)
 
 
@@ -238,21 +240,24 @@ class Workers:
 
     def finished(self):
         before = dict(self.center.w if self.rounds_alone else self.w)
-        if self.center.options.get("use_ema"):
-            self.center.finalize()
+        self.center.finalize()
         return before, dict(self.center.w)
 
 
 def of_sample(sample):
     """A row of the matrix through `apply`."""
 
+    of_matrices = "axes" in inspect.signature(sample.cls).parameters
+    last_layer = {"axes": {"dense/kernel": "layer"}} if of_matrices else {}
+    whole = sample.whole and not of_matrices  # to which the embedding is no matrix
+
     def make(**options):
-        return sample.make(name="optimizer", **options)
+        return sample.make(name="optimizer", **last_layer, **options)
 
     def oracle(start, option, problem):
         return Together(cells.oracle_of(sample, options_of(option), start))
 
-    return Row(make, oracle, cells.rtol(sample), sample.whole)
+    return Row(make, oracle, cells.rtol(sample), whole, sample.of_entries)
 
 
 AVERAGING = ("use_ema", "ema_momentum", "ema_overwrite_frequency")

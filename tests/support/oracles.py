@@ -491,6 +491,7 @@ def schedule_free_radam(
 
 LAYERWISE = (lars, lamb)
 SCHEDULE_FREE = (schedule_free_sgd, schedule_free_adamw, schedule_free_radam)
+TWO_WEIGHTS = (*SCHEDULE_FREE, ema_nesterov)  # to train and, the slot "x", to evaluate
 DECAYS_WITHIN = (*SCHEDULE_FREE, ftrl, novograd, adan, prodigy, hyperball, ema_nesterov)
 
 
@@ -521,13 +522,18 @@ def normuon_step(g, s, beta_2=0.95, **arguments):
     return -0.2 * np.sqrt(max(g.shape)) * n * np.sqrt((o**2).sum() / (n**2).sum())
 
 
+def is_matrix(path, x):
+    """Whether optimizers of matrices take a variable for one: of two axes, and no embedding."""
+    return x.ndim == 2 and x.size > 0 and not path.endswith("embeddings")
+
+
 def _of_matrices(step):
-    """The rule of all variables: those of two axes are matrices, `others` has the rest."""
+    """The rule of all variables: the matrices', `others` has the rest."""
 
     def rule(g, w, s, lr, t, others, multipliers, **arguments):
         steps = {}
         for path in g:
-            if g[path].ndim != 2 or not g[path].size:
+            if not is_matrix(path, g[path]):
                 steps |= others.steps({path: g[path]}, w, s, t, multipliers[path])
             else:
                 steps[path] = lr[path] * step(g[path], s[path], **arguments)
@@ -566,13 +572,13 @@ def shampoo(
     exponent=0.25,
     moments=lambda x, own: (x @ x.T, x.T @ x),
 ):
-    """Of all variables: those of two axes are matrices, `others` has the rest.
+    """Of all variables: the matrices', `others` has the rest.
 
     `moments` makes the second moments of a gradient, and of what there is of a variable.
     """
     steps, turns = {}, turns_of(w, precondition_frequency)
     for path in g:
-        if g[path].ndim != 2 or not g[path].size:
+        if not is_matrix(path, g[path]):
             steps |= others.steps({path: g[path]}, w, s, t, multipliers[path])
             continue
         x, own = g[path], s[path]
@@ -603,14 +609,14 @@ def soap(
     made_of=lambda d: d,
     moments=lambda x, own: (x @ x.T, x.T @ x),
 ):
-    """Of all variables: those of two axes are matrices, `others` has the rest.
+    """Of all variables: the matrices', `others` has the rest.
 
     `made_of` makes the step of the direction; `moments` the second moments of a gradient, and of
     what there is of a variable.
     """
     steps, turns = {}, turns_of(w, precondition_frequency)
     for path in g:
-        if g[path].ndim != 2 or not g[path].size:
+        if not is_matrix(path, g[path]):
             steps |= others.steps({path: g[path]}, w, s, t, multipliers[path])
             continue
         x, own = g[path], s[path]
@@ -826,8 +832,11 @@ class Oracle:
         self._update(self._clipped(means))
 
     def finalize(self):
-        """What the weights are after `finalize_variable_values`."""
-        self.w = {path: average.copy() for path, average in self.averages.items()}
+        """The weights become what `fit` leaves at its end."""
+        if self._option("use_ema"):
+            self.w = {path: average.copy() for path, average in self.averages.items()}
+        elif self.algorithm in TWO_WEIGHTS:
+            self.w = {path: self.slots[path].get("x", w) for path, w in self.w.items()}
 
     def _option(self, name):
         return self.options.get(name)
@@ -848,7 +857,7 @@ class Oracle:
         excluded = self._option("exclude_from_weight_decay") or []
         if any(re.search(pattern, path) for pattern in excluded):
             return 0.0
-        if self.algorithm in OF_MATRICES and self.w[path].ndim != 2:
+        if self.algorithm in OF_MATRICES and not is_matrix(path, self.w[path]):
             return 0.0
         return self._option("weight_decay") or 0.0
 

@@ -58,6 +58,7 @@ class Sample:
             bit.
         of_eigenvectors: a step depends on all eigenvectors of the sides of matrices, of which a
             matrix of a lower rank leaves some arbitrary.
+        of_entries: a step depends on how many entries a variable has, touched or not.
         remembers_rates: a step depends on the rates of earlier ones.
         grows: a step at three times the rate is longer, whatever came before.
         tiny: a rate with which a step is about 1e-4, and 200 of them are above 1e-2.
@@ -90,6 +91,7 @@ class Sample:
     slow: bool = False
     spans: bool = False
     of_eigenvectors: bool = False
+    of_entries: bool = False
     remembers_rates: bool = False
     grows: bool = True
     tiny: float = 2e-4
@@ -1030,6 +1032,7 @@ SAMPLES = (
         oracle=oracles.sgdsai,
         slots=("momentum", "signal_to_noise"),
         rowwise=False,
+        of_entries=True,
         tiny=1e-4,
         refuses=(
             *_number("SGDSaI", "momentum", -0.1, 1, must=_BETA),

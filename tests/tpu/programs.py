@@ -60,8 +60,8 @@ class Program(NamedTuple):
     @property
     def by_rows(self):
         """Whether the step is to read and write the touched rows of the table alone."""
-        whole = samples.BY_NAME[self.sample].whole or cells.exact(self.option)
-        return not self.dense and not whole
+        sample = samples.BY_NAME[self.sample]
+        return not self.dense and not cells.changes_all(sample, self.option)
 
     @property
     def frozen(self):

@@ -58,15 +58,15 @@ class MeshStorage(keras_contract.SavedAsTwin):
 
     def assign(self, value: TensorLike, *args: Any, **kwargs: Any) -> tf.Variable:
         """Assigns a DTensor, or an ordinary value of the variable's whole shape."""
-        return super().assign(self._on_mesh(value), *args, **kwargs)
+        return super().assign(self.placed(value), *args, **kwargs)
 
     def assign_add(self, delta: TensorLike, *args: Any, **kwargs: Any) -> tf.Variable:
         """Adds a DTensor, or an ordinary value of the variable's whole shape."""
-        return super().assign_add(self._on_mesh(delta), *args, **kwargs)
+        return super().assign_add(self.placed(delta), *args, **kwargs)
 
     def assign_sub(self, delta: TensorLike, *args: Any, **kwargs: Any) -> tf.Variable:
         """Subtracts a DTensor, or an ordinary value of the variable's whole shape."""
-        return super().assign_sub(self._on_mesh(delta), *args, **kwargs)
+        return super().assign_sub(self.placed(delta), *args, **kwargs)
 
     def sparse_read(self, indices: TensorLike, name: str | None = None) -> tf.Tensor:
         """Returns rows of the variable, for `tf.gather`, also if devices divide them."""
@@ -75,7 +75,8 @@ class MeshStorage(keras_contract.SavedAsTwin):
             return super().sparse_read(indices, name)
         return row_shards.gather(self.read_value(), tf.convert_to_tensor(indices), devices)
 
-    def _on_mesh(self, value: TensorLike) -> TensorLike:
+    def placed(self, value: TensorLike) -> TensorLike:
+        """Returns a whole value in the variable's layout; in a function, the value as it is."""
         if not tf.executing_eagerly():
             return value
         tensor = tf.convert_to_tensor(value, dtype=self.dtype)

@@ -169,7 +169,11 @@ def refill(held: keras.Variable, slot: Slot, variable: VariableLike, part: Part)
     """Resets a part of the calling replica's copy of a slot to its value at the start."""
     kept = replicas.local(held)
     start = _filled(slot.fill, variable, tf.shape(part.read(kept)), kept.dtype)
-    part.write(kept, part.read(start) if callable(slot.fill) else start)
+    if callable(slot.fill):
+        storage = keras_contract.storage(held)
+        on_mesh = isinstance(storage, mesh_storage.MeshStorage)
+        start = part.read(storage.placed(start) if on_mesh else start)
+    part.write(kept, start)
 
 
 def _filled(
