@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import threading
 import time
 
 import pytest
+from packaging.version import Version
 
 from evidence import changes, running, state
 from evidence.ledger import Ledger, Row
@@ -124,14 +126,14 @@ def test_what_is_missing_is_made_first_then_what_is_wrong_or_stale(tmp_path, rep
     ledger = Ledger(tmp_path / "evidence.json")
     rows = {
         "right": ROW._replace(commit=now),
-        "wrong": ROW._replace(commit=now, wrong=["it"]),
         "stale": ROW._replace(commit="0000000"),
+        "wrong": ROW._replace(commit=now, wrong=["it"]),
         "no longer": ROW,
     }
     ledger.enter("draws", "", rows)
     for part, row in rows.items():
         ledger.keep("draws", part, row)
-    parts = dict.fromkeys(["right", "wrong", "stale", "missing"], said("1 tried, 0 wrong"))
+    parts = dict.fromkeys(["right", "stale", "wrong", "missing"], said("1 tried, 0 wrong"))
     found = state.State({"draws": Suite("", parts)}, ledger)
     assert found.to_make() == [("draws", name) for name in ("missing", "wrong", "stale")]
     header, line, wrong = found.table()
@@ -213,3 +215,15 @@ def test_a_second_signal_leaves_no_process_behind(tmp_path, monkeypatch, reposit
     assert command.main() == 0
     assert ledger.row("draws", "one") is None
     assert not subprocess.run(["pgrep", "-f", str(lives)], capture_output=True).stdout
+
+
+def test_no_published_figure_is_older_than_the_last_minor_version():
+    data, changelog = changes.ROOT / "docs" / "data", changes.ROOT / "CHANGELOG.md"
+    released = re.findall(r"^## \[(\d+\.\d+)\.\d+\]", changelog.read_text("utf-8"), re.M)
+    last = max(map(Version, released))
+    bench = json.loads((data / "bench.json").read_text("utf-8"))
+    rows = [row for rows in Ledger().rows.values() for row in rows.values()]
+    found = {machine["tf_graft"] for machine in (bench["machine"], *bench["machines"].values())}
+    found |= {row.version for row in rows}
+    assert rows
+    assert {version for version in found if Version(version) < last} == set()

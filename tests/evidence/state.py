@@ -36,16 +36,18 @@ class State:
         return any(row.wrong for name in self.suites for row in self.rows(name))
 
     def to_make(self) -> list[tuple[str, str]]:
-        """Returns the parts that are missing, wrong or stale, by suite; the missing ones first."""
-        missing, others = [], []
+        """Returns the parts that are missing, then the wrong ones, then the stale ones, by suite."""
+        missing, wrong, stale = [], [], []
         for name, suite in self.suites.items():
             for part in suite.parts:
                 row = self.ledger.row(name, part)
                 if row is None:
                     missing.append((name, part))
-                elif row.wrong or row.stale(suite.rests_on):
-                    others.append((name, part))
-        return missing + others
+                elif row.wrong:
+                    wrong.append((name, part))
+                elif row.stale(suite.rests_on):
+                    stale.append((name, part))
+        return missing + wrong + stale
 
     def table(self) -> Iterator[str]:
         """Yields the state, a line for each suite, then what is wrong."""
