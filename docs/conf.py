@@ -49,7 +49,7 @@ nb_execution_cache_path = str(cached)
 nb_execution_raise_on_error = True
 nb_execution_timeout = round(180 * max(1, seconds_of_import / 7))  # 7 s on an idle machine
 if os.environ.get("PAGES") == "few":  # `.ci/run` executes these; `.ci/full` and you, all of them
-    few = {"start", "guarantees", "write_an_optimizer"}
+    few = {"start", "evidence", "guarantees", "write_an_optimizer"}
     few |= {f"guides/{name}" for name in ("command_line", "embeddings", "matrices", "wrappers")}
     pages = {str(path.relative_to(HERE).with_suffix("")) for path in HERE.rglob("*.md")}
     nb_execution_excludepatterns = [f"{page}.md" for page in sorted(pages - few)]

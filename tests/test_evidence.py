@@ -134,7 +134,7 @@ def test_what_is_missing_is_made_first_then_what_is_wrong_or_stale(tmp_path, rep
     for part, row in rows.items():
         ledger.keep("draws", part, row)
     parts = dict.fromkeys(["right", "stale", "wrong", "missing"], said("1 tried, 0 wrong"))
-    found = state.State({"draws": Suite("", parts)}, ledger)
+    found = state.State({"draws": Suite("", parts)}, (), ledger)
     assert found.to_make() == [("draws", name) for name in ("missing", "wrong", "stale")]
     header, line, wrong = found.table()
     assert header.split()[:6] == ["suite", "parts", "missing", "stale", "wrong", "tried"]
@@ -162,7 +162,7 @@ def test_the_command_goes_on_where_it_was(tmp_path, monkeypatch, capsys, reposit
     parts = {"one": said("2 tried, 0 wrong"), "two": said("WRONG  it\n2 tried, 1 wrong", 1)}
     few = {"draws": Suite("Right.", parts)}
     monkeypatch.setattr(command.suites, "suites", lambda jax: few)
-    monkeypatch.setattr(command, "State", lambda chosen: state.State(chosen, Ledger(path)))
+    monkeypatch.setattr(command, "State", lambda *given: state.State(*given, Ledger(path)))
     path = tmp_path / "evidence.json"
     monkeypatch.setattr(sys, "argv", ["evidence", "--run", "--jobs", "2"])
     assert command.main() == 1
@@ -197,7 +197,7 @@ def test_a_second_signal_leaves_no_process_behind(tmp_path, monkeypatch, reposit
     suite = {"draws": Suite("Right.", {"one": ["-c", sleeps]})}
     ledger = Ledger(tmp_path / "evidence.json")
     monkeypatch.setattr(command.suites, "suites", lambda jax: suite)
-    monkeypatch.setattr(command, "State", lambda chosen: state.State(chosen, ledger))
+    monkeypatch.setattr(command, "State", lambda *given: state.State(*given, ledger))
     monkeypatch.setattr(sys, "argv", ["evidence", "--run"])
 
     def interrupt():

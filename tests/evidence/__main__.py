@@ -37,7 +37,7 @@ def main() -> int:
     every = suites.suites(running.python_of(given.jax))
     if unknown := set(given.suites) - set(every):
         parser.error(f"no such suite: {', '.join(unknown)}; there are {', '.join(every)}")
-    state = State({name: every[name] for name in given.suites or every})
+    state = State(every, given.suites)
     if given.run:
         if files := changes.uncommitted(["tf_graft", "tests", "configs", "studies"]):
             parser.error(f"commit {', '.join(files)} first: a row names the commit that it checked")

@@ -1,6 +1,6 @@
 """How much of the evidence there is."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from evidence.ledger import Ledger, Row
 from evidence.suites import Suite
@@ -12,12 +12,18 @@ class State:
     """Suites, and how their parts ended.
 
     Args:
-        suites: by name.
+        suites: all of them, by name.
+        chosen: the names of those that are asked for; all, if there are none.
         ledger: of the parts.
     """
 
-    def __init__(self, suites: Mapping[str, Suite], ledger: Ledger | None = None):
-        self.suites = suites
+    def __init__(
+        self,
+        suites: Mapping[str, Suite],
+        chosen: Sequence[str] = (),
+        ledger: Ledger | None = None,
+    ):
+        self.suites = {name: suites[name] for name in chosen or suites}
         self.ledger = ledger or Ledger()
         for name, suite in suites.items():
             self.ledger.enter(name, suite.shows, suite.parts)
@@ -36,7 +42,7 @@ class State:
         return any(row.wrong for name in self.suites for row in self.rows(name))
 
     def to_make(self) -> list[tuple[str, str]]:
-        """Returns the parts that are missing, then the wrong ones, then the stale ones, by suite."""
+        """Returns the parts that are missing, then the wrong, then the stale ones, by suite."""
         missing, wrong, stale = [], [], []
         for name, suite in self.suites.items():
             for part in suite.parts:
