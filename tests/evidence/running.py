@@ -51,7 +51,7 @@ class Processes:
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
             code_or_none = self._run([sys.executable, *arguments], limit, output)
             output.seek(0)
-            said = output.read()
+            said = without_folders(output.read())
         if self.stopped:
             raise Stopped
         tried, wrong = counted(said)
@@ -101,6 +101,11 @@ def counted(said: str) -> tuple[int, list[str]]:
     last = said.rstrip().rpartition("\n")[2]
     found += [number for number, _ in ENDED.findall(last)]
     return sum(map(int, found)), WRONG.findall(said)
+
+
+def without_folders(said: str) -> str:
+    """Returns a text without the folders of this machine in which files are."""
+    return said.replace(f"{changes.ROOT}/", "").replace(f"{sys.prefix}/", "")
 
 
 def last_line(said: str) -> str:

@@ -224,15 +224,8 @@ def test_rows_that_begin_anew_on_a_mesh_equal_one_device():
         assert np.all(momentum[[0, 2]] != 0)
 
 
-@pytest.mark.parametrize("graph", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_rows_that_count_on_a_mesh_equal_one_device(graph):
-    """And are clipped. The gradient is row-sparse, and other rows are touched in each step."""
-    start = samples.weights(SHAPES)["columns"]
-    table = dtensor.DVariable(laid_out(start, SPECS["columns"]), name="table")
-    alone = tf.Variable(start, name="table")
-    counts = {"table": tf_graft.RowFrequency(4.0, half_life=1.0)}
-    options = {"count_rows": counts, "clip_rows": {"table": tf_graft.CowClip(0.1)}}
-    optimizer, one = (tf_graft.Adam(0.1, epsilon=1.0, **options) for _ in range(2))
+def step_by_rows(optimizer, table, one, alone, graph: bool) -> None:
+    """Steps with row-sparse gradients, on a mesh and on one device; each touches other rows."""
     optimizer.build([table])
 
     def step(values, ids):
@@ -243,6 +236,18 @@ def test_rows_that_count_on_a_mesh_equal_one_device(graph):
         values = np.random.default_rng(number).normal(size=[2, 6]).astype("float32")
         step(laid_out(values, [UNSHARDED, "y"]), laid_out(np.array(ids), [UNSHARDED]))
         one.apply([tf.IndexedSlices(values, ids)], [alone])
+
+
+@pytest.mark.parametrize("graph", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_rows_that_count_on_a_mesh_equal_one_device(graph):
+    """And are clipped. The gradient is row-sparse, and other rows are touched in each step."""
+    start = samples.weights(SHAPES)["columns"]
+    table = dtensor.DVariable(laid_out(start, SPECS["columns"]), name="table")
+    alone = tf.Variable(start, name="table")
+    counts = {"table": tf_graft.RowFrequency(4.0, half_life=1.0)}
+    options = {"count_rows": counts, "clip_rows": {"table": tf_graft.CowClip(0.1)}}
+    optimizer, one = (tf_graft.Adam(0.1, epsilon=1.0, **options) for _ in range(2))
+    step_by_rows(optimizer, table, one, alone, graph)
     np.testing.assert_allclose(whole(table), alone, rtol=1e-5, atol=1e-6)
     found = {v.path.rpartition("/")[2]: whole(v).tolist() for v in optimizer.variables}
     assert found["row_updates"] == [2, 2, 0, 1]
@@ -439,16 +444,7 @@ def test_slots_of_the_rows_of_a_period_begin_anew_on_a_mesh(make, graph):
         tf_graft.AGN(*(make(), 1, 2, tf_graft.SGD(0.5)), reset_local_state=True, name="optimizer")
         for _ in range(2)
     )
-    optimizer.build([table])
-
-    def step(values, ids):
-        optimizer.apply([tf.IndexedSlices(values, ids)], [table])
-
-    step = tf.function(step) if graph else step
-    for number, ids in enumerate([[1, 1], [0, 1], [3, 0]]):
-        values = np.random.default_rng(number).normal(size=[2, 6]).astype("float32")
-        step(laid_out(values, [UNSHARDED, "y"]), laid_out(np.array(ids), [UNSHARDED]))
-        one.apply([tf.IndexedSlices(values, ids)], [alone])
+    step_by_rows(optimizer, table, one, alone, graph)
     assert_equals_one_device(optimizer, [table], one, [alone])
     state = state_on_mesh(optimizer, [])
     (accumulator,) = (value for path, value in state.items() if path.endswith("accumulator"))
