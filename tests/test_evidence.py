@@ -73,7 +73,9 @@ def test_a_part_that_does_not_end_is_killed_with_what_it_started(tmp_path):
     assert not found.stdout
 
 
-def test_what_is_wrong_names_no_folder_of_this_machine():
+@pytest.mark.parametrize("inside", [True, False], ids=["venv_in_clone", "venv_beside_clone"])
+def test_what_is_wrong_names_no_folder_of_this_machine(monkeypatch, inside):
+    monkeypatch.setattr(sys, "prefix", f"{changes.ROOT}/.venv" if inside else "/home/ada/venv")
     text = f"WRONG  {changes.ROOT}/tests/a.py, {sys.prefix}/lib/b.py: 1.5\n1 tried, 1 wrong"
     row = running.Processes().made(said(text, 1), 60, "abc")
     assert row.wrong == ["tests/a.py, lib/b.py: 1.5"]

@@ -105,7 +105,10 @@ def counted(said: str) -> tuple[int, list[str]]:
 
 def without_folders(said: str) -> str:
     """Returns a text without the folders of this machine in which files are."""
-    return said.replace(f"{changes.ROOT}/", "").replace(f"{sys.prefix}/", "")
+    folders = (str(changes.ROOT), sys.prefix)
+    for folder in sorted(folders, key=len, reverse=True):  # an environment may lie in the clone
+        said = said.replace(f"{folder}/", "")
+    return said
 
 
 def last_line(said: str) -> str:
