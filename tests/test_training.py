@@ -361,6 +361,16 @@ def test_a_damaged_data_set_is_noticed(name, tmp_path):
         data_sets.load(data, 1)
 
 
+@pytest.mark.parametrize("name", ["a_file", "a_file/below", "nowhere"])
+def test_a_folder_that_cannot_be_made_is_one_sentence(name, tmp_path, caplog):
+    """Without the warning of tensorflow-datasets about a folder that is not there."""
+    (tmp_path / "a_file").touch()
+    (tmp_path / "nowhere").symlink_to("/proc/nowhere")
+    with pytest.raises(ConfigError, match=r"data sets cannot be kept in .*; choose another data\."):
+        prepared.builder(Data(dir=str(tmp_path / name)))
+    assert not caplog.records
+
+
 @pytest.mark.slow
 def test_batches_depend_on_seed_and_position_alone():
     batches = data_sets.load(Data(batch_size=64), 1)

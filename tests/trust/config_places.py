@@ -52,11 +52,13 @@ NEEDED = {
         "magnitude_optimizer": {"name": "lion", "beta_1": 0.9},
         "direction_optimizer": SGD,
     },
-    "agn": {"optimizer": SGD, "num_worker": 1, "center_optimizer": SGD},
+    "agn": {"communication_period": 1, "num_worker": 1, "center_optimizer": SGD},
     "larc": {"optimizer": {"name": "nadam", "epsilon": 1e-7}},
     "mixed_precision": {"optimizer": {"name": "ftrl", "beta": 0.5}, "loss_scale": 8.0},
-    "wrapped": {"optimizer": {"name": "adamax", "beta_2": 0.9}},
+    "multi_optimizer": {"optimizers": {"kernel": SGD, ".*": {"name": "adam", "beta_1": 0.5}}},
 }
+# Whose rates are of a certain model; whose optimizer is one that only a user has.
+WITHOUT = ("layerwise_rates", "wrapped")
 RATE = {"learning_rate": 0.1}
 KERAS_RATE = {"initial_learning_rate": 0.1}
 SCHEDULES = [
@@ -74,8 +76,11 @@ SCHEDULES = [
     {"name": "inverse_time_decay", **KERAS_RATE, "decay_steps": 5, "decay_rate": 0.5},
     {"name": "piecewise_constant_decay", "boundaries": [1, 2], "values": [1.0, 0.5, 0.2]},
     {"name": "polynomial_decay", **KERAS_RATE, "decay_steps": 5, "power": 2.0, "cycle": True},
-    {"name": "one_cycle", "max_lr": 0.1, "total_steps": "total", "anneal": "linear"},
-    {"name": "cyclical", "base_lr": 0.1, "max_lr": 0.2, "step_size_up": 2, "gamma": 0.9},
+    {"name": "one_cycle", "max_lr": 0.1, "total_steps": 9, "anneal": "linear"},
+    {
+        **{"name": "cyclical", "base_lr": 0.1, "max_lr": 0.2, "step_size_up": 2},
+        **{"mode": "exp_range", "gamma": 0.9},
+    },
     {"name": "cosine_restarts", **RATE, "first_decay_steps": 3, "t_mul": 3, "m_mul": 0.5},
     {"name": "warmup_stable_decay", **RATE, "total_steps": 9, "decay_steps": 4, "shape": "cosine"},
     {"name": "power_decay", **RATE, "power": -0.5, "offset": 2, "max_lr": 0.3},
@@ -142,7 +147,7 @@ def bases():
         if not own_way(registry.KERAS.get(name)) and registry.find(name) is registry.KERAS.get(name)
     )
     for name in (*tg.list_optimizers(), *keras_own):
-        if name != "layerwise_rates":  # whose rates are of a certain model
+        if name not in WITHOUT:
             yield name, RUN | {"optimizer": _optimizer(name)}
     for schedule in SCHEDULES:
         yield schedule["name"], RUN | {"optimizer": {"name": "adam", "learning_rate": schedule}}
@@ -161,7 +166,8 @@ def _optimizer(name):
     parameters = inspect.signature(registry.find(name)).parameters
     own = {k: p.default for k, p in parameters.items() if isinstance(p.default, int | float | str)}
     own = {k: v for k, v in own.items() if k not in tg.algorithm.Common.__annotations__}
-    return {"name": name, **own, **NEEDED.get(name, {})}
+    inner = {"optimizer": SGD} if "optimizer" in parameters else {}
+    return {"name": name, **inner, **own, **NEEDED.get(name, {})}
 
 
 def places(values, key=()):

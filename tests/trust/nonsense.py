@@ -95,6 +95,7 @@ CHOICE: Values = {
         "10^5000": 10**5000,
     },
 }
+CHOICE_OR_NONE: Values = {kind: value for kind, value in CHOICE.items() if kind != "None"}
 PATTERNS: Values = {
     **{"text": "bias", "bytes": b"bias", "3": 3, "a dict": {"bias": 1}, "0.1": 0.1, "True": True},
     **{"a number in it": ["bias", 3], "None in it": [None], "unbalanced": ["("], "NaN": NAN},

@@ -28,7 +28,6 @@ from trust.altered_state import IDENTITY
 
 Load = Callable[[tg.Optimizer], None]
 GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-WRAPPED = type(tg.wrap("nadam"))
 KEPT = {"use_ema": True, "gradient_accumulation_steps": 2}  # state of the engine
 
 
@@ -157,7 +156,7 @@ class Subject:
     def values(self) -> Iterator[tuple[str, Load]]:
         """Of each role the first variable is altered, in each kind of way."""
         crafted = altered_state.without_checksums(self.store)
-        of_keras = isinstance(self.saved, WRAPPED)
+        of_keras = isinstance(self.saved, tg.Wrapped)
         roles: dict[str, str] = {}
         for name, variable in self.named.items():
             roles.setdefault(name.rpartition("/")[2] if variable.shape else name, name)

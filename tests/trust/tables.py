@@ -13,6 +13,7 @@ from trust.nonsense import (
     BOOLEAN,
     BOUNDARIES,
     CHOICE,
+    CHOICE_OR_NONE,
     COEFFICIENTS,
     COUNT,
     FROM_ONE,
@@ -62,12 +63,12 @@ COMMON: dict[str, Values] = {
     "sparse": CHOICE,
     "nonfinite": CHOICE,
     "exclude_from_weight_decay": PATTERNS,
-    "weight_decay_mode": {k: v for k, v in CHOICE.items() if k != "None"}
+    "weight_decay_mode": CHOICE_OR_NONE
     | {"a rate of 0": {"name": "corrected_decay", "max_learning_rate": 0}},
     "learning_rate_multipliers": MULTIPLIERS,
     "count_rows": MULTIPLIERS,
     "clip_rows": MULTIPLIERS,
-    "state_dtype": {k: v for k, v in CHOICE.items() if k != "None"},
+    "state_dtype": CHOICE_OR_NONE,
     "master_weights": BOOLEAN,
 }
 ADAM = {"beta_1": BETA | IN_TIME, "beta_2": BETA, "epsilon": POSITIVE, "amsgrad": BOOLEAN}
@@ -78,7 +79,7 @@ OWN_RATE = {"learning_rate": RATE | NOTHING}
 MUON = {
     **{"momentum": BETA | IN_TIME, "nesterov": BOOLEAN, "scale": CHOICE, "ns_steps": FROM_ONE},
     **{"ns_coefficients": COEFFICIENTS, "epsilon": POSITIVE, "others": OPTIMIZER},
-    **{"axes": AXES, "heads": CHOICE, "divide": BOOLEAN, "ns_dtype": CHOICE | NOTHING},
+    **{"axes": AXES, "heads": CHOICE, "divide": BOOLEAN, "ns_dtype": CHOICE_OR_NONE},
 }
 OPTIMIZERS: dict[type, tuple[dict[str, Any], dict[str, Values]]] = {
     tf_graft.SGD: ({}, OWN_RATE | {"momentum": UNIT | IN_TIME, "nesterov": BOOLEAN}),
