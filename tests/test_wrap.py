@@ -1,6 +1,8 @@
 """`wrap`: Keras' optimizers through our pipeline take Keras' steps, or are refused."""
 
+import gc
 import json
+import weakref
 
 import keras
 import numpy as np
@@ -133,6 +135,23 @@ def test_what_is_given_to_wrap_comes_first():
     assert (float(ours.learning_rate.numpy()), ours.clipnorm, ours.use_ema) == (0.25, 2.0, False)
     assert (ours.name, ours.nonfinite) == ("mine", "raise")
     assert (float(stock.learning_rate.numpy()), stock.clipnorm) == (0.5, 1.0)
+
+
+def test_keeps_no_first_values_beside_its_slots(monkeypatch):
+    """They would take as much memory as the slots, and the first step would copy these."""
+    made, zeros = [], keras.initializers.Zeros.__call__
+
+    def noted(self, *args, **kwargs):
+        values = zeros(self, *args, **kwargs)
+        made.append(weakref.ref(values))
+        return values
+
+    monkeypatch.setattr(keras.initializers.Zeros, "__call__", noted)
+    optimizer = wrap(keras.optimizers.Adam(RATE))
+    optimizer.build([tf.Variable(tf.zeros([4, 3]), name="table")])
+    gc.collect()
+    assert made
+    assert all(values() is None for values in made)
 
 
 @pytest.mark.slow

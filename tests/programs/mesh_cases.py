@@ -433,8 +433,9 @@ def test_the_center_of_divided_variables_is_read():
     [
         (lambda: tf_graft.Adagrad(0.1, initial_accumulator_value=0.5), True),
         (lambda: tf_graft.wrap(keras.optimizers.Adagrad(0.1, 0.5)), False),
+        (lambda: tf_graft.wrap(keras.optimizers.Adagrad(0.1, 0.5)), True),
     ],
-    ids=["filled", "of_keras"],
+    ids=["filled", "of_keras", "of_keras, in a function"],
 )
 def test_slots_of_the_rows_of_a_period_begin_anew_on_a_mesh(make, graph):
     start = samples.weights(SHAPES)["columns"]

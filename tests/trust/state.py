@@ -22,6 +22,7 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 import tf_graft as tg
 from support import samples
 from support.file_models import optimizers
+from tf_graft.compose.of_keras import Wrapped
 from tf_graft.core.keras_contract import storage
 from trust import Result, altered_files, altered_state
 from trust.altered_state import IDENTITY
@@ -156,7 +157,7 @@ class Subject:
     def values(self) -> Iterator[tuple[str, Load]]:
         """Of each role the first variable is altered, in each kind of way."""
         crafted = altered_state.without_checksums(self.store)
-        of_keras = isinstance(self.saved, tg.Wrapped)
+        of_keras = isinstance(self.saved, Wrapped)
         roles: dict[str, str] = {}
         for name, variable in self.named.items():
             roles.setdefault(name.rpartition("/")[2] if variable.shape else name, name)

@@ -139,7 +139,9 @@ class KerasStep:
         if shape is None or dtype is None:
             given = initial_value() if callable(initial_value) else initial_value
             tensor = tf.convert_to_tensor(given, dtype)
-            initial_value, shape, dtype = tensor, tensor.shape, tensor.dtype
+            shape, dtype = tensor.shape, tensor.dtype
+            # A function is kept, as a tensor would take memory and does not fit into every graph.
+            initial_value = initial_value if callable(initial_value) else tensor
         self._made.append(StandIn(name or "variable", initial_value, shape, dtype))
         return self._made[-1]
 
