@@ -229,9 +229,12 @@ def test_no_published_figure_is_older_than_the_last_minor_version():
     data, changelog = changes.ROOT / "docs" / "data", changes.ROOT / "CHANGELOG.md"
     released = re.findall(r"^## \[(\d+\.\d+)\.\d+\]", changelog.read_text("utf-8"), re.M)
     last = max(map(Version, released))
-    bench = json.loads((data / "bench.json").read_text("utf-8"))
+    bench, *tpu = (
+        json.loads((data / f"{name}.json").read_text("utf-8"))
+        for name in ("bench", "tpu", "tpu_oldest")
+    )
+    machines = (bench["machine"], *bench["machines"].values(), *(each["measured"] for each in tpu))
     rows = [row for rows in Ledger().rows.values() for row in rows.values()]
-    found = {machine["tf_graft"] for machine in (bench["machine"], *bench["machines"].values())}
-    found |= {row.version for row in rows}
+    found = {*(machine["tf_graft"] for machine in machines), *(row.version for row in rows)}
     assert rows
     assert {version for version in found if Version(version) < last} == set()
