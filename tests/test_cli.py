@@ -303,6 +303,17 @@ def test_an_error_is_one_sentence_on_stderr_and_code_2(arguments, message, comma
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("place", ["file", "file/run", "loop", "x" * 300, "/dev/null"])
+def test_a_folder_that_cannot_be_made_is_one_sentence(place, command, tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    result = command("train", CONFIG, f"run.dir={place}")
+    assert result.exit_code == 2
+    assert " cannot be used (" in result.stderr
+    assert result.stderr.endswith("; fix that, or choose another run.dir.\n")
+    assert result.stderr.count("\n") == 1
+
+
 def test_a_data_set_that_cannot_be_had_is_one_sentence_at_once(command, monkeypatch):
     for name in ("https_proxy", "HTTPS_PROXY"):  # where nobody listens
         monkeypatch.setenv(name, "http://127.0.0.1:9")

@@ -166,8 +166,13 @@ class RunFolder:
         return not config.run.fresh and self.state() == State.RUN
 
     def resumes(self, config: RunConfig) -> bool:
-        """Returns whether a run continues here from a saved state."""
-        return self.goes_on(config) and any(self.checkpoints.glob("ckpt-*.index"))
+        """Returns whether a run continues here from a saved state.
+
+        Raises:
+            ConfigError: the folder cannot be read.
+        """
+        with usable(self.path, config):
+            return self.goes_on(config) and any(self.checkpoints.glob("ckpt-*.index"))
 
     def finished(self) -> results.Numbers | None:
         """Reads the summary of the last complete session; None if there is none.
