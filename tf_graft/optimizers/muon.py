@@ -21,7 +21,7 @@ class Muon(Orthogonal, ta.MatrixOptimizer):
 
     ```
     m <- m + (1 - momentum) * (g - m)
-    u = g + momentum * (m - g)                     nesterov=True;  otherwise u = m
+    u = m + (1 - momentum) * (g - m)               nesterov=True;  otherwise u = m
     o = u / (||u|| + epsilon), then `ns_steps` times
     o <- a * o + (b * o o^T + c * (o o^T)^2) o     which comes near the orthogonal factor of u
     w <- w - learning_rate * scale * o
@@ -107,7 +107,7 @@ class Muon(Orthogonal, ta.MatrixOptimizer):
 
     def moments(self, g: tf.Tensor, s: ta.Slots, t: tf.Tensor) -> tuple[list[tf.Tensor], ta.Slots]:
         m = ta.running_mean(s["momentum"], g, self.momentum, t)
-        u = g + ta.current(self.momentum, t) * (m - g) if self.nesterov else m
+        u = ta.running_mean(m, g, self.momentum, t) if self.nesterov else m
         return [u], {"momentum": m}
 
     def direction(
