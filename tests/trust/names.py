@@ -10,6 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import keras
 import numpy as np
 import tensorflow as tf
 from typer.testing import CliRunner
@@ -44,7 +45,7 @@ def _decayed(pattern, variables):
 
 
 def _wrapped(pattern, variables):
-    optimizer = tf_graft.wrap("nadam")
+    optimizer = tf_graft.wrap(keras.optimizers.Nadam())
     optimizer.exclude_from_weight_decay(var_names=[pattern])
     optimizer.weight_decay = 0.1
     optimizer.build(variables)
