@@ -362,7 +362,7 @@ def test_a_damaged_data_set_is_noticed(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a_file", "a_file/below", "nowhere"])
-def test_a_folder_that_cannot_be_made_is_one_sentence(name, tmp_path, caplog):
+def test_a_folder_of_data_that_cannot_be_made_is_one_sentence(name, tmp_path, caplog):
     """Without the warning of tensorflow-datasets about a folder that is not there."""
     (tmp_path / "a_file").touch()
     (tmp_path / "nowhere").symlink_to("/proc/nowhere")

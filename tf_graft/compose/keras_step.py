@@ -140,7 +140,8 @@ class KerasStep:
             given = initial_value() if callable(initial_value) else initial_value
             tensor = tf.convert_to_tensor(given, dtype)
             shape, dtype = tensor.shape, tensor.dtype
-            # A function is kept, as a tensor would take memory and does not fit into every graph.
+            # A function is kept as it is: its tensor would take as much memory as the slot, and a
+            # `tf.function` on a mesh refuses tensors that were made outside of it.
             initial_value = initial_value if callable(initial_value) else tensor
         self._made.append(StandIn(name or "variable", initial_value, shape, dtype))
         return self._made[-1]

@@ -91,7 +91,8 @@ def _prepared(
 ) -> tfds.core.DatasetBuilder:
     """Prepares a data set and returns it; another process of the run may prepare it meanwhile."""
     found = find()
-    found.data_path.parent.mkdir(parents=True, exist_ok=True)  # where it cannot be, tfds warns too
+    # If this cannot be made, it is an error here; tensorflow-datasets would print a warning first.
+    found.data_path.parent.mkdir(parents=True, exist_ok=True)
     try:
         found.download_and_prepare(download_config=how)
     except (OSError, tf.errors.OpError):
