@@ -116,7 +116,7 @@ class Wrapped(Optimizer, rule=_WrappedRule):
     @property
     def weight_decay(self) -> NumberLike | None:
         """The weight decay here; at most one of this and the Keras optimizer's own is given."""
-        decay: NumberLike | None = DECAY.__get__(self)
+        decay: NumberLike | None = DECAY.kept_by(self)
         return decay
 
     @weight_decay.setter

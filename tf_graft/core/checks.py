@@ -4,6 +4,7 @@ Every function takes the owner (a class name, as the caller typed it) and the ar
 returns the value as a plain Python object, so that configs hold only plain values.
 """
 
+import functools
 import math
 import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -88,6 +89,7 @@ def number(
     return given
 
 
+@functools.lru_cache  # most numbers are defaults
 def fault(
     given: float,
     low: float | None = None,

@@ -62,7 +62,7 @@ class KerasOptimizer(keras.optimizers.Optimizer, Algorithm):
         of_keras = {name: given.pop(name) for name in options.OF_KERAS}
         super().__init__(learning_rate=rates.rate(owner, learning_rate), **of_keras)
         kept: dict[str, Any] = self.__dict__
-        kept.update((options.OPTIONS[name].kept_as, value) for name, value in given.items())
+        kept.update({options.OPTIONS[name].kept_as: value for name, value in given.items()})
         refuse_mode(self)
         self.state, self.rule = Variables(self), self._rule(self)
         scaling = Scaling(lambda: self.loss_scale_factor)
@@ -83,7 +83,7 @@ class KerasOptimizer(keras.optimizers.Optimizer, Algorithm):
         option = options.OPTIONS.get(name)
         if option is not None:
             name = option.kept_as
-        elif declared.constructed(self):
+        elif vars(self).get(declared.CONSTRUCTED):
             own = signatures.own_arguments(type(self))
             checks.refuse_misspelt(self, name, [*own, *options.OPTIONS])
         super().__setattr__(name, value)

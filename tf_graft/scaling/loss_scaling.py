@@ -93,7 +93,7 @@ class ScaledOnce:
         if optimizer is None:
             return self
         scaler = vars(optimizer).get("scaler")
-        return FACTOR.__get__(optimizer) if scaler is None else scaler
+        return FACTOR.kept_by(optimizer) if scaler is None else scaler
 
     def __set__(self, optimizer: Any, value: Any) -> None:
         if vars(optimizer).get("scaler") is None:

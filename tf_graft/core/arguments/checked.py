@@ -19,6 +19,8 @@ NONE: Mapping[str, Any] = MappingProxyType({})
 class Checked:
     """An argument of an optimizer, a schedule or a loss scaler, kept in the attribute of its name.
 
+    It only sets: Python reads the attribute from the object itself, without a call.
+
     Args:
         check: one of `tf_graft.core.checks`, which returns the value as it is kept.
         *bounds: further positional arguments of `check`; the name of another argument stands for
@@ -28,6 +30,9 @@ class Checked:
         scheduled: whether the argument may also be a schedule of such values. An algorithm reads
             its value at an update by `tf_graft.algorithm.current`.
         **details: further keyword arguments of `check`.
+
+    Attributes:
+        others: the names of the arguments that bound this one.
     """
 
     def __init__(
@@ -41,23 +46,17 @@ class Checked:
     ):
         self._check, self._bounds, self._details = check, bounds, details
         self._scheduled = scheduled
+        self.others = [bound for bound in bounds if isinstance(bound, str)]
         self.default, self.kept_as = default, kept_as
 
     def __set_name__(self, cls: type, name: str) -> None:
         self.name = name
         self.kept_as = self.kept_as or name
 
-    def __get__(self, optimizer: Any, cls: type | None = None) -> Any:
-        if optimizer is None:
-            return self
-        try:
-            return vars(optimizer)[self.kept_as]
-        except KeyError:
-            raise AttributeError(self.kept_as) from None
-
     def __set__(self, optimizer: Any, value: Any) -> None:
         owner, kept = type(optimizer).__name__, vars(optimizer)
         value = self.checked(owner, value, kept)
+        self.refuse_beside(owner, {**kept, self.name: value})
         before = kept.setdefault(self.kept_as, value)
         if isinstance(before, Settable) and isinstance(value, float | Settable):
             if before.variable is None:
@@ -65,9 +64,24 @@ class Checked:
             else:
                 optimizer.state.set_value(before, float(value))
             return
-        if value is before or (type(value) is type(before) and value == before):
-            return
-        where = f"{owner}.{self.name} = {shown(value)}"
+        if value is not before and (type(value) is not type(before) or value != before):
+            self._replace(optimizer, before, value)
+
+    def kept_by(self, optimizer: Any) -> Any:
+        """Returns the value, for an attribute of this name that is read in another way.
+
+        Raises:
+            AttributeError: the constructor has not set it yet.
+        """
+        try:
+            return vars(optimizer)[self.kept_as]
+        except KeyError:
+            raise AttributeError(self.kept_as) from None
+
+    def _replace(self, optimizer: Any, before: Any, value: Any) -> None:
+        """Replaces a value by another one before the first step, if the slots stay the same."""
+        where = f"{type(optimizer).__name__}.{self.name} = {shown(value)}"
+        kept = vars(optimizer)
         if optimizer.rule.fixed:
             numbers = self._scheduled and isinstance(value, float)
             hint = f", make it {self.name}=tf_graft.Settable(...)" if numbers else ""
@@ -86,10 +100,8 @@ class Checked:
                 f"{shown(before)}; make a new optimizer."
             )
 
-    @property
-    def others(self) -> list[str]:
-        """The names of the arguments that bound this one."""
-        return [bound for bound in self._bounds if isinstance(bound, str)]
+    def refuse_beside(self, owner: str, given: Mapping[str, Any]) -> None:
+        """Refuses a new value that does not go with the other arguments, all by name."""
 
     @property
     def holds_patterns(self) -> bool:
@@ -134,7 +146,9 @@ class Checked:
             if isinstance(found, Settable):
                 found.within = self._ends
             return found
-        bounds = [others.get(x) if isinstance(x, str) else x for x in self._bounds]
+        bounds = self._bounds
+        if self.others:
+            bounds = tuple(others.get(x) if isinstance(x, str) else x for x in bounds)
         return self._check(owner, self.name, value, *bounds, **self._details)
 
     def _check_alone(self, owner: str, name: str, value: Any) -> None:

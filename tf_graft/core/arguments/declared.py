@@ -37,7 +37,7 @@ Patterns: TypeAlias = Annotated[Sequence[str] | None, Checked(patterns)]
 OptionalPatterns: TypeAlias = Annotated[Sequence[str] | None, Checked(patterns, optional=True)]
 
 _GIVEN = "_given_arguments"  # where an object keeps them until `assign`
-_CONSTRUCTED = "_constructed"
+CONSTRUCTED = "_constructed"  # the attribute that says that the constructor has ended
 
 
 def declare(cls: type) -> None:
@@ -60,11 +60,6 @@ def declare(cls: type) -> None:
         attribute.__set_name__(cls, name)
         setattr(cls, name, attribute)
     cls.__init__ = _noting(constructor, list(found))  # type: ignore[misc]
-
-
-def constructed(holder: Any) -> bool:
-    """Returns whether the constructor of an optimizer, or of a `Holder`, has ended."""
-    return vars(holder).get(_CONSTRUCTED, False)
 
 
 def assign(holder: Any) -> None:
@@ -107,7 +102,7 @@ def _noting(constructor: Any, names: Sequence[str]) -> Any:
             vars(self)[_GIVEN] = {**own, **vars(self).get(_GIVEN, {})}
         constructor(self, *args, **kwargs)
         if type(self).__init__ is __init__:  # otherwise a subclass's constructor goes on
-            vars(self)[_CONSTRUCTED] = True
+            vars(self)[CONSTRUCTED] = True
 
     shown = [signatures.named(p) for p in signature.parameters.values()]
     __init__.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]

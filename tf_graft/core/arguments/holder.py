@@ -31,7 +31,7 @@ class Holder:
 
     def __setattr__(self, name: str, value: Any) -> None:
         cls, option = type(self), inspect.getattr_static(type(self), name, None)
-        if declared.constructed(self):
+        if vars(self).get(declared.CONSTRUCTED):
             names = inspect.signature(cls).parameters
             held = {n: getattr(self, n) for n in names if hasattr(self, n)}
             if name not in names:

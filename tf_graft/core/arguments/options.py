@@ -56,22 +56,18 @@ class Option(Checked):
 class Clip(Option):
     """A way of clipping; an optimizer has at most one."""
 
-    def __set__(self, optimizer: Any, value: Any) -> None:
-        owner = type(optimizer).__name__
-        held = {name: vars(optimizer).get(name) for name in CLIPS}
-        _refuse_two_clips(owner, held | {self.name: self.checked(owner, value)})
-        super().__set__(optimizer, value)
+    def refuse_beside(self, owner: str, given: Mapping[str, Any]) -> None:
+        """Refuses a second way of clipping."""
+        _refuse_two_clips(owner, {name: given.get(name) for name in CLIPS})
 
 
 class Averaging(Option):
     """`use_ema` or `ema_momentum`: averages given as an object have their own momentum."""
 
-    def __set__(self, optimizer: Any, value: Any) -> None:
-        owner = type(optimizer).__name__
-        held = vars(optimizer) | {self.name: self.checked(owner, value)}
-        momentum = held.get("ema_momentum", OPTIONS["ema_momentum"].default)
-        _refuse_two_momentums(owner, held.get("use_ema"), momentum)
-        super().__set__(optimizer, value)
+    def refuse_beside(self, owner: str, given: Mapping[str, Any]) -> None:
+        """Refuses a momentum of `True` beside averages that have their own."""
+        momentum = given.get("ema_momentum", OPTIONS["ema_momentum"].default)
+        _refuse_two_momentums(owner, given.get("use_ema"), momentum)
 
 
 def _name(owner: str, name: str, given: Any) -> str:
@@ -211,6 +207,8 @@ for _argument, _hint in get_type_hints(Common, include_extras=True).items():
     OPTIONS[_argument] = _hint.__metadata__[0]
     OPTIONS[_argument].__set_name__(Common, _argument)
 
+# The defaults that need no check, as it returns them as they are.
+DEFAULTS = {n: o.default for n, o in OPTIONS.items() if o.checked("", o.default) is o.default}
 OF_KERAS = [n for n in inspect.signature(keras.optimizers.SGD).parameters if n in OPTIONS]
 
 
@@ -281,7 +279,8 @@ def checked(owner: str, own: Iterable[str], given: Mapping[str, Any]) -> dict[st
         ValueError: an argument is out of range, or more than one way of clipping is given.
     """
     _refuse_unknown(owner, own, given)
-    result = {n: o.checked(owner, given.get(n, o.default)) for n, o in OPTIONS.items()}
+    left = {n: o for n, o in OPTIONS.items() if n in given or n not in DEFAULTS}
+    result = DEFAULTS | {n: o.checked(owner, given.get(n, o.default)) for n, o in left.items()}
     _refuse_two_clips(owner, result)
     _refuse_two_momentums(owner, result["use_ema"], result["ema_momentum"])
     return result
