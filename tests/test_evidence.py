@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from evidence import changes, running, state
 from evidence.ledger import Ledger, Row
-from evidence.suites import Suite, suites
+from evidence.suites import ONLY_IN_MATRIX, Suite, suites
 
 ROW = Row(3, [], 1.0, "abc", "0.2.0", "TensorFlow 2.21.0, Keras 3.15.1", "2026-11-27")
 
@@ -100,6 +100,48 @@ def test_only_code_that_a_part_rests_on_makes_it_stale(repository):
     assert row.stale(["tf_graft/"])
     assert not row.stale(["tests/"])
     assert ROW._replace(commit="0000000").stale(["tests/"])
+
+
+def test_what_changed_is_named(repository):
+    first = repository(
+        "x: int = 1\ny = 2\nx, y = y, x\nclass A:\n    def f(self): ...\ndef f(): ...\n"
+    )
+    repository("x: int = 1\ny = 3\ny, x = x, y\nclass A:\n    def g(self): ...\ndef f(): ...\n")
+    assert changes.changed(first) == {f"tf_graft/step.py::{name}" for name in ("", "y", "A")}
+    row = ROW._replace(commit=first)
+    assert row.stale(["tf_graft/"], ["tf_graft/step.py::A"])
+    assert not row.stale(["tf_graft/"], ["tf_graft/step.py::A", "tf_graft/step.py::"])
+    assert not row.stale(["tf_graft/step.py::f"])
+
+
+def test_a_part_of_the_matrix_does_not_rest_on_what_only_others_reach(monkeypatch):
+    columns, cells = "tests/support/columns.py", "tests/support/cells.py"
+    found, row = suites(), ROW
+    apply, fit = found["matrix, apply"], found["matrix, fit"]
+
+    def stale(name):
+        monkeypatch.setattr(changes, "changed", lambda commit: {name})
+        parts = [(apply, "shards, hyperball to multi"), (apply, "eager, sgd to ftrl_regularized")]
+        parts.append((fit, next(part for part in fit.parts if part.startswith("shards"))))
+        assert all(part in suite.parts for suite, part in parts)
+        return [suite.stale(part, row) for suite, part in parts]
+
+    assert stale(f"{columns}::Servers") == [True, False, False]
+    assert stale(f"{columns}::OneDevice") == [True, True, False]
+    assert stale(f"{cells}::split") == [True, False, True]
+    assert stale(f"{cells}::weights") == [True, True, True]
+    assert stale("tests/support/oracles.py::multi") == [True, False, False]
+    assert stale("tests/support/model_cells.py::weights") == [False, False, True]
+    assert stale("tests/matrix.py::save") == [True, True, True]
+    assert stale("tests/test_files.py::SHAPES") == [False, False, False]
+
+
+def test_code_that_only_some_parts_of_the_matrix_reach_is_there():
+    for name in ONLY_IN_MATRIX:
+        path, _, defined = name.partition("::")
+        code = changes.now(path)
+        assert code
+        assert not defined or defined in code, name
 
 
 def test_uncommitted_files_are_found(repository, tmp_path):

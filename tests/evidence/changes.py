@@ -45,38 +45,56 @@ def uncommitted(paths: Iterable[str]) -> list[str]:
 
 @functools.cache
 def changed(commit: str) -> frozenset[str]:
-    """Returns the files whose code now differs from that of a commit; other words do not count.
+    """Returns what now differs from a commit: "folder/file.py::name", for functions, classes, ...
+
+    A file that is not Python counts as a whole; statements without a name have none.
 
     Raises:
         UnknownCommit: the repository does not have the commit.
     """
-    names = git("diff", "--name-only", "--no-renames", commit, "--").splitlines()
-    return frozenset(name for name in names if before(commit, name) != now(name))
+    files = git("diff", "--name-only", "--no-renames", commit, "--").splitlines()
+    found = set()
+    for file in files:
+        old, new = before(commit, file), now(file)
+        found |= {f"{file}::{name}" for name in old | new if old.get(name) != new.get(name)}
+    return frozenset(found)
 
 
-def before(commit: str, name: str) -> str:
-    """The code of a file in a commit; nothing if it had none of that name."""
+def before(commit: str, file: str) -> dict[str, str]:
+    """The code of a file in a commit, by name; nothing if it was not there."""
     try:
-        return code_of(git("show", f"{commit}:{name}"), name)
+        return code_of(git("show", f"{commit}:{file}"), file)
     except UnknownCommit:
-        return ""
+        return {}
 
 
-def now(name: str) -> str:
-    """The code of a file as it is."""
-    path = ROOT / name
-    return code_of(path.read_text("utf-8", "replace"), name) if path.exists() else ""
+def now(file: str) -> dict[str, str]:
+    """The code of a file as it is, by name."""
+    path = ROOT / file
+    return code_of(path.read_text("utf-8", "replace"), file) if path.exists() else {}
 
 
-def code_of(text: str, name: str) -> str:
-    """A text; if it is Python, without comments, docstrings and the version of a package."""
-    if not name.endswith(".py"):
-        return text
+def code_of(text: str, file: str) -> dict[str, str]:
+    """A text; if it is Python, by name, without comments, docstrings and a package's version."""
+    if not file.endswith(".py"):
+        return {"": text}
     tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             node.body = [each for each in node.body if not (is_text(each) or is_version(each))]
-    return ast.dump(tree)
+    code: dict[str, str] = {}
+    for node in tree.body:
+        name = name_of(node)
+        code[name] = code.get(name, "") + ast.dump(node)
+    return code
+
+
+def name_of(node: ast.stmt) -> str:
+    """What a statement defines; nothing if it does not define one name."""
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return ast.unparse(targets[0]) if isinstance(targets[0], ast.Name) else ""
+    return str(getattr(node, "name", ""))
 
 
 def is_text(node: ast.stmt) -> bool:

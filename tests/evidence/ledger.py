@@ -43,13 +43,19 @@ class Row(NamedTuple):
         on = f"TensorFlow {tf.__version__}, Keras {keras.__version__}"
         return cls(tried, wrong, round(seconds, 1), commit, changes.version(), on, today)
 
-    def stale(self, rests_on: Iterable[str]) -> bool:
-        """Returns whether code that the part rests on has changed since, or may have."""
+    def stale(self, rests_on: Iterable[str], but_not: Iterable[str] = ()) -> bool:
+        """Returns whether code that the part rests on has changed since, or may have.
+
+        Args:
+            rests_on: how the names of this code begin, see `changes.changed`.
+            but_not: how names of other code begin, among these.
+        """
         try:
             changed = changes.changed(self.commit)
         except changes.UnknownCommit:
             return True
-        return any(name.startswith(tuple(rests_on)) for name in changed)
+        rests_on, but_not = tuple(rests_on), tuple(but_not)
+        return any(x.startswith(rests_on) and not x.startswith(but_not) for x in changed)
 
 
 class Ledger:

@@ -35,7 +35,8 @@ class State:
 
     def stale(self, name: str) -> int:
         """Returns how many rows of a suite are of code that has changed since."""
-        return sum(row.stale(self.suites[name].rests_on) for row in self.rows(name))
+        made = [(part, self.ledger.row(name, part)) for part in self.suites[name].parts]
+        return sum(self.suites[name].stale(part, row) for part, row in made if row)
 
     def wrong(self) -> bool:
         """Returns whether a part is wrong."""
@@ -51,7 +52,7 @@ class State:
                     missing.append((name, part))
                 elif row.wrong:
                     wrong.append((name, part))
-                elif row.stale(suite.rests_on):
+                elif suite.stale(part, row):
                     stale.append((name, part))
         return missing + wrong + stale
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import matrix
 from evidence import changes
+from evidence.ledger import Row
 from support import samples
 from tpu import replays
 from trust import AREAS, clusters
@@ -17,6 +18,18 @@ MARKS = {"quick": "not slow and not rare", "slow": "slow", "rare": "rare"}
 DRAWS = 1000
 # Folders and files of the package that take no part in the step of an optimizer.
 BESIDE = ("study", "training", "processes", "cli", "listing", "terminal", "exits", "vocabulary")
+OF_MATRIX = ("tests/matrix.py", "tests/programs/strategy_cases.py")
+# Code of the matrix that a part reaches only with one of these: the way, the run, or a row.
+ONLY_IN_MATRIX = {
+    "tests/support/model_cells.py": {"model"},
+    "tests/support/model_columns.py": {"model"},
+    "tests/support/columns.py": {"apply"},
+    "tests/support/columns.py::Servers": {"parameter_server", "shards"},
+    "tests/support/columns.py::ON_SHARDS": {"shards"},
+    "tests/support/cells.py::split": {"shards"},
+    "tests/support/cells.py::joined": {"shards"},
+    "tests/support/oracles.py::multi": {"multi"},
+}
 
 
 class Suite(NamedTuple):
@@ -25,14 +38,20 @@ class Suite(NamedTuple):
     Attributes:
         shows: what holds if nothing is wrong.
         parts: for each part the arguments that Python is called with.
-        rests_on: how the paths of the code begin that the parts depend on.
+        rests_on: how the names of the code begin that the parts depend on, see `changes.changed`.
         limit: seconds after which a part is ended.
+        but_not: how the names begin of code that a part does not reach, by part.
     """
 
     shows: str
     parts: Mapping[str, Arguments]
     rests_on: Sequence[str] = ("tf_graft/", "tests/")
     limit: float = 3600.0
+    but_not: Mapping[str, Sequence[str]] = {}
+
+    def stale(self, part: str, row: Row) -> bool:
+        """Returns whether code that a part rests on has changed since it ended, or may have."""
+        return row.stale(self.rests_on, self.but_not.get(part, ()))
 
 
 def suites(jax: str = sys.executable) -> dict[str, Suite]:
@@ -49,12 +68,14 @@ def suites(jax: str = sys.executable) -> dict[str, Suite]:
         "matrix, apply": Suite(
             "Through `apply`, weights are those of float64 in each execution, with each option.",
             dict(_matrix("apply")),
-            _optimizers("tests/matrix.py", "tests/programs/"),
+            _optimizers(*OF_MATRIX),
+            but_not=dict(_unreached("apply")),
         ),
         "matrix, fit": Suite(
             "Through `fit`, weights are those of float64 in each execution, with each option.",
             dict(_matrix("model")),
-            _optimizers("tests/matrix.py", "tests/programs/"),
+            _optimizers(*OF_MATRIX),
+            but_not=dict(_unreached("model")),
         ),
         "draws": Suite(
             "Random optimizers in random places have the weights of float64.",
@@ -122,10 +143,23 @@ def _tests() -> Iterator[tuple[str, Arguments]]:
 
 def _matrix(through: str) -> Iterator[tuple[str, Arguments]]:
     command = ["tests/matrix.py", "--through", through, "--output", MATRIX]
+    for title, run, group in _of_matrix(through):
+        yield title, [*command, "--run", run, "--samples", ",".join(group)]
+
+
+def _unreached(through: str) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yields the parts of the matrix, each with the names of code that it does not reach."""
+    for title, run, group in _of_matrix(through):
+        has = {through, run, *group}
+        yield title, [name for name, needs in ONLY_IN_MATRIX.items() if not has & needs]
+
+
+def _of_matrix(through: str) -> Iterator[tuple[str, str, list[str]]]:
+    """Yields the parts of the matrix: what to call it, the run, and the rows."""
     part = matrix.Part(through, matrix.rows_of(through))
     for run in part.runs:
         for title, group in _groups(part.names, 6):
-            yield f"{run}, {title}", [*command, "--run", run, "--samples", ",".join(group)]
+            yield f"{run}, {title}", run, group
 
 
 def _draws() -> Iterator[tuple[str, Arguments]]:

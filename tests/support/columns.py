@@ -17,6 +17,8 @@ LAYOUTS = {
     "columns": [None, "y"],
     "both": ["x", "y"],
 }
+# A matrix whose halves are square: what SOAP makes of gradients without full rank is not defined.
+ON_SHARDS = cells.SHAPES | {"kernel": (8, 4)}
 
 
 class OneDevice:
@@ -119,7 +121,8 @@ class Servers(OneDevice):
 
     def __init__(self, strategy, shards: int):
         super().__init__()
-        self.strategy, self.problem = strategy, cells.Problem(shards=shards)
+        shapes = ON_SHARDS if shards > 1 else cells.SHAPES
+        self.strategy, self.problem = strategy, cells.Problem(shapes=shapes, shards=shards)
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 
     def build(self, make):
@@ -129,6 +132,10 @@ class Servers(OneDevice):
             optimizer = make()
             optimizer.build(parts)
         return optimizer, (whole, parts)
+
+    def values(self, option):
+        shares = cells.shares(option, 1, self.problem.shapes)
+        return [[tf.constant(values) for (values,) in step] for step in shares]
 
     def step(self, built):
         def step(values, rows):
@@ -153,7 +160,8 @@ class Servers(OneDevice):
         self.coordinator.join()
 
     def judged(self, sample, option, optimizer, model):
-        named = dict(zip(cells.split(cells.weights(), self.problem.shards), model[1], strict=True))
+        whole = cells.weights(self.problem.shapes)
+        named = dict(zip(cells.split(whole, self.problem.shards), model[1], strict=True))
         return super().judged(sample, option, optimizer, named)
 
 

@@ -780,10 +780,14 @@ def adagraft(g, w, s, lr, t, magnitude, direction, use_global_norm=False, diagno
 
 
 def multi(g, w, s, lr, t, **optimizers):
-    """Of all variables, as `adagraft`; `optimizers` by pattern, of which the first counts."""
+    """Of all variables, as `adagraft`; `optimizers` by pattern, of which the first counts.
+
+    A pattern is searched for in the path of the whole variable, without the number of a shard.
+    """
     steps = {}
     for path in g:
-        child = next(x for pattern, x in optimizers.items() if re.search(pattern, path))
+        whole = re.sub(r"^part_\d+/", "", path)
+        child = next(x for pattern, x in optimizers.items() if re.search(pattern, whole))
         steps |= child.steps({path: g[path]}, w, s, t, lr[path])
     return steps
 
