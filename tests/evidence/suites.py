@@ -28,6 +28,7 @@ ONLY_IN_MATRIX = {
     "tests/support/columns.py::ON_SHARDS": {"shards"},
     "tests/support/cells.py::split": {"shards"},
     "tests/support/cells.py::joined": {"shards"},
+    "tests/support/cells.py::REFUSALS": {"model"},  # through `apply`, nothing is refused
     "tests/support/oracles.py::multi": {"multi"},
 }
 

@@ -239,7 +239,7 @@ ALGORITHMS = {
 REFUSALS = (
     r"it already has weight_decay=[\d.]+; give weight_decay to it only\.",
     r"^MixedPrecision\(optimizer=\w+\(loss_scale_factor=10\.0\)\): the loss would be scaled twice;",
-    r"^AGN\.round: a round on a worker of parameter servers keeps no loss scale",
+    r"^(Scaled)?AGN\.round: a round on a worker of parameter servers keeps no loss scale",
     # Of shards on parameter servers: rates are for whole variables, and a worker's round, too.
     r"^LayerwiseRates\(rates=\.\.\.\): the rates are for the variables of another model: .*/part_0",
     r"^AGN\(weight_decay=0\.2\): each of the two optimizers has its own; give it to optimizer",
