@@ -45,9 +45,10 @@ def uncommitted(paths: Iterable[str]) -> list[str]:
 
 @functools.cache
 def changed(commit: str) -> frozenset[str]:
-    """Returns what now differs from a commit: "folder/file.py::name", for functions, classes, ...
+    """Returns the definitions whose code now differs from a commit: "folder/file.py::name".
 
-    A file that is not Python counts as a whole; statements without a name have none.
+    They are functions, classes and variables of modules. The name is empty for other statements,
+    and for a file that is not Python, which counts as a whole.
 
     Raises:
         UnknownCommit: the repository does not have the commit.

@@ -19,7 +19,7 @@ NONE: Mapping[str, Any] = MappingProxyType({})
 class Checked:
     """An argument of an optimizer, a schedule or a loss scaler, kept in the attribute of its name.
 
-    It only sets: Python reads the attribute from the object itself, without a call.
+    This descriptor has no `__get__`: Python reads the value from the object itself, without a call.
 
     Args:
         check: one of `tf_graft.core.checks`, which returns the value as it is kept.
@@ -101,7 +101,12 @@ class Checked:
             )
 
     def refuse_beside(self, owner: str, given: Mapping[str, Any]) -> None:
-        """Refuses a new value that does not go with the other arguments, all by name."""
+        """Refuses a new value that other arguments exclude.
+
+        Args:
+            owner: the name of the class.
+            given: the new value and the other arguments, by name.
+        """
 
     @property
     def holds_patterns(self) -> bool:

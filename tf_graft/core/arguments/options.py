@@ -65,7 +65,7 @@ class Averaging(Option):
     """`use_ema` or `ema_momentum`: averages given as an object have their own momentum."""
 
     def refuse_beside(self, owner: str, given: Mapping[str, Any]) -> None:
-        """Refuses a momentum of `True` beside averages that have their own."""
+        """Refuses `ema_momentum` together with averages that have their own momentum."""
         momentum = given.get("ema_momentum", OPTIONS["ema_momentum"].default)
         _refuse_two_momentums(owner, given.get("use_ema"), momentum)
 
@@ -207,7 +207,7 @@ for _argument, _hint in get_type_hints(Common, include_extras=True).items():
     OPTIONS[_argument] = _hint.__metadata__[0]
     OPTIONS[_argument].__set_name__(Common, _argument)
 
-# The defaults that need no check, as it returns them as they are.
+# Defaults that their own check returns unchanged; they are not checked at each construction.
 DEFAULTS = {n: o.default for n, o in OPTIONS.items() if o.checked("", o.default) is o.default}
 OF_KERAS = [n for n in inspect.signature(keras.optimizers.SGD).parameters if n in OPTIONS]
 
