@@ -28,19 +28,18 @@ class State:
         for name, suite in suites.items():
             self.ledger.enter(name, suite.shows, suite.parts)
 
-    def rows(self, name: str) -> list[Row]:
-        """Returns how the parts of a suite ended that have been made."""
-        found = (self.ledger.row(name, part) for part in self.suites[name].parts)
-        return [row for row in found if row]
+    def rows(self, name: str) -> dict[str, Row]:
+        """Returns how the parts of a suite ended that have been made, by part."""
+        found = {part: self.ledger.row(name, part) for part in self.suites[name].parts}
+        return {part: row for part, row in found.items() if row}
 
     def stale(self, name: str) -> int:
         """Returns how many rows of a suite are of code that has changed since."""
-        made = [(part, self.ledger.row(name, part)) for part in self.suites[name].parts]
-        return sum(self.suites[name].stale(part, row) for part, row in made if row)
+        return sum(self.suites[name].stale(part, row) for part, row in self.rows(name).items())
 
     def wrong(self) -> bool:
         """Returns whether a part is wrong."""
-        return any(row.wrong for name in self.suites for row in self.rows(name))
+        return any(row.wrong for name in self.suites for row in self.rows(name).values())
 
     def to_make(self) -> list[tuple[str, str]]:
         """Returns the parts that are missing, then the wrong, then the stale ones, by suite."""
@@ -68,7 +67,7 @@ class State:
                 yield from (f"WRONG  {name}: {part}: {line}" for line in row.wrong)
 
     def _line(self, name: str) -> tuple[str, ...]:
-        rows = self.rows(name)
+        rows = self.rows(name).values()
         parts = len(self.suites[name].parts)
         wrong, tried = sum(len(row.wrong) for row in rows), sum(row.tried for row in rows)
         minutes = round(sum(row.seconds for row in rows) / 60)
