@@ -65,11 +65,24 @@ def test_ids_repeat_and_every_part_touches_the_same_rows():
             assert part.size > len(model_cells.TOUCHED)
 
 
-@pytest.mark.parametrize("name", [*SOME, *WRAPPERS])
-def test_what_is_allowed_is_little(name):
+@pytest.mark.parametrize("shards", [1, 2])
+def test_the_kernels_gradient_is_far_from_singular(shards):
+    problem = model_cells.Problem(shards=shards)
+    row = model_rows.ROWS["soap"]
+    oracle = row.oracle(model_cells.start(row, "plain", shards), "plain", problem)
+    (share,) = model_cells.shares(row, oracle, 0, "plain", problem, model_cells.exact)
+    kernels = [g for path, g in share.items() if path.endswith("kernel")]
+    assert len(kernels) == shards
+    assert all(np.linalg.cond(g) < 100 for g in kernels)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("name", [*SOME, *WRAPPERS, "muon", "soap", "kl_soap"])
+def test_what_is_allowed_is_little(name, shards):
     """Of how far a variable moves."""
-    for option in ("plain", "together", "not_finite"):
-        assert model_cells.sharpness(name, option, model_cells.Problem()) < 1e-2, option
+    problem = model_cells.Problem(shards=shards)
+    for option in ("plain", "together", "not_finite", "exact"):
+        assert model_cells.sharpness(name, option, problem) < 1e-2, option
 
 
 @pytest.mark.parametrize("option", ["plain", "weight_decay"])

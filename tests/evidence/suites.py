@@ -23,6 +23,7 @@ OF_MATRIX = ("tests/matrix.py", "tests/programs/strategy_cases.py")
 ONLY_IN_MATRIX = {
     "tests/support/model_cells.py": {"model"},
     "tests/support/model_columns.py": {"model"},
+    "tests/support/model_rows.py": {"model"},
     "tests/support/columns.py": {"apply"},
     "tests/support/columns.py::Servers": {"parameter_server", "shards"},
     "tests/support/columns.py::ON_SHARDS": {"shards"},

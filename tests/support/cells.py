@@ -243,7 +243,7 @@ REFUSALS = (
     # Of shards on parameter servers: rates are for whole variables, and a worker's round, too.
     r"^LayerwiseRates\(rates=\.\.\.\): the rates are for the variables of another model: .*/part_0",
     r"^AGN\(weight_decay=0\.2\): each of the two optimizers has its own; give it to optimizer",
-    r"^AGN\.build: '.*/part_0' is no keras\.Variable, which it must be on parameter servers",
+    r"^(Scaled)?AGN\.build: '.*/part_0' is no keras\.Variable, which it must be on",
 )
 
 

@@ -201,7 +201,7 @@ class Servers(OneDevice):
         agn = name.startswith("agn")
         self.problem = model_cells.Problem(shards=self.shards, rounds=agn)
         with self.strategy.scope():
-            model = model_cells.model()
+            model = model_cells.model(shards=self.shards)
             parts = tf_graft.shards(model.trainable_variables)
             optimizer = model_rows.ROWS[name].make(**cells.OPTIONS[option])
             optimizer.build(parts)
@@ -214,9 +214,9 @@ class Servers(OneDevice):
         return before, self.weights(parts), optimizer
 
     def weights(self, parts):
-        names = cells.split(model_cells.weights(), self.shards)
+        names = cells.split(model_cells.weights(self.shards), self.shards)
         read = dict(zip(names, (part.numpy() for part in parts), strict=True))
-        return cells.joined(read, model_cells.SHAPES)
+        return cells.joined(read, model_cells.shapes_of(self.shards))
 
     def take_steps(self, model, optimizer, parts, option):
         def step(*batch):

@@ -244,12 +244,24 @@ class Workers:
         return before, dict(self.center.w)
 
 
+def keras_muon(g, w, s, lr, t, embedding=False):
+    """Keras' own, which takes the steps of Adam on an embedding."""
+    return (oracles.adam if embedding else cells.muon)(g, w, s, lr, t)
+
+
+def keras_muon_oracle(start, option, problem):
+    tables = {path: {"embedding": True} for path in start if path.endswith("/embeddings")}
+    own = {"decays": tables}
+    return Together(oracles.Oracle(keras_muon, start, RATE, own, **both_sides(option)))
+
+
 def of_sample(sample):
     """A row of the matrix through `apply`."""
 
     of_matrices = "axes" in inspect.signature(sample.cls).parameters
     last_layer = {"axes": {"dense/kernel": "layer"}} if of_matrices else {}
-    whole = sample.whole and not of_matrices  # to which the embedding is no matrix
+    keras_own = sample.name == "wrapped_muon"
+    whole = sample.whole and not (of_matrices or keras_own)  # to which an embedding is no matrix
 
     def make(**options):
         return sample.make(name="optimizer", **last_layer, **options)
@@ -257,7 +269,8 @@ def of_sample(sample):
     def oracle(start, option, problem):
         return Together(cells.oracle_of(sample, options_of(option), start))
 
-    return Row(make, oracle, cells.rtol(sample), whole, sample.of_entries)
+    right = keras_muon_oracle if keras_own else oracle
+    return Row(make, right, cells.rtol(sample), whole, sample.of_entries)
 
 
 AVERAGING = ("use_ema", "ema_momentum", "ema_overwrite_frequency")
@@ -280,14 +293,14 @@ def agn_adam(**options):
 
 def agn_adam_oracle(start, option, problem):
     local, averaging = parted(both_sides(option))
-    decay = {name: local[name] for name in local if "weight_decay" in name}
+    copied = "weight_decay", EXCLUDE, "learning_rate_multipliers"
     return Workers(
         start,
         (oracles.adam, {}),
         (oracles.adam, start, RATE),
         2,
         local,
-        decay | averaging,
+        averaging | {name: local[name] for name in copied if name in local},
         problem,
     )
 
