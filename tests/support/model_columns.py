@@ -21,7 +21,7 @@ LAYOUTS = {
         "embeddings": [None, "y"],
         "dense/kernel": ["x", "y"],
         "dense/bias": ["y"],
-        "norm/gamma": ["y"],
+        "norm/gamma": ["x"],
     },
 }
 
@@ -204,7 +204,7 @@ class Servers(OneDevice):
             model = model_cells.model(shards=self.shards)
             parts = tf_graft.shards(model.trainable_variables)
             optimizer = model_rows.ROWS[name].make(**cells.OPTIONS[option])
-            optimizer.build(parts)
+            optimizer.build(parts if self.shards > 1 else model)
         if agn:
             self.take_rounds(model, optimizer, option)
         else:
