@@ -241,6 +241,7 @@ STOCK = {
     "rmsprop": (KERAS.RMSprop, tf_graft.RMSprop, {"momentum": 0.9, "centered": True}),
     "adadelta": (KERAS.Adadelta, tf_graft.Adadelta, {"epsilon": 0.01}),
     "lamb": (KERAS.Lamb, tf_graft.LAMB, {"epsilon": 1e-6}),
+    "lion": (KERAS.Lion, tf_graft.Lion, {}),
     "adafactor": (KERAS.Adafactor, tf_graft.Adafactor, {}),
     "nadam": (KERAS.Nadam, tf_graft.NAdam, {"use_ema": True}),
     "adamax": (KERAS.Adamax, tf_graft.Adamax, {}),

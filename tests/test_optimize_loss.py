@@ -480,7 +480,7 @@ def test_regularization_loss():
 
 @pytest.mark.rare
 def test_it_needs_no_extras():
-    """Only tensorflow, keras and numpy are there, as without `[train]`."""
+    """What only the extras install is not there."""
     code = """
 import sys
 for name in ("pydantic", "ruamel", "typer", "matplotlib", "tensorflow_datasets"):
