@@ -6,6 +6,7 @@ By hand: `python tests/public.py` writes `public.txt`, with which `test_public.p
 import importlib
 import inspect
 import re
+import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,8 @@ def described(path: str, member: Any) -> Iterator[str]:
         of_all = signature(tf_graft.SGD)
         yield f"{path}{written([of_all[name] for name in of_all if name in COMMON])}"
         return
-    yield f"{path}{arguments(member) if callable(member) else ''}"
+    is_alias = typing.get_origin(member) is not None  # of a type, as `dict[str, Rate]`
+    yield f"{path}{arguments(member) if callable(member) and not is_alias else ''}"
     if inspect.isclass(member):
         known = set().union(*map(dir, member.__bases__), signature(member))
         for name in sorted(set(vars(member)) - known):

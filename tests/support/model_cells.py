@@ -58,7 +58,10 @@ class Batch(NamedTuple):
 
 @functools.cache
 def batches(option: str) -> list[Batch]:
-    """A batch for each step. Where a gradient is not to be finite, one weight is infinite."""
+    """A batch for each step. Where a gradient is not to be finite, one weight is infinite.
+
+    Weights are of magnitude 1/2; with larger ones SGD with momentum diverges.
+    """
     random = np.random.default_rng(4)  # with most others, the kernel's gradient is nearly singular
     parts = cells.PARTS * cells.STEPS
     every = [random.permutation([0, 1, 2, 3, *random.integers(0, 4, 2)]) for _ in range(parts)]
