@@ -8,7 +8,7 @@ import tf_graft as tg
 from support import samples
 from tf_graft.core.tensors import shared_functions
 
-SHAPES = [(3, 4)] * 12 + [(2,)] * 12 + [(3,), ()]
+SHAPES = [(3, 4)] * 4 + [(2,)] * 4 + [(3,), ()]
 
 
 def trained(make, dtype="float32", between=lambda weights: None, steps=3):
@@ -35,7 +35,7 @@ def assert_same_alone(monkeypatch, *given, exactly=True):
         np.testing.assert_allclose(a, b, tolerance, tolerance, err_msg=f"variable {number}")
 
 
-@samples.each(samples.of_each_class(), quick=("lamb", "lars", "novograd", "larc", "adagraft"))
+@samples.each(samples.of_each_class(), quick=("lamb", "lars", "novograd"))
 def test_numbers(sample, monkeypatch):
     assert_same_alone(monkeypatch, sample.make)
 
