@@ -15,6 +15,7 @@ from typing import ClassVar
 import pytest
 from typer.testing import CliRunner
 
+from support import forked
 from tf_graft import cli
 from tf_graft.processes.cluster import LAUNCHED
 from tf_graft.study import execution, plan
@@ -291,13 +292,15 @@ def test_the_command_writes_a_table_numbers_and_a_picture(study, processes):
     assert "digits sgd 0.01 seed 8 failed:" in done.stdout
 
 
+# `tf-graft` itself is a process that starts anew: when it is killed, nothing ends its runs for it.
+FORKS_RUNS = "import sys; from tf_graft import cli; sys.executable = sys.argv.pop(1); cli.main()"
 SHORTER = ["tasks.digits.set.run.epochs=1", "seeds=[0]", "--jobs", "2"]
 
 
 @contextlib.contextmanager
 def started(folder):
     """A study in a process, which is killed if it still runs at the end."""
-    command = [sys.executable, "-m", "tf_graft", "study", str(SHORT), *SHORTER]
+    command = [sys.executable, "-c", FORKS_RUNS, forked.python(), "study", str(SHORT), *SHORTER]
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     with subprocess.Popen(
         command,
