@@ -50,7 +50,8 @@ nb_execution_raise_on_error = True
 nb_execution_timeout = round(180 * max(1, seconds_of_import / 7))  # 7 s on an idle machine
 if os.environ.get("PAGES") == "few":  # `.ci/run` executes these; `.ci/full` and you, all of them
     few = {"start", "evidence", "guarantees", "write_an_optimizer"}
-    few |= {f"guides/{name}" for name in ("command_line", "embeddings", "matrices", "wrappers")}
+    guides = "command_line", "embeddings", "large_embeddings", "matrices", "wrappers"
+    few |= {f"guides/{name}" for name in guides}
     pages = {str(path.relative_to(HERE).with_suffix("")) for path in HERE.rglob("*.md")}
     nb_execution_excludepatterns = [f"{page}.md" for page in sorted(pages - few)]
     suppress_warnings = ["myst-nb.lexer"]  # the language of a page that is not executed
