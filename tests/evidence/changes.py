@@ -8,16 +8,20 @@ import subprocess
 from collections.abc import Iterable
 
 ROOT = pathlib.Path(__file__).parents[2]
-PACKAGE = ROOT / "tf_graft" / "__init__.py"
+PACKAGE = "tf_graft/__init__.py"
 
 
 class UnknownCommit(Exception):
     """The repository does not have a commit, or there is no repository."""
 
 
-def version() -> str:
-    """Returns the version of the package in this folder."""
-    text = PACKAGE.read_text("utf-8")
+def version(commit: str | None = None) -> str:
+    """Returns the version of the package in this folder, or in a commit.
+
+    Raises:
+        UnknownCommit: the repository does not have the commit.
+    """
+    text = git("show", f"{commit}:{PACKAGE}") if commit else (ROOT / PACKAGE).read_text("utf-8")
     return re.findall(r'^__version__ = "(.+)"$', text, re.M)[0]
 
 
