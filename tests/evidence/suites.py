@@ -63,50 +63,51 @@ def suites(jax: str = sys.executable) -> dict[str, Suite]:
         jax: a Python that has jax and libtpu.
     """
     return {
-        "tests": Suite("Each test passes.", dict(_tests())),
+        "tests": Suite("All tests pass.", dict(_tests())),
         "recordings": Suite(
-            "Recorded runs of other programs are replayed.", {"all": ["tests/recordings.py"]}
+            "Recorded runs of other programs are repeated with this package.",
+            {"all": ["tests/recordings.py"]},
         ),
         "matrix, apply": Suite(
-            "Through `apply`, weights are those of float64 in each execution, with each option.",
+            "Through `apply`, weights equal a float64 computation: each execution, each option.",
             dict(_matrix("apply")),
             _optimizers(*OF_MATRIX),
             but_not=dict(_unreached("apply")),
         ),
         "matrix, fit": Suite(
-            "Through `fit`, weights are those of float64 in each execution, with each option.",
+            "Through `fit`, weights equal a float64 computation: each execution, each option.",
             dict(_matrix("model")),
             _optimizers(*OF_MATRIX),
             but_not=dict(_unreached("model")),
         ),
         "draws": Suite(
-            "Random optimizers in random places have the weights of float64.",
+            "Random optimizers on random devices equal a float64 computation.",
             dict(_draws()),
             _optimizers("tests/draws/"),
         ),
         "attacks": Suite(
-            "Attacks on gradients, arguments, configs, names, files, runs and states fail.",
+            "Hostile gradients, arguments, configs, names, files, runs and states do no harm.",
             {area: ["tests/trust", area] for area in AREAS if area != "clusters"},
             ("tf_graft/", "tests/trust/"),
             limit=7200.0,
         ),
         "kills of clusters": Suite(
-            "A cluster of which processes are killed or stopped ends as if undisturbed.",
+            "If processes of a cluster are killed or stopped, it ends as if nothing had happened.",
             dict(_clusters()),
             ("tf_graft/", "tests/trust/clusters.py", "tests/trust/lives.py"),
         ),
         "TPU programs": Suite(
-            "The TPU's compiler takes each step, and copies no table.",
+            "The TPU's compiler compiles each step, and the program copies no table.",
             dict(_tpu("programs", jax, samples.BY_NAME)),
             _optimizers("tests/tpu/"),
         ),
         "TPU replays": Suite(
-            "Programs of four replicas leave the weights of float64.",
+            "These programs, run on four replicas, equal a float64 computation.",
             dict(_tpu("replays", jax, [*samples.BY_NAME, *replays.WRAPPERS])),
             _optimizers("tests/tpu/"),
         ),
         "TPU controls": Suite(
-            "What is broken on purpose is found in the TPU's programs.",
+            "The checks find errors that were put into the TPU's programs on purpose.",
             {"all": [*_asking(jax, "controls")]},
             _optimizers("tests/tpu/"),
         ),
