@@ -102,7 +102,7 @@ def suites(jax: str = sys.executable) -> dict[str, Suite]:
             _optimizers("tests/tpu/"),
         ),
         "TPU replays": Suite(
-            "These programs, run on four replicas, equal a float64 computation.",
+            "Compiled programs, run on four replicas, equal a float64 computation.",
             dict(_tpu("replays", jax, [*samples.BY_NAME, *replays.WRAPPERS])),
             _optimizers("tests/tpu/"),
         ),
