@@ -222,3 +222,31 @@ def test_patterns_that_match_nothing_are_refused():
         tg.Adam(clip_rows={"none": 1.0}).build([tf.Variable(weights(), name="table")])
     with pytest.raises(ValueError, match="ratio"):
         tg.CowClip(ratio=0)
+
+
+@pytest.mark.parametrize("steps", [None, 2])
+def test_cow_clip_with_a_penalty_of_all_rows(steps):
+    """The penalty moves rows that are in no batch; their limit is that of one occurrence."""
+    regularizer = tg.scaling.MasterRegularizer("l2")
+    layer = keras.layers.Embedding(6, 3, dtype="float16", embeddings_regularizer=regularizer)
+    layer.build((None,))
+    start, gradients = layer.embeddings.numpy().astype("float32"), np.zeros((6, 3), "float32")
+    gradients[[1, 2]] = [[2.0], [1.0]]
+    inner = tg.SGD(1.0, clip_rows={"": tg.CowClip(0.5, 1e-5)}, gradient_accumulation_steps=steps)
+    optimizer = tg.MixedPrecision(inner, loss_scale=1)
+    for _ in range(steps or 1):
+        with tf.GradientTape() as tape:
+            loss = optimizer.scale_loss(tf.reduce_sum(layer(tf.constant([1, 1, 2]))))
+        optimizer.apply(tape.gradient(loss, layer.trainable_variables), layer.trainable_variables)
+    g = gradients + 0.02 * start
+    norms, of_weights = (np.linalg.norm(x, axis=1, keepdims=True) for x in (g, start))
+    times = np.array([[1], [2], [1], [1], [1], [1]]) * (steps or 1)
+    expected = start - g * np.minimum(1, 0.5 * of_weights * times / norms)
+    np.testing.assert_allclose(layer.embeddings.numpy(), expected, rtol=2e-3, atol=1e-5)
+
+
+def test_a_row_whose_square_overflows_is_shortened():
+    table = tf.Variable(tf.zeros([2, 2]), name="table")
+    optimizer = tg.SGD(1.0, clip_rows={"table": 1.0}, clipvalue=1.0)
+    optimizer.apply([tf.constant([[3e30, 4e30], [4.0, 0.0]])], [table])
+    np.testing.assert_allclose(table.numpy(), [[-0.6, -0.8], [-1.0, 0.0]], rtol=1e-6)

@@ -171,6 +171,21 @@ def test_a_loss_scale_is_judged_after_it_is_taken_out():
     np.testing.assert_allclose(w.numpy(), [-1e12], rtol=1e-6)
 
 
+@pytest.mark.parametrize("clip", ["clipvalue", "clipnorm", "global_clipnorm"])
+@pytest.mark.parametrize(("size", "moves"), [(8e37, True), (3e38, False)])
+def test_a_sum_of_gradients_that_will_be_clipped_does_not_overflow(size, moves, clip):
+    """Each micro-step is judged, and its gradients have room for the sum of all."""
+    w, options = tf.Variable([1.0]), {clip: 0.5, "gradient_accumulation_steps": 2}
+    optimizer = tf_graft.SGD(1.0, **options)
+    for _ in range(2):
+        optimizer.apply([tf.constant([size])], [w])
+    assert w.numpy() == [0.5 if moves else 1.0]
+    assert int(optimizer.skipped_steps.numpy()) == (not moves)
+    if not moves:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="nothing was changed"):
+            tf_graft.SGD(1.0, **options, nonfinite="raise").apply([tf.constant([size])], [w])
+
+
 @pytest.mark.parametrize("rate", [np.nan, np.inf, -0.1])
 @pytest.mark.parametrize("function", [False, True])
 def test_a_rate_that_makes_no_sense_is_skipped_and_counted(rate, function):
@@ -332,6 +347,8 @@ def test_skips_of_a_state_that_is_loaded_again_are_forgotten():
 def test_without_a_gradient_variable_and_slots_are_left_alone(sample, option):
     optimizer = sample.make(**OPTIONS[option])
     model = started(optimizer)
+    for _ in range(1, OPTIONS[option].get("gradient_accumulation_steps", 1)):
+        optimizer.apply(spoiled(1.0, "bias", False), model)  # so that no sum waits for the next
     before = state_of(optimizer, *model)
     message = rf"{sample.cls.__name__}.apply: no gradient for table; left alone"
     for _ in range(3):

@@ -3,6 +3,7 @@
 import re
 import time
 
+import keras
 import pytest
 import tensorflow as tf
 from hypothesis import given, settings
@@ -84,6 +85,16 @@ def test_a_long_name_does_not_stop_build(use):
     with pytest.warns(UserWarning, match="matches none"):
         optimizer_of(["(a+)+$"], [variable])
     assert time.process_time() - began < 10
+
+
+def test_a_variable_may_be_called_like_a_shard():
+    with keras.name_scope("layer"):
+        a, b = (keras.Variable([1.0], name=name) for name in ("part_1", "kernel"))
+    optimizer = tg.SGD(1.0, weight_decay=0.5)
+    optimizer.exclude_from_weight_decay(var_list=[a, b])
+    optimizer.apply([tf.zeros([1])] * 2, [a, b])
+    assert [a.numpy(), b.numpy()] == [1, 1]
+    tg.SGD(learning_rate_multipliers={"part_1": 0.0}).build([a, b])
 
 
 @pytest.mark.parametrize(

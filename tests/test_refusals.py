@@ -490,6 +490,8 @@ def test_unusual_shapes(sample, option):
         oracle.apply(g)
     for path, variable in model.items():
         np.testing.assert_allclose(variable.numpy(), oracle.w[path], rtol=2e-6, atol=4e-6 * RATE)
+    for slot in optimizer.variables:
+        assert np.isfinite(slot.numpy().astype("float64")).all(), slot.path
 
 
 def test_unusual_tables():

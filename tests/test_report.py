@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import re
+import resource
 import signal
 import subprocess
 import time
@@ -273,6 +274,23 @@ def test_a_file_cut_anywhere_keeps_its_whole_rows_and_goes_on(tmp_path):
         assert len(records.read(path).steps) == whole
         write_rows(path, whole + 1, 3, step=whole)
         assert path.read_bytes() == content
+
+
+def test_a_row_that_could_not_be_written_does_not_damage_the_next(tmp_path):
+    path = tmp_path / "r"
+    (first, lost, *later) = rows(1, 4)
+    file = records.RecordFile(path, HEADER, 0)
+    file.append(*first)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 5, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            file.append(*lost)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    for row in later:
+        file.append(*row)
+    assert records.read(path).steps.tolist() == [1, 3, 4]
 
 
 def test_zeros_of_a_lost_page_are_no_records(tmp_path):
@@ -673,6 +691,22 @@ def test_touched_rows_step_as_if_alone():
         dense_one.apply([tf.constant([[0.0], [1], [0], [0], [2], [0]]) * tf.ones((6, 2))], [dense])
     np.testing.assert_allclose(table.numpy(), dense.numpy(), rtol=1e-6)
     assert (table.numpy()[[0, 2, 3, 5]] == 1).all()
+
+
+@pytest.mark.parametrize("table_first", [False, True])
+def test_rows_that_count_have_a_course_of_their_own(table_first):
+    rates = report.MeasuredRates(
+        "power_law", {"table": 1.0, "kernel": 1.0}, reference_step=1.0, exponent=1.0
+    )  # the rate is the number of the update
+    optimizer = tf_graft.LayerwiseRates(tf_graft.SGD(1.0), rates, count_rows=["table"])
+    table = tf.Variable(tf.zeros([4, 1]), name="table")
+    kernel = tf.Variable(tf.zeros([2, 1]), name="kernel")
+    for row in (1, 2, 3):
+        ids = tf.constant([0, row])
+        both = [(tf.IndexedSlices(tf.ones([2, 1]), ids), table), (tf.ones([2, 1]), kernel)]
+        optimizer.apply_gradients(both if table_first else both[::-1])
+    assert table.numpy()[:, 0].tolist() == [-6, -1, -1, -1]
+    assert kernel.numpy()[:, 0].tolist() == [-6, -6]
 
 
 def test_no_slot_but_the_directions(tmp_path):

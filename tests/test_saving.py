@@ -398,6 +398,27 @@ def test_checkpoint_in_another_order_loads_by_path(tmp_path):
     samples.assert_same_state(samples.state_of(target), samples.state_of(saved))
 
 
+@pytest.mark.parametrize("way", [weights_file, checkpoint])
+def test_layers_with_other_numbers_load_in_order(way, tmp_path):
+    """Keras numbers layers on: a script that makes one more layer before has other names."""
+
+    def numbered_from(first):
+        inputs = x = keras.Input((2,))
+        for i in range(3):
+            x = keras.layers.Dense(2, name=f"dense_{first + i}")(x)
+        model = keras.Model(inputs, x)
+        model.compile(tf_graft.Adam(0.1), "mse", jit_compile=False)
+        model.optimizer.build(model.trainable_variables)
+        return model
+
+    saved = numbered_from(1)
+    gradients = [tf.fill(w.shape, float(i)) for i, w in enumerate(saved.trainable_variables)]
+    saved.optimizer.apply(gradients, saved.trainable_variables)
+    loaded = way(saved, tmp_path)(numbered_from(2))
+    for before, after in zip(saved.optimizer.variables, loaded.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(before.numpy(), after.numpy())
+
+
 @pytest.mark.slow
 def test_other_layers_of_equal_shapes_are_refused(tmp_path):
     """Two layers that swapped their names are not the layers that were saved."""

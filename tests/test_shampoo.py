@@ -149,6 +149,36 @@ def test_steps_by_kl_do_not_depend_on_the_scale_of_the_gradients(cls):
     np.testing.assert_allclose(run(1e-3), run(1e3), rtol=1e-9)
 
 
+@pytest.mark.parametrize("cls", [tg.KLShampoo, tg.KLSOAP])
+def test_a_pause_without_gradients_does_not_lengthen_the_steps(cls):
+    rng, w = np.random.default_rng(0), tf.Variable(tf.ones([4, 3]))
+    optimizer = cls(1e-3)
+    optimizer.build([w])
+    apply = tf.function(lambda g: optimizer.apply([g], [w]))
+
+    def longest(updates):
+        before = w.numpy()
+        for _ in range(updates):
+            apply(tf.constant(rng.normal(size=[4, 3]), tf.float32))
+        return np.abs(w.numpy() - before).max()
+
+    without = longest(20)
+    for _ in range(200):
+        apply(tf.zeros([4, 3]))
+    assert longest(20) < 3 * without
+
+
+@pytest.mark.parametrize("cls", [tg.KLShampoo, tg.KLSOAP, tg.Shampoo, tg.SOAP])
+def test_an_outlier_leaves_all_slots_finite(cls):
+    rng, w = np.random.default_rng(0), tf.Variable(tf.ones([4, 3]))
+    optimizer = cls(1e-3)
+    for size in [1e-12] * 20 + [1e14] + [1e-12] * 5:
+        optimizer.apply([tf.constant(size * rng.normal(size=[4, 3]), tf.float32)], [w])
+    assert int(optimizer.iterations.numpy()) == 26
+    for slot in optimizer.variables:
+        assert np.isfinite(slot.numpy().astype("float64")).all(), slot.path
+
+
 def test_klshampoo_has_both_sides():
     optimizer = tg.KLShampoo()
     with pytest.raises(

@@ -81,6 +81,40 @@ def test_weight_decay_by_hand():
     np.testing.assert_allclose(found[:2], w, rtol=1e-6)
 
 
+INSIDE = [
+    lambda x: tg.SGD(0.1, momentum=x),
+    lambda x: tg.Muon(0.1, momentum=x),
+    lambda x: tg.NorMuon(0.1, momentum=x),
+    lambda x: tg.Prodigy(weight_decay=x),
+    lambda x: tg.Adan(weight_decay=x),
+]
+
+
+@pytest.mark.parametrize("make", INSIDE)
+def test_inside_of_agn_it_counts_updates_though_local_state_begins_anew(make):
+    """Each value is the one that was judged, so the schedule is never asked for another step."""
+
+    class Seen(keras.optimizers.schedules.LearningRateSchedule):
+        def __init__(self):
+            self.steps = []
+
+        def __call__(self, step):
+            if tf.convert_to_tensor(step).dtype == tf.float32:  # in the step itself
+                self.steps.append(step)
+            return 0.1
+
+        def get_config(self):
+            return {}
+
+    seen, w = Seen(), tf.Variable(tf.eye(2), name="kernel")
+    optimizer = tg.AGN(
+        make(seen), communication_period=2, reset_local_state=True, center_optimizer=tg.SGD(1.0)
+    )
+    for _ in range(5):
+        optimizer.apply([tf.ones([2, 2])], [w])
+    assert seen.steps == []
+
+
 @pytest.mark.parametrize("name", MADE)
 def test_a_constant_schedule_is_the_number(name):
     constant = keras.optimizers.schedules.PiecewiseConstantDecay([9], [0.5, 0.75])

@@ -1,8 +1,9 @@
 """AGN's exchange between replicas: the mean of a period's gradients, once a period."""
 
 import dataclasses
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import keras
@@ -15,6 +16,7 @@ from tf_graft.core.pipeline.exchange import Exchange
 from tf_graft.core.pipeline.update import Update
 from tf_graft.core.places import collectives, replicas
 from tf_graft.core.state import write
+from tf_graft.core.state.optimizer_state import OptimizerState
 from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.state.slots import refill
 from tf_graft.core.tensors import numerics, rows
@@ -28,6 +30,7 @@ class Pushing(Protocol):
         leads: whether the optimizer gives the center its first values.
         optimizer: makes the local steps.
         center_optimizer: updates the center.
+        state: the variables.
         local_step: counts the local steps, for the period.
         accumulated_steps: counts the gradients in the slot `gradient_sum`.
         communication_period: local steps between two pushes.
@@ -37,6 +40,7 @@ class Pushing(Protocol):
     leads: bool
     optimizer: Optimizer
     center_optimizer: Optimizer
+    state: OptimizerState
     local_step: keras.Variable
     accumulated_steps: keras.Variable
     communication_period: int
@@ -89,16 +93,29 @@ class PeriodicPush(Exchange):
 
     def _communicate(self, update: Update) -> None:
         """Pushes the mean of the accumulated gradients, and pulls the center."""
-        sums = [_sums(p) for p in update.parameters]
-        accumulation.with_marked(
+        given, period = {p.path for p in update.parameters}, self._agn.communication_period
+        every = {p.path: p for p in self._agn.state.parameters}
+
+        def push(gradients: Sequence[Gradient], sums: Sequence[Parameter]) -> None:
+            parameters = [every[each.path] for each in sums]
+            exchange = functools.partial(self._exchange, parameters)
+            accumulation.with_marked(gradients, sums, period, exchange, self._either)
+
+        accumulation.with_left(
             update.gradients,
-            sums,
-            self._agn.communication_period,
-            lambda marked: self._exchange(marked, update.parameters),
-            lambda complete, *both: write.either(self.agreed(complete), *both),
+            [_sums(p) for p in update.parameters],
+            [_sums(p) for path, p in every.items() if path not in given],
+            lambda path: self._agn.optimizer.rule.acts_dense(path, "lazy"),
+            push,
+            self._either,
         )
 
-    def _exchange(self, marked: Sequence[Gradient], parameters: Sequence[Parameter]) -> None:
+    def _either(
+        self, condition: tf.Tensor, then: Callable[[], None], other: Callable[[], None]
+    ) -> None:
+        write.either(self.agreed(condition), then, other)
+
+    def _exchange(self, parameters: Sequence[Parameter], marked: Sequence[Gradient]) -> None:
         count = tf.cast(_read(self._agn.accumulated_steps), tf.float32) * replicas.count()
         count = tf.where(count > 0, count, math.nan)  # the center's optimizer refuses the NaN
         both = zip(marked, parameters, strict=True)

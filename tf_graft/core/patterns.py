@@ -29,10 +29,10 @@ def fault(expression: str) -> str | None:
 def matches(path: str, expressions: Iterable[str]) -> bool:
     """Returns whether any of the regular expressions matches somewhere in a variable's path.
 
-    A shard of a variable (`dense/bias/part_0`) has the path of the whole variable.
+    A shard of a variable (`dense/bias/part_0`) also has the path of the whole variable.
     """
-    whole = re.sub(r"/part_\d+$", "", path)
-    return any(found(expression, whole) for expression in expressions)
+    paths = {path, re.sub(r"/part_\d+$", "", path)}
+    return any(found(expression, each) for expression in expressions for each in paths)
 
 
 @functools.lru_cache(maxsize=100_000)

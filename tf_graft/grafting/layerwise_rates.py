@@ -71,11 +71,12 @@ class LayerwiseRates(Wrapper):
     def propose(self, points: Iterable[Point]) -> Iterator[Step]:
         points, of_direction = itertools.tee(points)
         steps = self.optimizer.rule.proposals(map(self._inner, of_direction))
-        courses: dict[tf.DType, Any] = {}
+        courses: dict[int, tuple[tf.Tensor, Any]] = {}  # variables share `t`, but rows may count
         for p, (d, slots) in zip(points, steps, strict=True):
-            if p.t.dtype not in courses:
-                courses[p.t.dtype] = self.rates.course(p.t, self._constant)
-            yield self._factor(p, courses[p.t.dtype]) * d, under("direction", slots)
+            if id(p.t) not in courses:
+                courses[id(p.t)] = p.t, self.rates.course(p.t, self._constant)
+            _, course = courses[id(p.t)]
+            yield self._factor(p, course) * d, under("direction", slots)
 
     def _inner(self, p: Point) -> Point:
         return p.within("direction")._replace(bare=p.bare)

@@ -143,10 +143,12 @@ class RecordFile:
         """Appends a row; `norms` has one row for each variable, with the columns of `COLUMNS`."""
         row = self._row
         row["step"], row["learning_rate"], row["norms"] = step, learning_rate, norms
-        row[CHECKSUM] = self._checksum = checksum(row.tobytes()[:-SEAL], self._checksum)
+        row[CHECKSUM] = checksum(row.tobytes()[:-SEAL], self._checksum)
         with open(self._path, "r+b", opener=self._same) as file:
             file.seek(self._end)
-            self._end += file.write(row.tobytes())
+            file.write(row.tobytes())
+        # only now: if the disk is full, the next row takes the place of what was written of this
+        self._checksum, self._end = int(row[CHECKSUM]), self._end + row.nbytes
 
     def sync(self) -> int:
         """Waits until all rows are on disk and returns their checksum."""

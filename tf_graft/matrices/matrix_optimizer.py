@@ -198,15 +198,17 @@ class MatrixOptimizer(Wrapper):
         all_axes = [self._axes(p) for p in points]
         states = [p.state() for p in points]
         own = {role for role, slot in self.slots_of(all_axes[0]).items() if slot.has_own_shape}
-        both = [self.moments(p.g, s, p.t) for p, s in zip(points, states, strict=True)]
+        first, paths = points[0], [p.path for p in points]
+        with self.rule.at(first.rates):
+            both = [self.moments(p.g, s, p.t) for p, s in zip(points, states, strict=True)]
         each = [
             [self._matrices(x, axes) for x in moments]
             for (moments, _), axes in zip(both, all_axes, strict=True)
         ]
         matrices = [_joined(x) for x in zip(*each, strict=True)]
         of_matrices = {role: _joined([s[role] for s in states]) for role in sorted(own)}
-        first, paths = points[0], [p.path for p in points]
-        d, new = self.direction(matrices, of_matrices, first.t, self._sharing(first), paths)
+        with self.rule.at(first.rates):
+            d, new = self.direction(matrices, of_matrices, first.t, self._sharing(first), paths)
         parts = zip(
             _parted(d, [x[0].shape[0] for x in each]),
             *(_parted(x, [s[role].shape[0] for s in states]) for role, x in new.items()),

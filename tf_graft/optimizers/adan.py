@@ -83,9 +83,9 @@ class Adan(ta.Optimizer):
         moved = super().decayed(p, d)
         if self.no_prox or not self.rule.decays(p.path):
             return moved
-        return moved / (
-            1 + self.rule.decay(tf.ones_like(p.lr), p.lr, p.t)
-        )  # (w + d) / (1 + ...) - w
+        with self.rule.at(p.rates):
+            share = self.rule.decay(tf.ones_like(p.lr), p.lr, p.t)
+        return moved / (1 + share)  # (w + d) / (1 + ...) - w
 
 
 @ta.memoized

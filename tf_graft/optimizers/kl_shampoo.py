@@ -28,7 +28,9 @@ class KLShampoo(Shampoo):
     of `L` and `R`. The product of these two tends to the covariance that has the least
     Kullback-Leibler divergence from that of the gradients, and its inverse root is the
     preconditioner. Then multiplying all gradients by a number does not change the steps, whose
-    length is about Adam's. Blocks, and roots that are not finite, are as in `Shampoo`.
+    length is about Adam's. With `relative_epsilon`, the `L` and `R` of a block stay as they are in
+    an update without a gradient for it; if they decayed, nothing would limit the first steps after
+    a pause. Blocks, and roots that are not finite, are as in `Shampoo`.
 
     Differences from the authors' code: roots are computed from eigenvectors, where that refines a
     basis and keeps estimates of the eigenvalues, which begin with 0.1; the first update moves
@@ -102,4 +104,7 @@ class KLShampoo(Shampoo):
     def moment(self, g: tf.Tensor, side: str, s: ta.Slots, t: tf.Tensor) -> tf.Tensor:
         other, rooted = factors.across(side), tf.broadcast_to(t > self.start, g.shape[:1])
         whitened = factors.multiplied({other: s[f"{other}_root"]}, g)
-        return factors.mean_moment(roots.chosen(rooted, whitened, factors.balanced(g)), side)
+        new = factors.mean_moment(roots.chosen(rooted, whitened, factors.balanced(g)), side)
+        if not self.relative_epsilon:
+            return new
+        return roots.chosen(tf.reduce_any(g != 0, [1, 2]), new, s[f"{side}_factor"])  # as it was

@@ -109,8 +109,13 @@ class Prodigy(ta.Optimizer):
 
     def propose(self, points: Iterable[ta.Point]) -> Iterator[ta.Step]:
         points = list(points)
-        if not points:
-            return
+        if points:
+            with self.rule.at(points[0].rates):
+                steps = self._steps(points)
+            yield from steps
+
+    def _steps(self, points: Sequence[ta.Point]) -> list[ta.Step]:
+        """Returns the steps from all points, which share an estimate."""
         states = [p.state() for p in points]
         before = [states[0][role] for role in SHARED]
         averaged = [self._averaged(p, s, before[0]) for p, s in zip(points, states, strict=True)]
@@ -118,14 +123,15 @@ class Prodigy(ta.Optimizer):
         gain = tf.add_n([tf.cast(gain, total) for _, gain, _ in averaged])
         norm = tf.add_n([tf.cast(new["gradient_norm"], total) for _, _, new in averaged])
         shared = self._estimated(before, gain, norm)
-        distance = shared["distance"]
+        distance, steps = shared["distance"], []
         for p, (a, _, new) in zip(points, averaged, strict=True):
             d = tf.cast(distance, p.w.dtype)
             step = -a * ta.quotient(new["momentum"], tf.sqrt(new["velocity"]) + d * self.epsilon)
             if self.decouple and self.rule.decays(p.path):
                 step -= self.rule.decay(p.w, a, p.t)
-            yield step, new | shared
+            steps.append((step, new | shared))
             shared = {}  # written once
+        return steps
 
     def _averaged(self, p: ta.Point, s: ta.Slots, distance: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Returns a variable's `a`, its share of the growth of `n`, and its new slots."""

@@ -1,5 +1,6 @@
 """Row-wise Adagrad: one accumulator for each row, for large embeddings."""
 
+import math
 from typing import Unpack
 
 import tensorflow as tf
@@ -56,6 +57,7 @@ class RowWiseAdagrad(ta.Optimizer):
         return {"accumulator": ta.Slot(fill, shape="rows", within=ta.NOT_NEGATIVE)}
 
     def step(self, g: tf.Tensor, w: tf.Tensor, s: ta.Slots, lr: tf.Tensor, t: tf.Tensor) -> ta.Step:
-        a = s["accumulator"] + tf.reduce_mean(g * g, list(range(1, g.shape.rank)))
+        size = max(1, math.prod(w.shape[1:]))  # rows may have no entries
+        a = s["accumulator"] + tf.reduce_sum(g * g, list(range(1, g.shape.rank))) / size
         rate = lr / ta.of_rows(tf.sqrt(a) + self.epsilon, g)
         return -rate * g, {"accumulator": a}

@@ -145,10 +145,7 @@ class Shampoo(Preconditioned):
     ) -> ta.Step:
         blocks, sides = self.blocks(matrices[0].shape), self.sides_of(matrices[0].shape)
         parts = [blocks.split(m) for m in matrices]  # of the gradient, and of the momentum
-        new = {
-            side: self._averaged(s[f"{side}_factor"], self.moment(parts[0], side, s, t), t)
-            for side in sides
-        }
+        new = {side: self._averaged(parts[0], side, s, t) for side in sides}
         before = {side: s[f"{side}_root"] for side in sides}
         computed, failed = self._refreshed(self.turns_of(paths), t, share, new, (before, s[FAILED]))
         d = blocks.joined(share(factors.multiplied, computed, parts[-1]))
@@ -156,9 +153,11 @@ class Shampoo(Preconditioned):
         slots |= {f"{side}_root": x for side, x in computed.items()}
         return d / ta.one_minus_power(self.beta_1, t) if self.beta_1 else d, slots
 
-    def _averaged(self, before: tf.Tensor, x: tf.Tensor, t: tf.Tensor) -> tf.Tensor:
-        """Returns the running mean, or the sum, of second moments with one more."""
-        return before + x if self.beta_2 == 1 else ta.running_mean(before, x, self.beta_2, t)
+    def _averaged(self, g: tf.Tensor, side: str, s: ta.Slots, t: tf.Tensor) -> tf.Tensor:
+        """Returns the running mean, or the sum, of second moments with those of the gradients."""
+        before, x = s[f"{side}_factor"], self.moment(g, side, s, t)
+        x = before + x if self.beta_2 == 1 else ta.running_mean(before, x, self.beta_2, t)
+        return roots.chosen(roots.usable(x), x, before)
 
     def _refreshed(
         self, turns: Turns, t: tf.Tensor, share: ta.Sharing, of: Sides, before: Roots

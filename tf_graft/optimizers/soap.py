@@ -130,7 +130,8 @@ class SOAP(Preconditioned):
         moments = {}
         for side, before in _of_sides("factor", s).items():
             moment = self.moment(g, side, s, t)
-            moments[side] = ta.running_mean(before, moment, self.shampoo_beta, t)
+            moment = ta.running_mean(before, moment, self.shampoo_beta, t)
+            moments[side] = roots.chosen(roots.usable(moment), moment, before)
         turns, turn = self.turns_of(paths), (t - 1) % self.precondition_frequency
         bases, v = tf.cond(
             turns.due(turn),

@@ -102,7 +102,8 @@ def fitting(
         CheckpointError: the state belongs to other variables, or is damaged.
     """
     names = saved_names(found.shapes, named)
-    others = _other_variables(found.shapes, named, own)
+    all_saved = found.shapes.keys() == set(names.values())
+    others = None if all_saved else _other_variables(found.shapes, named, own)
     if others is None:
         _refuse_differences(owner, found.shapes, names, named)
     else:

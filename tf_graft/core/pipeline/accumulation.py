@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
+from tf_graft.core import keras_contract
 from tf_graft.core.places import replicas
 from tf_graft.core.state import write
 from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.state.slots import NOT_NEGATIVE, Slot
 from tf_graft.core.state.write import Masked, Part, Whole
 from tf_graft.core.tensors import numerics, rows
-from tf_graft.core.types import Gradient
+from tf_graft.core.types import Gradient, MaskedGradient
 
 SLOTS = {
     "gradient_accumulator": Slot(),
@@ -37,8 +38,51 @@ def add(gradient: Gradient, parameter: Parameter, times: tf.Tensor | None = None
     if total is not None:
         part.add(total, tf.ones_like(part.read(total)) if times is None else times)
     part.add(replicas.local(parameter.state["gradient_accumulator"]), numerics.values(gradient))
-    marks = replicas.local(parameter.state["accumulated_rows"])
-    _mark(marks, part, True)
+    _mark(_marks_of(parameter), part, True)
+
+
+def with_left(
+    gradients: Sequence[Gradient],
+    parameters: Sequence[Parameter],
+    left: Sequence[Parameter],
+    dense: Callable[[str], bool],
+    run: Callable[[Sequence[Gradient], Sequence[Parameter]], None],
+    either: Callable[[tf.Tensor, Callable[[], None], Callable[[], None]], None],
+) -> None:
+    """Calls `run` with gradients and parameters, and with what earlier micro-steps left of others.
+
+    Of those others, rows that no micro-step had a gradient for stay as they are.
+
+    Args:
+        gradients: the gradients of the last micro-step.
+        parameters: the variables of the gradients.
+        left: the variables without a gradient in the last micro-step.
+        dense: whether the gradient of the variable of a path must be dense; then it is zero where
+            there was none.
+        run: called with gradients and their variables.
+        either: runs one of two functions, on all replicas the same.
+    """
+    if not left:
+        run(gradients, parameters)
+        return
+    marks = [tf.reduce_any(_marks_of(p)) for p in left]
+    sums = [_sum_of(p, dense(p.path)) for p in left]
+    either(
+        ~tf.reduce_any(marks),
+        lambda: run(gradients, parameters),
+        lambda: run([*gradients, *sums], [*parameters, *left]),
+    )
+
+
+def _sum_of(parameter: Parameter, dense: bool) -> Gradient:
+    """Returns the sum over the micro-steps, of marked rows unless it must be dense."""
+    total = tf.convert_to_tensor(replicas.local(parameter.state["gradient_accumulator"]))
+    if dense or not parameter.rows:
+        return total
+    marks = tf.convert_to_tensor(_marks_of(parameter))
+    if keras_contract.in_xla() or parameter.layout is not None:
+        return MaskedGradient(total, marks)
+    return rows.of_marked(total, marks)
 
 
 def with_marked(
@@ -60,7 +104,7 @@ def with_marked(
         run: called with the gradients.
         either: runs one of two functions, on all replicas the same.
     """
-    marks = [replicas.local(p.state["accumulated_rows"]) for p in parameters]
+    marks = [_marks_of(p) for p in parameters]
     both = list(zip(gradients, marks, strict=True))
     found, complete = zip(*(rows.marked(g, m, times) for g, m in both), strict=True)
     checks = [each for each in complete if each is not None]
@@ -97,12 +141,16 @@ def clear(parameter: Parameter, part: Part) -> None:
     if total is not None:
         write.clear(total, part)
     write.clear(replicas.local(parameter.state["gradient_accumulator"]), part)
-    _mark(replicas.local(parameter.state["accumulated_rows"]), part, False)
+    _mark(_marks_of(parameter), part, False)
 
 
 def _times_of(parameter: Parameter) -> tf.Variable | None:
     total = parameter.state.get("accumulated_times")
     return None if total is None else replicas.local(total)
+
+
+def _marks_of(parameter: Parameter) -> tf.Variable:
+    return replicas.local(parameter.state["accumulated_rows"])
 
 
 def _mark(marks: tf.Variable, part: Part, mark: bool) -> None:

@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,9 +95,10 @@ class Engine:
         gradients = in_precision(gradients, parameters)
         gradients = gradients if summed else self.exchange.aggregate(gradients, parameters)
         sharing = shared_functions.among(parameters if self.state.mesh is None else [])
-        with sharing, self._coalesced(gradients, parameters) as (ready, times):
+        with sharing, self._coalesced(gradients, parameters) as (ready, given):
             scale = self.scaling.divisor()
             ready = self.scaling.penalized(ready, parameters, scale)
+            times = row_clipping.occurrences(self.options.clip_rows, given, ready, parameters)
             rates = self.state.rates(self.rule)
             update = Update(ready, parameters, scale, rates, times=times)
             update, checks = judge.judged(update, self.options, where)
@@ -108,11 +109,10 @@ class Engine:
     @contextlib.contextmanager
     def _coalesced(
         self, gradients: list[Any], parameters: list[Parameter]
-    ) -> Iterator[tuple[list[Gradient], list[tf.Tensor | None]]]:
+    ) -> Iterator[tuple[list[Gradient], list[Gradient]]]:
         """Returns gradients with each row once, dense if they must act so, laid out as the slots.
 
-        Also returns how often each row occurred, where `clip_rows` asks for it. Later operations
-        run only after every row index is checked.
+        Also returns them as they came. Later operations run only after every row index is checked.
         """
         both = [(p.gathered(g), p) for g, p in zip(gradients, parameters, strict=True)]
         on_mesh, sparse = self.state.mesh is not None, self.options.sparse
@@ -127,9 +127,7 @@ class Engine:
                 )
                 for g, p in once
             ]
-            given = [g for g, _ in both]
-            limits = self.options.clip_rows
-            yield ready, row_clipping.occurrences(limits, given, ready, parameters)
+            yield ready, [g for g, _ in both]
         for gradient, parameter in both:
             if numerics.row_sparse(gradient):
                 self.state.release(parameter)
@@ -151,22 +149,33 @@ class Engine:
                 accumulation.add(numerics.divided(gradient, update.scale), parameter, times)
 
         self.state.either(update.finite, add, lambda: self._count("spoiled_micro_steps"))
-
-        def decide(marked: list[Gradient]) -> None:
-            both = list(zip(marked, update.parameters, strict=True))
-            times = [accumulation.times(g, p) for g, p in both]
-            sums = [accumulation.take(g, p) for g, p in both]
-            finite = None if update.finite is None else self._unspoiled()
-            self._decide(Update(sums, update.parameters, steps, update.rates, finite, times=times))
-
         self._count("micro_steps")
         last = tf.equal(self.state.count("micro_steps") % steps, 0)
-        self.state.periodically(
-            last,
-            lambda: accumulation.with_marked(
-                update.gradients, update.parameters, steps, decide, self._either
-            ),
-            nothing,
+        self.state.periodically(last, lambda: self._conclude(update, steps), nothing)
+
+    def _conclude(self, update: Update, steps: int) -> None:
+        """Makes an update of the sums, also of variables without a gradient in this micro-step."""
+
+        def conclude(gradients: Sequence[Gradient], parameters: Sequence[Parameter]) -> None:
+            def decide(marked: list[Gradient]) -> None:
+                both = list(zip(marked, parameters, strict=True))
+                times = [accumulation.times(g, p) for g, p in both]
+                sums = [accumulation.take(g, p) for g, p in both]
+                finite = None if update.finite is None else self._unspoiled()
+                self._decide(Update(sums, [*parameters], steps, update.rates, finite, times=times))
+
+            accumulation.with_marked(gradients, parameters, steps, decide, self._either)
+
+        given = {p.path for p in update.parameters}
+        left = [p for p in self.state.parameters if p.path not in given]
+        left = [p for p in left if not self.rule.freezes(p.path)]
+        accumulation.with_left(
+            update.gradients,
+            update.parameters,
+            left,
+            lambda path: self.rule.acts_dense(path, self.options.sparse),
+            conclude,
+            self._either,
         )
 
     def _either(

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -12,7 +13,21 @@ from tf_graft.core.pipeline.update import Update
 from tf_graft.core.tensors import numerics
 from tf_graft.core.types import Scalar
 
-Clips = tuple[float | None, float | None, float | None]  # to values, to a norm, to one of all
+
+class Clips(NamedTuple):
+    """How gradients of any size will be clipped.
+
+    Args:
+        by_value: the largest magnitude of an entry.
+        by_norm: the largest norm of a gradient.
+        by_global_norm: the largest norm of all gradients together.
+        room: so many times what they are clipped by is finite, too, as their sums must be.
+    """
+
+    by_value: float | None
+    by_norm: float | None
+    by_global_norm: float | None
+    room: float = 1.0
 
 
 def judged(update: Update, options: Options, where: str) -> tuple[Update, list[tf.Operation]]:
@@ -27,9 +42,10 @@ def judged(update: Update, options: Options, where: str) -> tuple[Update, list[t
         return update, []
     values = [numerics.values(gradient) for gradient in update.gradients]
     clips = _clips(options)
-    if clips is not None and options.global_clipnorm is not None and update.scale is None:
-        update = update._replace(norm=numerics.norm(values))  # which clipping needs, too
-        gradients_serve = tf.math.is_finite(update.norm)
+    if clips and options.global_clipnorm is not None and update.scale is None:
+        norm = numerics.norm(values)
+        update = update._replace(norm=norm)  # which clipping needs, too
+        gradients_serve = tf.math.is_finite(norm * clips.room)
     else:
         gradients_serve = in_range(values, update.scale, clips)
     rates_serve = tf.reduce_all([_serves(rate) for rate in update.rates.values()])
@@ -60,8 +76,10 @@ def obstacle(update: Update, options: Options) -> str:
 
 def _clips(options: Options) -> Clips | None:
     """Returns how gradients will be clipped, if then their size does not matter."""
-    small = any(clip is not None and clip <= LARGEST_CLIP for clip in options.clips)
-    return options.clips if small else None
+    if not any(clip is not None and clip <= LARGEST_CLIP for clip in options.clips):
+        return None
+    steps = options.gradient_accumulation_steps
+    return Clips(*options.clips, room=2.0 * steps if steps else 1.0)
 
 
 def _assertions(messages: dict[str, tf.Tensor]) -> list[tf.Operation]:
@@ -114,12 +132,13 @@ def in_range(
 
 def _can_be_clipped(tensors: Sequence[tf.Tensor], clips: Clips) -> tf.Tensor:
     """Returns whether what gradients are clipped by is finite, of such as overflow when squared."""
-    by_value, _, together = clips
-    if by_value is not None:
-        return tf.reduce_all([tf.reduce_all(tf.math.is_finite(x)) for x in tensors])
-    groups = [tensors] if together is not None else [[x] for x in tensors]
-    norms = [numerics.norm_of_large(group) for group in groups]
-    return tf.reduce_all([tf.math.is_finite(norm) for norm in norms])
+    if clips.by_value is not None:
+        found = [tf.reduce_all(tf.math.is_finite(x * clips.room)) for x in tensors]
+    else:
+        groups = [[x] for x in tensors] if clips.by_global_norm is None else [tensors]
+        norms = [numerics.norm_of_large(group) for group in groups]
+        found = [tf.math.is_finite(norm * clips.room) for norm in norms]
+    return tf.reduce_all(found)
 
 
 def _share(tensors: Sequence[tf.Tensor]) -> tf.Tensor:

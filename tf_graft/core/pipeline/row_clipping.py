@@ -60,10 +60,15 @@ def _clipped(
     if isinstance(limit, CowClip):
         of_weights = _norms(parameter.read(write.part_of(gradient, parameter.rows)))
         times = tf.ones_like(of_weights) if times is None else numerics.of_rows(times, g)
-        largest = limit.largest(of_weights, tf.cast(times, g.dtype))
+        times = tf.maximum(tf.cast(times, g.dtype), 1)  # a penalty moves rows of no batch, too
+        largest = limit.largest(of_weights, times)
     return numerics.like(gradient, numerics.limited(g, norms, largest))
 
 
 def _norms(x: tf.Tensor) -> tf.Tensor:
-    """Returns the length of each row, of shape [k, 1, ...]."""
-    return numerics.norms(x, range(1, x.shape.rank))
+    """Returns the length of each row, of shape [k, 1, ...], though its square overflows."""
+    within_row = list(range(1, x.shape.rank))
+    norms = numerics.norms(x, within_row)
+    peaks = tf.reduce_max(tf.abs(x), within_row, keepdims=True)
+    of_large = peaks * numerics.norms(tf.math.divide_no_nan(x, peaks), within_row)
+    return tf.where(tf.math.is_finite(norms), norms, of_large)
