@@ -224,6 +224,27 @@ def test_rows_that_begin_anew_on_a_mesh_equal_one_device():
         assert np.all(momentum[[0, 2]] != 0)
 
 
+@pytest.mark.filterwarnings("ignore:.*no gradient for:UserWarning")
+@pytest.mark.parametrize("graph", [False, True])
+def test_gradients_of_earlier_micro_steps_take_part_on_a_mesh(graph):
+    optimizer, one = (tf_graft.Adam(0.1, gradient_accumulation_steps=2) for _ in range(2))
+    variables, steps = on_mesh(), samples.gradients(4, SHAPES)
+    alone = {p: tf.Variable(value, name=p) for p, value in samples.weights(SHAPES).items()}
+    optimizer.build([*variables.values()])
+    one.build([*alone.values()])
+    for number, g in enumerate(steps):
+        absent = [["rows"], ["both", "bias"], [], ["columns", "rows"]][number]
+        laid = {p: None if p in absent else laid_out(g[p], SPECS[p]) for p in SHAPES}
+
+        def step(laid=laid):
+            optimizer.apply([*laid.values()], [*variables.values()])
+
+        (tf.function(step) if graph else step)()
+        given = [None if p in absent else tf.constant(g[p]) for p in SHAPES]
+        one.apply(given, [*alone.values()])
+    assert_equals_one_device(optimizer, variables.values(), one, alone.values())
+
+
 def step_by_rows(optimizer, table, one, alone, graph: bool) -> None:
     """Steps with row-sparse gradients, on a mesh and on one device; each touches other rows."""
     optimizer.build([table])
