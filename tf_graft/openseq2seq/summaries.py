@@ -71,6 +71,7 @@ class Summaries:
         self._larc = larc if "larc_summaries" in names else None
         self._clips = optimizer.clipvalue, optimizer.clipnorm, optimizer.global_clipnorm
         self._kept: dict[str, keras.Variable] = {}
+        self._given = set(variables)
         self._told: dict[str, None] = {}  # the names that the traced step has gradients for
         with tf.init_scope(), replicas.creating_under(replicas.strategy_of([*variables.values()])):
             self._make()
@@ -94,6 +95,11 @@ class Summaries:
             if "variable_norm" in self._names:
                 found[f"variable_norm/{path}"] = tf.cast(numerics.norm([value]), tf.float32)
         return found
+
+    def of(self, variables: Sequence[VariableLike]) -> None:
+        """Limits the metrics of gradients to variables that have one in the traced step."""
+        given = {id(variable) for variable in variables}
+        self._given = {path for path, each in self._variables.items() if id(each) in given}
 
     @tf.autograph.experimental.do_not_convert
     def after(self) -> dict[str, tf.Tensor]:
@@ -134,7 +140,8 @@ class Summaries:
         gradients = clipping.clipped(update, *self._clips).unscaled()
         if "global_clipped_gradient_norm" in self._kept:
             self._keep("global_clipped_gradient_norm", _norm(gradients))
-        for gradient, parameter in zip(gradients, parameters, strict=True):
+        both = zip(gradients, parameters, strict=True)
+        for gradient, parameter in ((g, p) for g, p in both if p.path in self._given):
             path, values = parameter.path, numerics.values(gradient)
             if "gradient_norm" in self._names:
                 self._keep(f"gradient_norm/{path}", numerics.norm([values]))

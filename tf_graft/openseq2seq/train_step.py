@@ -97,6 +97,7 @@ class TrainStep:
             gradients = self._aggregate(gradients)
         pairs = list(zip(gradients, self.variables, strict=True))
         present = [(g, v) for g, v in pairs if g is not None] or pairs
+        self._summaries.of([v for _, v in present])
         self.optimizer.apply(*zip(*present, strict=True))
 
 
