@@ -498,3 +498,20 @@ def test_every_key_has_a_meaning(section):
     keys = {} if of_sections else section.model_fields
     missing = [key for key, field in keys.items() if not field.description]
     assert missing in ([], ["name"])
+
+
+@pytest.mark.parametrize(
+    ("every", "epochs", "total", "epoch"), [(16, 20, 55, 3), (64, 10, 6, 1), (2, 15, 330, 22)]
+)
+def test_total_and_epoch_count_updates_that_span_epochs(every, epochs, total, epoch):
+    rate = "{name: warmup, steps: epoch, schedule: {name: poly_decay, learning_rate: 1.0, "
+    made = parse(
+        "model: {name: mlp}\n"
+        f"optimizer: {{name: sgd, gradient_accumulation_steps: {every}, "
+        f"learning_rate: {rate}decay_steps: total}}}}}}\n"
+        f"run: {{epochs: {epochs}}}\n"
+    )
+    optimizer.build(made, 44, lambda: None)
+    found = made.optimizer.learning_rate
+    assert found["steps"] == epoch
+    assert found["schedule"]["decay_steps"] == total - epoch

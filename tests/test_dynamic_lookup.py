@@ -1,5 +1,6 @@
 """Ids get rows when they come, keep them, and lose them: as a dictionary by hand would have it."""
 
+import contextlib
 from collections import Counter
 
 import keras
@@ -252,3 +253,39 @@ def test_a_lookup_that_was_not_loaded_is_noticed(tmp_path):
     calls(attribute=False, loaded=False)
     with pytest.warns(UserWarning, match=r"taken 2 updates, but '.*' has seen no id"):
         calls(attribute=False, loaded=True)
+
+
+def model_that_looks_up(optimizer, ids):
+    layer = DynamicLookup(6, name="lookup")
+    layer(np.array(ids), training=True)
+    layers = [layer, keras.layers.Embedding(6, 2, name="emb"), keras.layers.Flatten()]
+    inputs = keras.Input([2], dtype="int64")
+    model = keras.Sequential([inputs, *layers, keras.layers.Dense(1)], name="model")
+    model.compile(optimizer, "mse", jit_compile=False)
+    model.optimizer.build(model.trainable_variables)
+    return model, layer
+
+
+SEARCHED = (np.array([[70, 71]]), np.ones([1, 1]))
+LOADS = {
+    "load_weights": lambda model, file: model.load_weights(file),
+    "average_files": lambda model, file: tg.averages.average_files(model, [file, "none"]),
+    "load": lambda model, file: tg.vocabulary.load(model, file, {"embeddings": [*range(6)]}),
+    "find_learning_rate": lambda model, _: tg.find_learning_rate(model, SEARCHED, steps=3),
+}
+
+
+@pytest.mark.parametrize("name", LOADS)
+def test_what_changes_nothing_does_not_change_the_ids_either(name, tmp_path):
+    file = str(tmp_path / "saved.weights.h5")
+    saved, _ = model_that_looks_up(tg.RMSprop(0.01, momentum=0.9), [70, 71, 72])
+    saved.save_weights(file)
+    model, layer = model_that_looks_up(tg.Adam(0.01), [1, 2])
+    before = [value.copy() for value in model.get_weights()]
+    refused = pytest.raises((tg.CheckpointError, ValueError))  # Keras makes one of the other
+    with contextlib.nullcontext() if name == "find_learning_rate" else refused:
+        LOADS[name](model, file)
+    assert layer.ids() == {1: 1, 2: 2}
+    assert (layer.size, layer.calls) == (2, 1)
+    for value, old in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(value, old)

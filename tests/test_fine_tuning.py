@@ -474,3 +474,28 @@ def test_a_resumed_fit_trains_what_was_trained():
 def test_layers_that_cannot_be_unfrozen(given, error, message):
     with pytest.raises(error, match=re.escape(message)):
         unfreezing(tg.Adam(0.01), given)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({1: ["body"], 3: ["block"]}, [False, False, False, True]),
+        ({1: ["block"], 3: ["body"]}, [False, True, True, True]),
+    ],
+)
+def test_a_layer_within_a_given_model_has_an_epoch_of_its_own(given, expected):
+    body = keras.Sequential(
+        [keras.Input([2]), keras.layers.Dense(2), keras.layers.Dense(2, name="block")], name="body"
+    )
+    model = keras.Sequential([keras.Input([2]), body, keras.layers.Dense(1)])
+    model.compile(tg.SGD(0.1), "mse", jit_compile=False)
+    found = []
+
+    class Trained(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            found.append(all(v.trainable for v in body.get_layer("block").variables))
+
+    x, y = np.ones((4, 2)), np.ones((4, 1))
+    callbacks = [tg.Unfreeze(given), Trained()]
+    model.fit(x, y, epochs=4, verbose=0, callbacks=callbacks)
+    assert found == expected

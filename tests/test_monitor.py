@@ -89,6 +89,23 @@ def test_a_model_that_was_trained_before_is_traced_again_once():
     assert model.train_function is first
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_a_layer_may_be_unfrozen(first):
+    base = keras.layers.Dense(2, name="base")
+    model = keras.Sequential([keras.Input([2]), base, keras.layers.Dense(1, name="head")])
+    base.trainable = False
+    model.compile(tg.Adam(1e-3), "mse", jit_compile=False)
+    model.optimizer.build(model.trainable_variables)  # without the base
+    monitor, unfreeze = tg.Monitor(every=1), tg.Unfreeze({1: ["base"]})
+    callbacks = [monitor, unfreeze] if first else [unfreeze, monitor]
+    x, y = np.ones((4, 2)), np.ones((4, 1))
+    model.fit(x, y, batch_size=2, epochs=3, verbose=0, callbacks=callbacks)
+    assert [record.step for record in monitor.records] == [1, 2, 3, 4, 5, 6]
+    assert [len(record.variables) for record in monitor.records[:2]] == [2, 2]
+    assert [len(record.variables) for record in monitor.records[-3:]] == [4, 4, 4]
+    assert (norms(monitor.records[-1], "gradient_norm") > 0).all()
+
+
 @pytest.mark.slow
 def test_two_replicas_measure_what_one_device_measures():
     found = []
@@ -324,6 +341,14 @@ def test_a_report_of_a_file():
     assert second[:5] == ("b", 0.2, 0, 4, 0.5)
     assert np.isnan(second.ratio)
     assert norms_file.number(second.ratio) == "-"
+
+
+def test_a_damaged_file_is_refused_and_a_folder_is_made(tmp_path):
+    path = tmp_path / "new" / "norms.csv"
+    fitted(tg.SGD(0.1), tg.Monitor(every=1, path=path))
+    path.write_text(path.read_text("utf-8") + "\n1,a\n")
+    with pytest.raises(ReportError, match=r"line \d+ is damaged; put back a copy"):
+        fitted(tg.SGD(0.1), tg.Monitor(every=1, path=path))
 
 
 @pytest.mark.parametrize(

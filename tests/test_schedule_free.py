@@ -246,6 +246,31 @@ def test_validation_and_later_callbacks_use_the_evaluation_weights(tmp_path):
     assert same(keras.models.load_model(tmp_path / "model.keras").get_weights(), found[-1])
 
 
+def test_evaluate_with_the_callback_puts_back_all_it_changed():
+    keras.utils.set_random_seed(1)
+    norm = keras.layers.BatchNormalization()
+    one = keras.Sequential([keras.Input([3]), keras.layers.Dense(4), norm, keras.layers.Dense(1)])
+    one.compile(tg.ScheduleFreeSGD(0.1), "mse", jit_compile=False)
+    fit(one, 1)
+    one.optimizer.use_training_weights()
+    before = one.get_weights()
+    one.evaluate(X, Y, verbose=0, callbacks=[tg.EvaluationWeights(data=[X[:8], X[8:]])])
+    assert same(one.get_weights(), before)
+
+
+def test_after_a_fit_that_was_stopped_the_callback_begins_anew():
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            raise KeyboardInterrupt
+
+    one, callback = model(), tg.EvaluationWeights()
+    with pytest.raises(KeyboardInterrupt):
+        fit(one, 1, callback, Stop())
+    assert not one.optimizer.evaluating
+    one.evaluate(X, Y, verbose=0, callbacks=[callback])
+    assert not one.optimizer.evaluating
+
+
 @pytest.mark.slow
 def test_the_statistics_of_batch_normalization_are_those_of_the_evaluation_weights():
     keras.utils.set_random_seed(1)

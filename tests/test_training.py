@@ -23,7 +23,7 @@ from tf_graft.training import data as data_sets
 from tf_graft.training.config import ConfigError, load
 from tf_graft.training.folder import RunFolder
 from tf_graft.training.log import Log, read
-from tf_graft.training.schema import Application, Data, Transformer
+from tf_graft.training.schema import Application, Data, Embedding, Transformer
 
 # Keras 3.15's convert_to_numpy on NumPy 2, met wherever a model is saved.
 pytestmark = [
@@ -415,6 +415,16 @@ def test_the_text_is_cut_into_inputs_and_their_next_characters():
     np.testing.assert_array_equal(x[1:, 0], y[:-1, -1])
     assert bytes(x.astype(np.uint8).ravel()).isascii()
     assert 1_000_000 < batches.steps_per_epoch * 4 * 50 < 2_000_000
+
+
+def test_a_text_without_words_has_a_finite_loss():
+    config = Data(name="own", sequence_length=4, vocabulary=20)
+    x = tf.stack([data_sets._words(config)(text) for text in ("a b", "", "  ")])
+    assert (x.numpy() != 0).sum(axis=1).tolist() == [2, 1, 1]
+    np.testing.assert_array_equal(x[1], x[2])
+    section = Embedding(name="embedding", dimension=3, units=[])
+    data = data_sets.Batches("words", (4,), 20, 2, 1, None, None, None, config)
+    assert np.isfinite(models.build(section, data)(x)).all()
 
 
 def test_a_word_comes_with_those_before_it_the_last_first(monkeypatch, tmp_path):

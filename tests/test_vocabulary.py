@@ -405,6 +405,20 @@ def test_rows_of_lists():
     assert former_rows(["a"], []).shape == (0,)
 
 
+def test_layers_may_spell_masks_and_unknown_tokens_differently():
+    def lookup(words, **options):
+        return keras.layers.StringLookup(vocabulary=words, **options)
+
+    former, present = lookup(["a", "b"]), lookup(["b", "c"], oov_token="<unk>")
+    assert former_rows(former, present).tolist() == [0, 2, -1]
+    former, present = (
+        lookup(["a", "b"], mask_token="", num_oov_indices=2),
+        lookup(["b", "c"], mask_token="[M]", num_oov_indices=2, oov_token="?"),
+    )
+    assert former_rows(former, present).tolist() == [0, 1, 2, 4, -1]
+    assert former_rows(["[UNK]", "a"], lookup(["a"])).tolist() == [0, 1]  # a list has spellings
+
+
 @pytest.mark.parametrize("mask", [None, ""])
 @pytest.mark.parametrize("unknown", [0, 1, 2])
 def test_rows_of_string_lookups(mask, unknown):

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
@@ -21,8 +21,8 @@ def average_files(model: keras.Model, files: Iterable[str | os.PathLike[str]]) -
     """Sets a model's weights to the mean of those in several files, for example of the last epochs.
 
     The optimizer's state in the files is ignored, and the model's optimizer stays as it is. So do
-    weights that are not floating-point numbers, such as the states of random generators. If a file
-    cannot be read, nothing changes.
+    weights that are not floating-point numbers, such as the states of random generators. The ids of
+    a `DynamicLookup` become those of the last file. If a file cannot be read, nothing changes.
 
     Args:
         model: a model that has been built.
@@ -53,9 +53,14 @@ def average_files(model: keras.Model, files: Iterable[str | os.PathLike[str]]) -
         raise ValueError(f"{owner}: there is no file.")
     weights = [v for v in model.weights if tf.as_dtype(v.dtype).is_floating]
     sums = [np.zeros(v.shape) for v in weights]
-    for name in names:
-        values = model_weights.read(model, weights, name)
-        sums = [total + value for total, value in zip(sums, values, strict=True)]
+    put_back = keras_contract.snapshot_of_tables(model)
+    try:
+        for name in names:
+            values = model_weights.read(model, weights, name)
+            sums = [total + value for total, value in zip(sums, values, strict=True)]
+    except BaseException:
+        put_back()
+        raise
     for variable, total in zip(weights, sums, strict=True):
         variable.assign(total / len(names))
 
@@ -92,15 +97,15 @@ def recompute_batch_normalization(model: keras.Model, data: Iterable[Any]) -> No
     """
     owner = "recompute_batch_normalization"
     checks.instance(owner, "model", model, keras.Model)
-    kind = keras.layers.BatchNormalization
-    layers = [layer for layer in keras_contract.layers_of(model) if isinstance(layer, kind)]
+    layers = keras_contract.batch_normalizations(model)
     if not layers:
         return
     if isinstance(data, str | bytes) or not isinstance(data, Iterable):
         raise TypeError(f"{owner}: the data are {checks.shown(data)}; they must be batches.")
     batches = 0
-    statistics = [v for layer in layers for v in (layer.moving_mean, layer.moving_variance)]
-    with _cumulative(layers), _kept(list(model.non_trainable_variables), statistics):
+    statistics = keras_contract.moving_statistics(model)
+    put_back = keras_contract.snapshot_of_tables(model)
+    with _cumulative(layers), _kept(list(model.non_trainable_variables), statistics, put_back):
         for variable in statistics:  # the first batch replaces them, but not a NaN
             variable.assign(np.zeros(variable.shape))
         for batch in data:
@@ -132,8 +137,16 @@ def _cumulative(layers: list[Any]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _kept(variables: list[Any], statistics: list[Any]) -> Iterator[None]:
-    """Restores all variables except the statistics after the context; on an error, these too."""
+def _kept(
+    variables: list[Any], statistics: list[Any], put_back: Callable[[], None]
+) -> Iterator[None]:
+    """Restores all variables except the statistics after the context; on an error, these too.
+
+    Args:
+        variables: the variables.
+        statistics: those of them that may change.
+        put_back: restores what is in no variable.
+    """
     new = {*map(id, statistics)}
     before = [(v, v.numpy()) for v in variables]
     failed = True
@@ -141,6 +154,7 @@ def _kept(variables: list[Any], statistics: list[Any]) -> Iterator[None]:
         yield
         failed = False
     finally:
+        put_back()
         for variable, value in before:
             if failed or id(variable) not in new:
                 variable.assign(value)

@@ -4,9 +4,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import keras
+import numpy as np
 
 from tf_graft.averages import recompute_batch_normalization
+from tf_graft.core import keras_contract
 from tf_graft.core.nesting import nested
+from tf_graft.core.state import write
 from tf_graft.core.two_weights import TwoWeights
 from tf_graft.core.types import Logs
 
@@ -35,6 +38,12 @@ class EvaluationWeights(keras.callbacks.Callback):
         super().__init__()
         self.data = data
         self._exchanged: list[TwoWeights] = []
+        self._statistics: list[tuple[Any, np.ndarray]] = []  # of the training weights
+        self._in_epoch = False
+
+    def set_model(self, model: keras.Model) -> None:
+        """Begins anew: an epoch that raised an error did not end."""
+        super().set_model(model)
         self._in_epoch = False
 
     def on_train_begin(self, logs: Logs = None) -> None:
@@ -76,12 +85,18 @@ class EvaluationWeights(keras.callbacks.Callback):
         for optimizer in self._exchanged:
             optimizer.use_evaluation_weights()
         if self._exchanged and self.data is not None:
+            self._statistics = [
+                (v, v.numpy()) for v in keras_contract.moving_statistics(self.model)
+            ]
             recompute_batch_normalization(self.model, self.data)
 
     def _put_back(self) -> None:
         if not self._in_epoch:
             for optimizer in self._exchanged:
                 optimizer.use_training_weights()
+            for variable, value in self._statistics:
+                write.put_everywhere(variable, value)
+            self._statistics = []
 
     def _optimizers(self) -> list[TwoWeights]:
         given = self.model.optimizer

@@ -285,6 +285,7 @@ class _RangeTest(keras.callbacks.Callback):
         lists += [optimizer.variables for optimizer in nested(model.optimizer)]
         variables = {id(variable): variable for each in lists for variable in each}
         self.put_back.callback(write.snapshot(list(variables.values())))
+        self.put_back.callback(keras_contract.snapshot_of_tables(self.model))
         self._set = _setter(model.optimizer)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:

@@ -86,9 +86,10 @@ class Unfreeze(keras.callbacks.Callback):
         due = frozenset(e for e in self._due if e <= epoch)
         if due == self._trained:
             return
-        for e in due:
-            for layer in self._due[e]:
-                layer.trainable = True
+        given = [(layer, e in due) for e, those in self._due.items() for layer in those]
+        outer_first = [id(layer) for layer in keras_contract.layers_of(self.model)]
+        for layer, trained in sorted(given, key=lambda each: outer_first.index(id(each[0]))):
+            layer.trainable = trained  # and all layers within it
         self._trained = due
         self.model.make_train_function(force=True)  # the present one trains other variables
 

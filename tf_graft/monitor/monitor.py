@@ -83,7 +83,7 @@ class Monitor(keras.callbacks.Callback):
 
     With gradient accumulation, a record is made when the update is complete. With
     `steps_per_execution` above 1, a record contains the change of weights over one execution, and
-    the gradient of its last step. With `AGN` on replicas, a record is of the first replica.
+    the gradient of its first step. With `AGN` on replicas, a record is of the first replica.
 
     Args:
         every: the number of batches from one record to the next (of executions with
@@ -147,6 +147,7 @@ class Monitor(keras.callbacks.Callback):
                 self._optimizer.build(self.model.trainable_variables)
         if self.path is not None:
             list(_earlier(self.path, 0))  # a file of others is refused before the first epoch
+            self.path.parent.mkdir(parents=True, exist_ok=True)
         if self._prepare():
             self.model.make_train_function(force=True)  # the present one may be traced
 
@@ -218,6 +219,8 @@ class Monitor(keras.callbacks.Callback):
     def _begin(self) -> None:
         self.batches += 1
         if self._measuring is None and self.batches % self.every == 0:
+            if self._prepare() and self.model is not None:  # a layer is trained since then
+                self.model.make_train_function(force=True)
             assert self._optimizer is not None
             assert self._gradients is not None
             self._measuring = _Measurement(self._optimizer, self._gradients)
@@ -244,17 +247,18 @@ class _Measurement:
         self._optimizer, self._gradients = optimizer, gradients
         gradients.request()
         rates = optimizer.rule.rates()
+        self._parameters = list(optimizer.state.parameters)  # the step may add others
         self._rates = {
-            p.path: float(optimizer.rule.rate_of(p.path, rates)) for p in optimizer.state.parameters
+            p.path: float(optimizer.rule.rate_of(p.path, rates)) for p in self._parameters
         }
-        self._before = [tf.identity(weights) for weights in _weights(optimizer)]
+        self._before = [tf.identity(weights) for weights in self._weights()]
 
     def ended(self) -> Record | None:
         """Returns the measurements; None if no update was made, as in an accumulating step."""
         gradients = self._gradients.found()
         if gradients is None:
             return None
-        after = _lengths(_weights(self._optimizer), self._before).numpy().astype(float)
+        after = _lengths(self._weights(), self._before).numpy().astype(float)
         rows = zip(self._rates.items(), after, gradients, strict=True)
         given = np.array([norm for norm in gradients if norm != ABSENT])
         return Record(
@@ -268,15 +272,14 @@ class _Measurement:
             int(self._optimizer.skipped_steps.numpy()),
         )
 
+    def _weights(self) -> list[tf.Tensor]:
+        return [tf.convert_to_tensor(p.variable) for p in self._parameters]
+
 
 def _clipped(optimizer: Optimizer, norms: np.ndarray) -> bool:
     _, clipnorm, global_clipnorm = optimizer.engine.present().clips
     each = clipnorm is not None and bool((norms > clipnorm).any())
     return each or (global_clipnorm is not None and bool(np.linalg.norm(norms) > global_clipnorm))
-
-
-def _weights(optimizer: Optimizer) -> list[tf.Tensor]:
-    return [tf.convert_to_tensor(p.variable) for p in optimizer.state.parameters]
 
 
 @tf.function(reduce_retracing=True)
@@ -320,7 +323,9 @@ def _earlier(path: Path, first: int | None) -> Iterator[list[str]]:
     """Yields the lines of a file of an earlier process for the updates before `first`.
 
     Raises:
-        ReportError: the file is no file of a monitor.
+        ReportError: the file is no file of a monitor, or is damaged.
     """
     if path.exists():
-        yield from (line for line in norms.lines(path) if first is None or int(line[0]) < first)
+        for line in norms.lines(path):
+            if first is None or line.step < first:
+                yield line.written

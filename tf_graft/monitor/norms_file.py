@@ -65,15 +65,8 @@ class NormsReport:
         if run.is_dir() and not path.exists():
             return None
         found: dict[int, dict[str, list[float]]] = {}
-        for number, line in enumerate(lines(path), 2):
-            try:
-                step, variable, *values = line
-                measured = list(map(float, values))
-                if len(measured) != len(COLUMNS) - 2:
-                    raise ValueError
-                found.setdefault(int(step), {})[variable] = measured
-            except ValueError:
-                raise ReportError(f"{path}: line {number} is damaged; put back a copy.") from None
+        for line in lines(path):
+            found.setdefault(line.step, {})[line.variable] = line.measured
         if not found:
             raise ReportError(f"{path}: there are no records yet.")
         paths = list(dict.fromkeys(path for record in found.values() for path in record))
@@ -108,11 +101,27 @@ def _median(values: np.ndarray) -> float:
     return float(np.median(known)) if known.size else np.nan
 
 
-def lines(path: Path) -> list[list[str]]:
+class Line(NamedTuple):
+    """A line of a file of a monitor.
+
+    Args:
+        step: the number of the update.
+        variable: the path of the variable.
+        measured: the measurements, in the order of the later `COLUMNS`.
+        written: all columns as they are in the file.
+    """
+
+    step: int
+    variable: str
+    measured: list[float]
+    written: list[str]
+
+
+def lines(path: Path) -> list[Line]:
     """Returns the lines of a file of a monitor, without the first one.
 
     Raises:
-        ReportError: it is no file of a monitor, or cannot be read.
+        ReportError: it is no file of a monitor, is damaged, or cannot be read.
     """
     try:
         with open(path, encoding="utf-8", errors="replace", newline="", opener=file_only) as file:
@@ -123,4 +132,15 @@ def lines(path: Path) -> list[list[str]]:
         first, others = [], []
     if first != list(COLUMNS):
         raise ReportError(f"{path}: it is not a file that Monitor wrote; give another path.")
-    return others
+    return [_parsed(path, number, written) for number, written in enumerate(others, 2)]
+
+
+def _parsed(path: Path, number: int, written: list[str]) -> Line:
+    try:
+        step, variable, *values = written
+        measured = list(map(float, values))
+        if len(measured) != len(COLUMNS) - 2:
+            raise ValueError
+        return Line(int(step), variable, measured, written)
+    except ValueError:
+        raise ReportError(f"{path}: line {number} is damaged; put back a copy.") from None

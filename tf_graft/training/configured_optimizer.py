@@ -50,8 +50,8 @@ def build(
         ConfigError: the optimizer or a schedule refuses an argument; the message says where.
     """
     section, steps = config.optimizer, config.run.epochs * steps_per_epoch
-    updates = steps_per_epoch // _accumulated(section.given())
-    total = config.run.epochs * updates
+    every = _accumulated(section.given())
+    total, updates = max(steps // every, 1), max(round(steps_per_epoch / every), 1)
     try:
         values = _changed(section.given(), ("optimizer",), _loaded(config))
         values = _changed(values, ("optimizer",), _in_numbers(total, updates))

@@ -303,6 +303,8 @@ def _words(config: Data) -> Read:
 
     def read(text: tf.Tensor) -> tf.Tensor:
         words = tf.strings.split(tf.strings.lower(text))[: config.sequence_length]
+        # the mean over the words of a text needs one
+        words = tf.cond(tf.size(words) > 0, lambda: words, lambda: tf.constant([""]))
         ids = tf.strings.to_hash_bucket_fast(words, config.vocabulary - 1) + 1
         padding = config.sequence_length - tf.size(ids)
         return tf.ensure_shape(tf.pad(ids, [[0, padding]]), [config.sequence_length])

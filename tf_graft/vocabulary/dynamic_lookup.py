@@ -16,7 +16,7 @@ UNKNOWN = 0  # the row that all ids without one of their own share
 
 
 @keras.saving.register_keras_serializable(package="tf_graft")
-class DynamicLookup(keras.layers.Layer):
+class DynamicLookup(keras_contract.HoldsTables):
     """Gives each id a row of an embedding when it comes often enough in training.
 
     Ids may be any int64 numbers, such as hashed words or the numbers of users, and need not be

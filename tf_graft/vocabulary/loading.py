@@ -44,8 +44,10 @@ def former_rows(former: Vocabulary, present: Vocabulary) -> np.ndarray:
         >>> former_rows(["cat", "dog", "owl"], ["ant", "cat", "owl"]).tolist()
         [-1, 0, 2]
     """
-    rows = {token: row for row, token in enumerate(_tokens("former", former))}
-    return np.array([rows.get(token, -1) for token in _tokens("present", present)], np.int64)
+    layers = isinstance(former, LOOKUPS) and isinstance(present, LOOKUPS)
+    rows = {token: row for row, token in enumerate(_tokens("former", former, layers))}
+    found = (rows.get(token, -1) for token in _tokens("present", present, layers))
+    return np.array([*found], np.int64)
 
 
 def load(model: keras.Model, filepath: str | os.PathLike[str], rows: Mapping[str, Rows]) -> None:
@@ -110,15 +112,20 @@ def load(model: keras.Model, filepath: str | os.PathLike[str], rows: Mapping[str
         raise CheckpointError(f"{owner}: {error}") from None
 
 
-def _tokens(name: str, vocabulary: Vocabulary) -> list[Hashable]:
+def _tokens(name: str, vocabulary: Vocabulary, layers: bool) -> list[Hashable]:
     """Returns the tokens of a vocabulary by row.
+
+    Args:
+        name: the argument, for messages.
+        vocabulary: the vocabulary.
+        layers: whether both vocabularies are layers.
 
     Raises:
         TypeError: it is no vocabulary.
         ValueError: a token occurs twice.
     """
     if isinstance(vocabulary, LOOKUPS):
-        return _of_lookup(vocabulary)
+        return _of_lookup(vocabulary, layers)
     given = vocabulary.tolist() if isinstance(vocabulary, np.ndarray) else vocabulary
     refusal = f"former_rows: {name} is {{}}; it must be a list of tokens or a lookup layer."
     tokens = [_plain(token) for token in checks.listed(refusal, given)]
@@ -134,12 +141,21 @@ def _tokens(name: str, vocabulary: Vocabulary) -> list[Hashable]:
     return tokens
 
 
-def _of_lookup(layer: keras.layers.StringLookup | keras.layers.IntegerLookup) -> list[Hashable]:
-    """Returns the tokens of a layer; after the first row out of its vocabulary, with a number."""
+def _of_lookup(
+    layer: keras.layers.StringLookup | keras.layers.IntegerLookup, layers: bool
+) -> list[Hashable]:
+    """Returns the tokens of a layer; after the first row out of its vocabulary, with a number.
+
+    Beside another layer, which may spell them differently, the rows for masks and for what is out
+    of the vocabulary have numbers in place of tokens.
+    """
     tokens = [_plain(token) for token in layer.get_vocabulary()]
     unknown = [row for row, token in enumerate(tokens) if token == layer.oov_token]
-    for number, row in enumerate(unknown[1:], 1):
-        tokens[row] = (layer.oov_token, number)
+    for number, row in enumerate(unknown):
+        if layers or number:
+            tokens[row] = ("unknown", number)
+    if layers and layer.mask_token is not None:
+        tokens[tokens.index(layer.mask_token)] = ("mask", 0)
     return tokens
 
 

@@ -32,12 +32,16 @@ from tf_graft.core.keras_contract.graphs import (
 from tf_graft.core.keras_contract.messages import FunctionDef, NodeDef, TrackableObjectGraph
 from tf_graft.core.keras_contract.models import (
     NORMALIZATIONS,
+    HoldsTables,
+    batch_normalizations,
     calling_models,
     gathering_from_storage,
     layers_of,
     make_metrics,
     make_metrics_of_one_replica,
+    moving_statistics,
     parts_of,
+    snapshot_of_tables,
 )
 from tf_graft.core.keras_contract.on_stand_ins import (
     OnStandIns,
@@ -77,6 +81,7 @@ from tf_graft.core.keras_contract.variables import (
 __all__ = [
     "NORMALIZATIONS",
     "FunctionDef",
+    "HoldsTables",
     "NodeDef",
     "OnStandIns",
     "OwnVariable",
@@ -89,6 +94,7 @@ __all__ = [
     "all_or_nothing",
     "as_large_as",
     "author_of",
+    "batch_normalizations",
     "bound",
     "build_for_loading",
     "calling_models",
@@ -112,6 +118,7 @@ __all__ = [
     "lead_checkpoints",
     "make_metrics",
     "make_metrics_of_one_replica",
+    "moving_statistics",
     "named",
     "not_restored",
     "on_stand_ins",
@@ -128,6 +135,7 @@ __all__ = [
     "set_storage",
     "share_exclusions",
     "share_schedule",
+    "snapshot_of_tables",
     "storage",
     "take_for_restored",
     "with_private_methods",

@@ -15,6 +15,7 @@ from keras.src.saving import saving_lib
 from tensorflow.experimental import dtensor
 
 from tf_graft.core.errors import CheckpointError
+from tf_graft.core.keras_contract.models import snapshot_of_tables
 from tf_graft.core.keras_contract.variables import storage
 from tf_graft.core.nesting import nested
 from tf_graft.core.types import Entry, Store, VariableLike
@@ -123,7 +124,7 @@ def as_large_as(variables: Iterable[VariableLike]) -> Iterator[None]:
 def all_or_nothing(model: keras.Model) -> Iterator[None]:
     """A context after whose error a model and its optimizers are as they were before."""
     ours = _of_this_package(model)
-    put_back = [optimizer.saved.snapshot() for optimizer in ours]
+    put_back = [snapshot_of_tables(model), *(optimizer.saved.snapshot() for optimizer in ours)]
     before = [(v, tf.convert_to_tensor(v)) for v in map(storage, model.variables)]
 
     def build() -> None:

@@ -2,7 +2,7 @@
 
 import contextlib
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
@@ -21,6 +21,40 @@ NORMALIZATIONS = tuple(
 def layers_of(model: keras.Model) -> list[keras.Layer]:
     """Returns the model itself and its layers, including those within layers."""
     return list(model._flatten_layers())
+
+
+class HoldsTables(keras.layers.Layer):
+    """A layer with state in tables, which are no variables.
+
+    `save_own_variables` and `load_own_variables` have all of it.
+    """
+
+
+def snapshot_of_tables(model: keras.Model) -> Callable[[], None]:
+    """Returns a function that puts the present content back into the tables of a model's layers."""
+    stores: list[tuple[keras.Layer, dict[str, Any]]] = []
+    for layer in layers_of(model):
+        if isinstance(layer, HoldsTables) and layer.built:
+            stores.append((layer, {}))
+            layer.save_own_variables(stores[-1][1])
+
+    def put_back() -> None:
+        for layer, store in stores:
+            layer.load_own_variables(store)
+
+    return put_back
+
+
+def batch_normalizations(model: keras.Model) -> list[keras.layers.BatchNormalization]:
+    """Returns the model's layers of batch normalization, including those within layers."""
+    kind = keras.layers.BatchNormalization
+    return [layer for layer in layers_of(model) if isinstance(layer, kind)]
+
+
+def moving_statistics(model: keras.Model) -> list[keras.Variable]:
+    """Returns the variables with the moving statistics of batch normalization."""
+    layers = batch_normalizations(model)
+    return [v for layer in layers for v in (layer.moving_mean, layer.moving_variance)]
 
 
 def calling_models(variables: Iterable[VariableLike]) -> list[keras.Model]:
