@@ -9,8 +9,9 @@ import pytest
 import tensorflow_datasets as tfds
 
 import tf_graft as tg
+from support.replicas import mirrored
 from support.stopping import stopping_at
-from tf_graft.training import config, data, loop, models, run
+from tf_graft.training import click_models, config, data, loop, models, run
 from tf_graft.training import configured_optimizer as optimizer
 from tf_graft.training.config import ConfigError
 
@@ -147,6 +148,22 @@ def test_two_towers_score_the_right_item_first(clicks):
     left = np.where(ids[:, 1:] == np.arange(ITEMS), -1e9, every + popularity)
     expected = np.concatenate([right + popularity[ids[:, 1:]], left], 1)
     np.testing.assert_allclose(model(ids), expected, rtol=1e-5)
+
+
+def test_items_are_counted_on_all_replicas():
+    items = np.array([0, 1, 1, 1, 2, 2], "int32")
+    with mirrored().scope():
+        scores = click_models.Candidates(4, 2)
+        inputs = keras.Input([1], dtype="int32")
+        users = keras.layers.Embedding(1, 2)(inputs[:, 0] * 0)
+        model = keras.Model(inputs, scores(users, inputs[:, 0]))
+        model.compile(
+            tg.SGD(),
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            jit_compile=False,
+        )
+    model.fit(items[:, None], np.zeros(6), batch_size=6, epochs=2, verbose=0)
+    assert np.array(scores.counts).tolist() == [2, 6, 4, 0]
 
 
 TABLES = """optimizer={name: adam, learning_rate: 0.05, weight_decay: 0.001, KIND,

@@ -441,6 +441,32 @@ def test_a_run_makes_an_update(given, steps, name):
         optimizer.build(config, steps - 1, keras.Model)
 
 
+@pytest.mark.parametrize(
+    ("every", "epochs", "total", "epoch"), [(4, 2, 22, 11), (16, 20, 55, 3), (64, 10, 6, 1)]
+)
+def test_words_count_updates_that_end_in_a_later_epoch(every, epochs, total, epoch):
+    """The run makes epochs * 44 // every updates: micro-steps go on from epoch to epoch."""
+    decay = "{name: poly_decay, learning_rate: 0.1, decay_steps: total}"
+    rate = f"{{name: warmup, steps: epoch, schedule: {decay}}}"
+    given = f"{{name: sgd, gradient_accumulation_steps: {every}, learning_rate: {rate}}}"
+    config = parse(GOOD, overrides=[f"optimizer={given}", f"run.epochs={epochs}"])
+    optimizer.build(config, 44, keras.Model)
+    warmup = config.optimizer.learning_rate
+    assert warmup["steps"] == epoch
+    assert warmup["schedule"]["decay_steps"] == total - epoch
+    assert optimizer.updates(config, 44) == (total, epoch)
+
+
+def test_total_counts_from_the_first_step_if_a_warmup_does_not_shift():
+    inner = "{name: poly_decay, learning_rate: 1.0, decay_steps: total}"
+    rate = f"{{name: warmup, steps: 10, shift: false, schedule: {inner}}}"
+    config = parse(GOOD, overrides=[f"optimizer={{name: sgd, learning_rate: {rate}}}"])
+    made = optimizer.build(config, 20, keras.Model)
+    assert config.optimizer.learning_rate["schedule"]["decay_steps"] == 40
+    made.iterations.assign(39)
+    assert float(made.learning_rate) > 0
+
+
 TEXTS = st.text(max_size=40) | st.text("a\x85\u2028 \n'\":#", max_size=200)
 
 
@@ -498,20 +524,3 @@ def test_every_key_has_a_meaning(section):
     keys = {} if of_sections else section.model_fields
     missing = [key for key, field in keys.items() if not field.description]
     assert missing in ([], ["name"])
-
-
-@pytest.mark.parametrize(
-    ("every", "epochs", "total", "epoch"), [(16, 20, 55, 3), (64, 10, 6, 1), (2, 15, 330, 22)]
-)
-def test_total_and_epoch_count_updates_that_span_epochs(every, epochs, total, epoch):
-    rate = "{name: warmup, steps: epoch, schedule: {name: poly_decay, learning_rate: 1.0, "
-    made = parse(
-        "model: {name: mlp}\n"
-        f"optimizer: {{name: sgd, gradient_accumulation_steps: {every}, "
-        f"learning_rate: {rate}decay_steps: total}}}}}}\n"
-        f"run: {{epochs: {epochs}}}\n"
-    )
-    optimizer.build(made, 44, lambda: None)
-    found = made.optimizer.learning_rate
-    assert found["steps"] == epoch
-    assert found["schedule"]["decay_steps"] == total - epoch

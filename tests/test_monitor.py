@@ -371,7 +371,14 @@ def test_a_file_that_is_none(text, message, tmp_path):
     assert norms_file.NormsReport.read(tmp_path) is None
 
 
-@pytest.mark.parametrize("change", ["run.monitor=5", "fine_tuning.unfreeze.dense=2"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "run.monitor=5",
+        "fine_tuning.unfreeze.dense=2",
+        "fine_tuning={start_from: former, rows: {table: [0, 1]}}",
+    ],
+)
 def test_what_parameter_servers_refuse(change, monkeypatch):
     text = CONFIG.replace("OPTIMIZER", "{name: adam}").replace(", monitor: 2", "")
     parsed = config.parse(text, overrides=["strategy.name=parameter_server", change])

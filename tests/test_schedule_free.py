@@ -254,7 +254,12 @@ def test_evaluate_with_the_callback_puts_back_all_it_changed():
     fit(one, 1)
     one.optimizer.use_training_weights()
     before = one.get_weights()
-    one.evaluate(X, Y, verbose=0, callbacks=[tg.EvaluationWeights(data=[X[:8], X[8:]])])
+    callback = tg.EvaluationWeights(data=[X[:8], X[8:]])
+    one.evaluate(X, Y, verbose=0, callbacks=[callback])
+    assert same(one.get_weights(), before)
+    fit(one, 1, callback)  # which leaves the evaluation weights and their statistics
+    before = one.get_weights()
+    one.evaluate(X, Y, verbose=0, callbacks=[callback])
     assert same(one.get_weights(), before)
 
 

@@ -1,4 +1,4 @@
-"""Runs on parameter servers of which a worker is killed, and nobody starts it again."""
+"""Runs on parameter servers: what they refuse and leave behind, and that they survive a worker."""
 
 import sys
 import time
@@ -7,6 +7,8 @@ import pytest
 
 from support import column_runs
 from tf_graft.processes.cluster import Cluster
+from tf_graft.training import place
+from tf_graft.training.config import ConfigError, parse
 
 CONFIG = """
 data: {name: digits, batch_size: 48, train: "train[:432]", test: "test[:96]"}
@@ -19,6 +21,32 @@ OPTIMIZERS = {
     "steps": LOCAL,
     "rounds": f"{{name: agn, communication_period: 3, optimizer: {LOCAL}}}",
 }
+
+RUNS = ("saved", "averaged", "evaluated", "scaled", "clicks")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (LOCAL, "policy: on parameter servers, mixed_float16 needs the optimizer mixed_precision"),
+        (f"{{name: mixed_precision, optimizer: {LOCAL}}}", "TF_CONFIG"),
+    ],
+)
+def test_mixed_float16_needs_an_optimizer_that_scales_the_loss(given, message, monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    config = parse(CONFIG, overrides=[f"optimizer={given}", "precision.policy=mixed_float16"])
+    with pytest.raises(ConfigError, match=message):
+        place.enter(config)
+
+
+@pytest.mark.slow
+def test_what_runs_leave_behind(tmp_path):
+    """Metrics of the model and of the loss scale, evaluation weights, states within an epoch."""
+    column_runs.run_alone(
+        column_runs.program("programs.server_run_cases", tmp_path, *RUNS),
+        column_runs.SECONDS,
+        TFDS_DATA_DIR=str(tmp_path / "data"),
+    )
 
 
 @pytest.mark.rare

@@ -23,7 +23,7 @@ from tf_graft.training import data as data_sets
 from tf_graft.training.config import ConfigError, load
 from tf_graft.training.folder import RunFolder
 from tf_graft.training.log import Log, read
-from tf_graft.training.schema import Application, Data, Embedding, Transformer
+from tf_graft.training.schema import Application, Data, Transformer
 
 # Keras 3.15's convert_to_numpy on NumPy 2, met wherever a model is saved.
 pytestmark = [
@@ -417,16 +417,6 @@ def test_the_text_is_cut_into_inputs_and_their_next_characters():
     assert 1_000_000 < batches.steps_per_epoch * 4 * 50 < 2_000_000
 
 
-def test_a_text_without_words_has_a_finite_loss():
-    config = Data(name="own", sequence_length=4, vocabulary=20)
-    x = tf.stack([data_sets._words(config)(text) for text in ("a b", "", "  ")])
-    assert (x.numpy() != 0).sum(axis=1).tolist() == [2, 1, 1]
-    np.testing.assert_array_equal(x[1], x[2])
-    section = Embedding(name="embedding", dimension=3, units=[])
-    data = data_sets.Batches("words", (4,), 20, 2, 1, None, None, None, config)
-    assert np.isfinite(models.build(section, data)(x)).all()
-
-
 def test_a_word_comes_with_those_before_it_the_last_first(monkeypatch, tmp_path):
     words = [f"w{i % 7}" for i in range(60)]
     monkeypatch.setattr(builders, "_modules", lambda test: [("a.py", " ".join(words))])
@@ -477,6 +467,15 @@ def test_data_sets_of_tensorflow_datasets(name, model, tmp_path, monkeypatch):
         summary = run.train(load(path))
     assert summary["steps"] == 2
     assert np.isfinite(summary["test_loss"])
+
+
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_a_text_without_words_has_one_id(text):
+    """If all ids were padding, the mean over the words would be 0 / 0."""
+    ids = data_sets._words(Data(name="imdb_reviews", sequence_length=4))(tf.constant(text))
+    assert np.flatnonzero(ids).tolist() == [0]
+    embedded = keras.layers.Embedding(Data(name="x").vocabulary, 2, mask_zero=True)(ids[None])
+    assert np.isfinite(keras.layers.GlobalAveragePooling1D()(embedded)).all()
 
 
 @pytest.mark.slow

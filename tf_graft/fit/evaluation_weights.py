@@ -82,12 +82,12 @@ class EvaluationWeights(keras.callbacks.Callback):
 
     def _evaluate(self) -> None:
         self._exchanged = [each for each in self._optimizers() if not each.evaluating]
+        self._statistics = []
         for optimizer in self._exchanged:
             optimizer.use_evaluation_weights()
         if self._exchanged and self.data is not None:
-            self._statistics = [
-                (v, v.numpy()) for v in keras_contract.moving_statistics(self.model)
-            ]
+            statistics = keras_contract.moving_statistics(self.model)
+            self._statistics = [(variable, variable.numpy()) for variable in statistics]
             recompute_batch_normalization(self.model, self.data)
 
     def _put_back(self) -> None:

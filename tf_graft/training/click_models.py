@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+from tf_graft.core.places import replicas
 from tf_graft.training.data import Batches
 from tf_graft.training.schema import Dlrm, TwoTower, WideAndDeep
 
@@ -76,6 +77,7 @@ class Candidates(keras.layers.Layer):
         if training:
             ones = ops.ones_like(items, dtype="float32")
             seen = ops.segment_sum(ones, items, num_segments=self.items)
+            (seen,) = replicas.summed([seen], [self.items])
             self.counts.assign(self.counts + seen)
         else:
             popularity = ops.log1p(ops.convert_to_tensor(self.counts))

@@ -40,21 +40,20 @@ def build(
     """Builds the optimizer that `config.optimizer` describes, for what `model` returns.
 
     In a schedule, `total` stands for the steps from the end of its warm-up, or from
-    `begin_decay_at`, to the end of the run (as `total_steps`, for those of the whole run; in a
-    sequence, for those from the schedule's milestone), and `epoch` for the steps of an epoch. Both
-    are replaced by numbers in `config`, and the name of a rates file by its content. The words
-    `layerwise_decay` and `no_decay` stand for what the functions of these names make of the model,
-    which is asked for only if a config has these words.
+    `begin_decay_at`, to the end of the run (as `total_steps`, or in a warm-up with `shift: false`,
+    for those of the whole run; in a sequence, for those from the schedule's milestone), and `epoch`
+    for the steps of an epoch. Both are replaced by numbers in `config`, and the name of a rates
+    file by its content. The words `layerwise_decay` and `no_decay` stand for what the functions of
+    these names make of the model, which is asked for only if a config has these words.
 
     Raises:
         ConfigError: the optimizer or a schedule refuses an argument; the message says where.
     """
     section, steps = config.optimizer, config.run.epochs * steps_per_epoch
-    every = _accumulated(section.given())
-    total, updates = max(steps // every, 1), max(round(steps_per_epoch / every), 1)
+    total, epoch = updates(config, steps_per_epoch)
     try:
         values = _changed(section.given(), ("optimizer",), _loaded(config))
-        values = _changed(values, ("optimizer",), _in_numbers(total, updates))
+        values = _changed(values, ("optimizer",), _in_numbers(total, epoch))
         config.optimizer = type(section)(**values).of(config.source)
         values = _changed(values, ("optimizer",), _of_layers(config, model))
         made = get(_changed(values, ("optimizer",), _made(config, total)))
@@ -62,6 +61,16 @@ def build(
         return made
     except REFUSALS as error:
         raise located(error, config) from None
+
+
+def updates(config: RunConfig, steps_per_epoch: int) -> tuple[int, int]:
+    """Returns how many updates a run makes, and an epoch; at least 1 each.
+
+    An accumulation goes on from an epoch to the next; the updates of an epoch are rounded.
+    """
+    every = _accumulated(config.optimizer.given())
+    total = config.run.epochs * steps_per_epoch // every
+    return max(total, 1), max(round(steps_per_epoch / every), 1)
 
 
 def _check_steps(made: keras.optimizers.Optimizer, steps: int, on_servers: bool) -> None:
@@ -192,7 +201,8 @@ def _check_rates(what: str, schedule: ScheduleLike, section: Config, total: int)
 def _resolve(schedule: Config, total: int, epoch: int) -> Config:
     delays = [schedule.get(key) for key in ("begin_decay_at", "warmup_steps", "steps", "offset")]
     numbers = [epoch if delay == "epoch" else delay for delay in delays]
-    delay = max((n for n in numbers if isinstance(n, int)), default=0)
+    shifts = schedule.get("shift", True)  # a warm-up may run at the beginning of its schedule
+    delay = max((n for n in numbers if isinstance(n, int) and shifts), default=0)
     left = {"total": max(total - delay, 1), "epoch": epoch}
     resolved: Config = {}
     for key, value in schedule.items():

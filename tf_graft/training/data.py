@@ -299,11 +299,13 @@ def _image(feature: tfds.features.Image, config: Data) -> tuple[tuple[int, ...],
 
 
 def _words(config: Data) -> Read:
-    """Maps words to ids by a hash, so that no dictionary is needed; 0 is padding."""
+    """Maps words to ids by a hash, so that no dictionary is needed; 0 is padding.
+
+    A text without words has the id of an empty word, because layers cannot average padding alone.
+    """
 
     def read(text: tf.Tensor) -> tf.Tensor:
         words = tf.strings.split(tf.strings.lower(text))[: config.sequence_length]
-        # the mean over the words of a text needs one
         words = tf.cond(tf.size(words) > 0, lambda: words, lambda: tf.constant([""]))
         ids = tf.strings.to_hash_bucket_fast(words, config.vocabulary - 1) + 1
         padding = config.sequence_length - tf.size(ids)

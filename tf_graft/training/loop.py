@@ -1,6 +1,6 @@
 """Callbacks of Keras' `fit`: logs, checkpoints, and a clean stop."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -190,10 +190,16 @@ def warn_of_skips(optimizer: keras.optimizers.Optimizer) -> None:
             each.warn_of_skips()
 
 
-def metric_columns(model: keras.Model) -> list[str]:
-    """Lists the columns of the metrics log."""
-    names = list(model.get_metrics_result())
-    tests = [f"test_{name}" for name in names]
+def metric_columns(model: keras.Model, trained: Container[str] | None = None) -> list[str]:
+    """Lists the columns of the metrics log.
+
+    Args:
+        model: the model, compiled.
+        trained: the metrics that the training data may have; None for all.
+    """
+    metrics = list(model.get_metrics_result())
+    tests = [f"test_{name}" for name in metrics]
+    names = [name for name in metrics if trained is None or name in trained]
     if isinstance(model.optimizer, keras_contract.ScalesLoss):
         names += ["loss_scale", "skipped_steps"]
     return ["epoch", "step", *(f"train_{name}" for name in names), *tests, "learning_rate"]

@@ -10,11 +10,13 @@ import tensorflow as tf
 
 from tf_graft import dtensor
 from tf_graft.core.places import mesh_processes
+from tf_graft.core.spelling import plain
 from tf_graft.dtensor import clients
 from tf_graft.fit.multi_step import multi_step
 from tf_graft.processes.cluster import end_with_launcher
 from tf_graft.processes.gathering import gathered
 from tf_graft.processes.multi_worker import multi_worker
+from tf_graft.scaling import MixedPrecision
 from tf_graft.training import task
 from tf_graft.training.data import Batches
 from tf_graft.training.schema import Mesh, Mirrored, ParameterServer, RunConfig
@@ -192,16 +194,7 @@ def _multi_worker(config: RunConfig) -> Place:
 
 
 def _parameter_servers(section: ParameterServer, config: RunConfig) -> Place:
-    steps = config.run.steps_per_execution
-    if steps > 1:
-        message = f"steps_per_execution={steps}: a worker takes one step at a time; leave it at 1."
-        raise config.error(("run", "steps_per_execution"), message)
-    for key, given in (
-        (("fine_tuning", "unfreeze"), config.fine_tuning.unfreeze),
-        (("run", "monitor"), config.run.monitor),
-    ):
-        if given:
-            raise config.error(key, f"{key[-1]}: it does not work with workers on servers.")
+    _refuse_on_servers(config)
     here, cluster = task.tf_config(config)
     if not cluster.get("ps") or not cluster.get("worker"):
         message = "parameter_server: the cluster in TF_CONFIG needs 'worker' and 'ps' tasks."
@@ -218,6 +211,27 @@ def _parameter_servers(section: ParameterServer, config: RunConfig) -> Place:
         partitioner = tf.distribute.experimental.partitioners.FixedShardsPartitioner(section.shards)
     strategy = tf.distribute.ParameterServerStrategy(resolver, partitioner)
     return Place(strategy, None, True, workers=len(cluster["worker"]), servers=True)
+
+
+def _refuse_on_servers(config: RunConfig) -> None:
+    steps = config.run.steps_per_execution
+    if steps > 1:
+        message = f"steps_per_execution={steps}: a worker takes one step at a time; leave it at 1."
+        raise config.error(("run", "steps_per_execution"), message)
+    for key, given in (
+        (("fine_tuning", "unfreeze"), config.fine_tuning.unfreeze),
+        (("fine_tuning", "rows"), config.fine_tuning.rows),
+        (("run", "monitor"), config.run.monitor),
+    ):
+        if given:
+            raise config.error(key, f"{key[-1]}: it does not work with workers on servers.")
+    scales = plain(config.optimizer.name) == plain(MixedPrecision.__name__)
+    if config.precision.policy == "mixed_float16" and not scales:
+        message = (
+            "policy: on parameter servers, mixed_float16 needs the optimizer mixed_precision "
+            "around yours, which scales the loss; or give mixed_bfloat16."
+        )
+        raise config.error(("precision", "policy"), message)
 
 
 def _mesh(section: Mesh, config: RunConfig) -> Place:

@@ -80,10 +80,15 @@ def _one_color(curves: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 
 def _pair(axis: Axes, epochs: dict[str, np.ndarray], name: str) -> None:
-    """Draws a metric on the training data, the epoch's mean, and on the test data after it."""
+    """Draws a metric on the training data, the epoch's mean, and on the test data after it.
+
+    On parameter servers, some metrics have no mean on the training data.
+    """
     dots: dict[str, Any] = {"marker": "o", "markersize": 6 if len(epochs["epoch"]) < 4 else 3}
-    train, test = epochs[f"train_{name}"], epochs[f"test_{name}"]
-    axis.plot(epochs["epoch"] - 0.5, train, color=TRAIN, label="train, mean of the epoch", **dots)
+    train, test = epochs.get(f"train_{name}"), epochs[f"test_{name}"]
+    if train is not None:
+        label = "train, mean of the epoch"
+        axis.plot(epochs["epoch"] - 0.5, train, color=TRAIN, label=label, **dots)
     axis.plot(epochs["epoch"], test, color=TEST, label="test", **dots)
     _label(axis, UNITS.get(name, name.replace("_", " ")), "epoch")
     axis.legend(frameon=False)

@@ -49,7 +49,7 @@ def draw(config: RunConfig, path: Path) -> Drawn:
     model = functools.cache(functools.partial(models.build, config.model, batches))
     chosen = optimizer.build(config, batches.steps_per_epoch, model)
     every = getattr(chosen, "gradient_accumulation_steps", None)
-    total = max(config.run.epochs * batches.steps_per_epoch // (every or 1), 1)
+    total, _ = optimizer.updates(config, batches.steps_per_epoch)
     title = f"{config.source.file}: {total:,} {'updates' if every else 'steps'}"
     if by_variable := _differs(chosen):
         chosen.build(model())

@@ -16,8 +16,11 @@ import numpy as np
 import tensorflow as tf
 
 from tf_graft.agn import AGN
-from tf_graft.core import building
+from tf_graft.core import building, keras_contract
+from tf_graft.core.nesting import nested
 from tf_graft.core.places import replicas
+from tf_graft.core.state.parameters import paths
+from tf_graft.core.two_weights import TwoWeights
 from tf_graft.training import configured_optimizer as optimizer
 from tf_graft.training import data as data_sets
 from tf_graft.training import models
@@ -31,6 +34,7 @@ from tf_graft.training.schema import RunConfig
 from tf_graft.training.stop import Stopped, StopRequest
 
 Batch: TypeAlias = tuple[tf.Tensor, tf.Tensor]  # of examples and classes
+TOLD = ("loss", "accuracy", "bits_per_character")  # metrics that follow from what a step returns
 PATIENCE = 5.0  # seconds for the coordinator to stop; it waits for a worker that is lost
 
 
@@ -102,10 +106,30 @@ class Remote:
         """Ends the assignment of steps; call it before this process ends."""
         self._coordinator.stop()
 
-    def bring_home(self) -> keras.Model:
-        """Copies the weights of the servers to the local model, and returns it."""
-        self.here.set_weights([np.asarray(v.numpy()) for v in self.model.weights])
+    def to_evaluate(self) -> keras.Model:
+        """Copies the weights to evaluate to the local model, and returns it."""
+        with contextlib.ExitStack() as opened:
+            for each in nested(self.optimizer):
+                if isinstance(each, TwoWeights):
+                    opened.enter_context(each.evaluation_weights())
+            self._bring_home()
         return self.here
+
+    def finish(self) -> None:
+        """Copies the final weights, averaged if the optimizer averages them, to the local model.
+
+        The state of the optimizer is copied, too, unless it is of another form on the servers: that
+        of AGN, or of variables that are divided into shards.
+        """
+        with self._strategy.scope():
+            self.optimizer.finalize_variable_values(self._parts)
+        self._bring_home()
+        state, local = self.optimizer.variables, self.here.optimizer
+        if paths(state) == paths(local.variables):
+            local.set_weights([np.asarray(v.numpy()) for v in state])
+
+    def _bring_home(self) -> None:
+        self.here.set_weights([np.asarray(v.numpy()) for v in self.model.weights])
 
     def _on_worker(self, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         return self._strategy.run(self._train, args=(x, y))
@@ -142,32 +166,40 @@ def fit(
     start: int,
     stop: StopRequest,
 ) -> None:
-    """Trains from step `start` on, saves a state after each epoch, and copies the weights here.
+    """Trains from step `start` on, saves states, and copies the final weights here.
+
+    Each state is saved when all assigned steps are taken; no state divides a round of `AGN`.
 
     Raises:
         Stopped: a signal ended the run; the assigned steps have been taken and saved.
     """
     batches = iter(data.stream(config.run.seed, start))
+    every = math.ceil(config.run.checkpoint_every / remote.period) * remote.period
+    of_epoch: list[np.ndarray] = []
     with (
         contextlib.closing(Log(folder.steps, STEP_COLUMNS, start)) as steps,
-        contextlib.closing(Log(folder.metrics, metric_columns(remote.here), start)) as metrics,
+        contextlib.closing(
+            Log(folder.metrics, metric_columns(remote.here, TOLD), start)
+        ) as metrics,
     ):
         while start < config.run.epochs * data.steps_per_epoch:
             epoch, used = divmod(start, data.steps_per_epoch)
-            taken = _taken(remote, batches, data.steps_per_epoch - used, stop)
+            taken = _taken(remote, batches, min(data.steps_per_epoch - used, every), stop)
             for number, (loss, _, rate) in enumerate(taken, start + 1):
                 row = (number, epoch + 1, float(loss), float(rate))
                 steps.add(dict(zip(STEP_COLUMNS, row, strict=True)))
             start += len(taken)
+            of_epoch += taken
             if start % data.steps_per_epoch == 0:
                 warn_of_skips(remote.optimizer)
-                line = _evaluated(remote, data, taken)
+                line = _evaluated(remote, data, of_epoch)
+                of_epoch = []
                 metrics.add({"epoch": epoch + 1, "step": start, **line})
                 _show(config, epoch, line)
             checkpoints.save(start, {log.path.name: log.sync() for log in (steps, metrics)})
             if stop.signum is not None:
                 raise Stopped(stop.signum, start)
-    remote.bring_home()
+    remote.finish()
 
 
 def _show(config: RunConfig, epoch: int, line: dict[str, float]) -> None:
@@ -196,10 +228,12 @@ def _evaluated(
     remote: Remote, data: data_sets.Batches, taken: list[np.ndarray]
 ) -> dict[str, float]:
     """Computes a row of the metrics log: the means over the steps, and those of the test data."""
-    model = remote.bring_home()
+    tests = remote.to_evaluate().evaluate(data.test, verbose=0, return_dict=True)
     loss, accuracy, _ = np.mean(taken, axis=0)
-    means = {"loss": loss, "accuracy": accuracy, "bits_per_character": loss / math.log(2)}
-    tests = model.evaluate(data.test, verbose=0, return_dict=True)
-    rows = {f"train_{name}": float(means[name]) for name in tests}
+    means = zip(TOLD, (loss, accuracy, loss / math.log(2)), strict=True)
+    rows = {f"train_{name}": float(mean) for name, mean in means if name in tests}
+    if isinstance(remote.optimizer, keras_contract.ScalesLoss):
+        rows["train_loss_scale"] = float(remote.optimizer.loss_scale())
+        rows["train_skipped_steps"] = int(remote.optimizer.skipped_steps.numpy())
     rows |= {f"test_{name}": float(value) for name, value in tests.items()}
     return rows | {"learning_rate": float(taken[-1][2])}

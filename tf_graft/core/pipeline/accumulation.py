@@ -65,13 +65,13 @@ def with_left(
     if not left:
         run(gradients, parameters)
         return
+
+    def run_with_left() -> None:
+        sums = [_sum_of(p, dense(p.path)) for p in left]
+        run([*gradients, *sums], [*parameters, *left])
+
     marks = [tf.reduce_any(_marks_of(p)) for p in left]
-    sums = [_sum_of(p, dense(p.path)) for p in left]
-    either(
-        ~tf.reduce_any(marks),
-        lambda: run(gradients, parameters),
-        lambda: run([*gradients, *sums], [*parameters, *left]),
-    )
+    either(~tf.reduce_any(marks), lambda: run(gradients, parameters), run_with_left)
 
 
 def _sum_of(parameter: Parameter, dense: bool) -> Gradient:
