@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 import tf_graft as tg
+from support import samples
 from support.replicas import mirrored
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*no gradient for:UserWarning")
@@ -93,6 +94,29 @@ def test_a_gradient_of_an_earlier_micro_step_takes_part(name, execution):
     for path in SHAPES:
         a, b = found[path].numpy(), expected[path].numpy()
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6, err_msg=path)
+
+
+@pytest.mark.parametrize("name", samples.BY_NAME)
+def test_what_has_no_gradient_stays_as_it_is(name):
+    """The head has none in the first update, the table none in the second."""
+    sample = samples.BY_NAME[name]
+    found, expected = variables(), variables()
+    optimizer, reference = sample.make(gradient_accumulation_steps=2), sample.make()
+    optimizer.build(list(found.values()))
+    reference.build(list(expected.values()))
+    for number in range(4):
+        optimizer.apply([given(number, path) for path in SHAPES], list(found.values()))
+    for first in (0, 2):
+        reference.apply([mean(first, path) for path in SHAPES], list(expected.values()))
+    for path in SHAPES:
+        a, b = found[path].numpy(), expected[path].numpy()
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6, err_msg=path)
+    for one, other in zip(optimizer.state.parameters, reference.state.parameters, strict=True):
+        for role, slot in other.slots.items():
+            right = slot.numpy()
+            smallest = 1e-5 * np.abs(right).max(initial=0)
+            value = one.slots[role].numpy()
+            np.testing.assert_allclose(value, right, 1e-3, smallest, err_msg=slot.path)
 
 
 def test_whole_gradients_are_zero_where_there_was_none():

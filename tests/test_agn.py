@@ -199,6 +199,32 @@ def test_follows_the_model(child, mode, reset):
     assert_follows(optimizer, truth, function=child == "adam")
 
 
+@pytest.mark.parametrize("make", [lambda: tg.NAdam(0.1), lambda: tg.Prodigy(d0=0.01)])
+def test_a_reset_is_also_of_state_that_all_variables_share(make):
+    w, moved = tf.Variable([0.0]), []
+    optimizer = tg.AGN(make(), 1, 3, tg.SGD(1.0), mode="updates", reset_local_state=True)
+    for _ in range(9):
+        before = w.numpy()
+        optimizer.apply([tf.constant([1.0])], [w])
+        moved.append(w.numpy() - before)
+    fresh, alone, first = tf.Variable([0.0]), make(), []
+    for _ in range(2):
+        before = fresh.numpy()
+        alone.apply([tf.constant([1.0])], [fresh])
+        first.append(fresh.numpy() - before)
+    for start in (0, 3, 6):  # the third step of a round contains the pull
+        np.testing.assert_allclose(moved[start : start + 2], first, rtol=1e-4)
+
+
+def test_the_centers_copy_excludes_the_variables_of_an_optimizer_of_keras():
+    a, b = (keras.Variable([1.0], name=name) for name in "ab")
+    stock = keras.optimizers.SGD(0.1, weight_decay=0.5)
+    stock.exclude_from_weight_decay(var_list=[b])
+    optimizer = tg.AGN(stock, communication_period=1)
+    optimizer.apply([tf.constant([0.0])] * 2, [a, b])
+    np.testing.assert_allclose([a.numpy()[0], b.numpy()[0]], [0.95, 1.0], rtol=1e-6)
+
+
 def test_a_graft_as_child():
     child = lambda: tg.AdaGraft(tg.SGD(RATE), tg.SGD(1.0))  # noqa: E731 - SGD, up to rounding
     sgd = rounds.by(oracles.sgd, RATE)

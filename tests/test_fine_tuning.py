@@ -294,6 +294,53 @@ def test_a_run_that_is_saved_after_unfreezing_goes_on_to_the_same_bits(tmp_path)
     samples.assert_same_state(fitted(again, again.optimizer), expected)
 
 
+def unnamed(optimizer, trainable=(True, True)):
+    """Two layers of one shape, which Keras numbers as it numbers others."""
+    layers = [keras.layers.Dense(3, use_bias=False) for _ in trainable]
+    model = keras.Sequential([keras.Input([3]), *layers])
+    for layer, trains in zip(layers, trainable, strict=True):
+        layer.trainable = trains
+    model.compile(optimizer, keras.losses.MeanSquaredError(), jit_compile=False)
+    return model
+
+
+def momenta(model):
+    parameters = model.optimizer.state.parameters
+    by_layer = {p.path.split("/")[-2]: p.slots["momentum"].numpy() for p in parameters}
+    return [by_layer[layer.name] for layer in model.layers]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["weights.h5", "checkpoint", "keras", "h5", "to_keras"])
+def test_state_of_a_layer_that_was_unfrozen_is_that_of_its_layer(tmp_path, form):
+    model = unnamed(tg.SGD(0.1, momentum=0.9), [False, True])
+    x = np.random.default_rng(0).normal(size=(16, 3)).astype("float32")
+    model.fit(x, x * [3, 2, 1], verbose=0)
+    model.layers[0].trainable = True
+    model.compile(model.optimizer, model.loss, jit_compile=False)
+    model.fit(x, x * [3, 2, 1], verbose=0)
+    file, saved = str(tmp_path / f"saved.{form}"), momenta(model)
+    other = unnamed(tg.SGD(0.1, momentum=0.9))
+    if form == "weights.h5":
+        model.save_weights(file)
+        other.load_weights(file)
+    elif form == "checkpoint":
+        other.optimizer.build(other)
+        former = tf.train.Checkpoint(model=model, optimizer=model.optimizer).write(file)
+        tf.train.Checkpoint(model=other, optimizer=other.optimizer).read(former)
+    elif form == "to_keras":
+        stock = tg.to_keras(model.optimizer)
+        loaded = [v.numpy() for v in stock.variables if v.path.endswith("momentum")]
+    else:
+        model.save(file)
+        other = keras.saving.load_model(file)
+        other.optimizer.build(other)  # what an .h5 file holds waits for it
+    if form != "to_keras":
+        loaded = momenta(other)
+    for right, found in zip(saved, loaded, strict=True):
+        np.testing.assert_array_equal(found, right)
+
+
 @pytest.mark.parametrize("form", ["weights.h5", "checkpoint"])
 @pytest.mark.parametrize("before", [(False, True), (True, True)], ids=["fewer", "more"])
 def test_state_of_more_or_fewer_variables_is_loaded_as_far_as_it_fits(tmp_path, form, before):
@@ -452,6 +499,14 @@ def test_the_optimizer_is_built_for_layers_that_are_frozen_at_first(optimizer):
     """A pattern may name one; and those that cannot add variables later need not."""
     _, moved = unfreezing(optimizer, {1: ["middle"], 2: ["low"]})
     assert moved == [["head"], ["middle", "head"], ["low", "middle", "head"]]
+
+
+def test_a_model_without_weights_is_refused():
+    model = keras.Sequential([keras.layers.Dense(2, name="low"), keras.layers.Dense(1)])
+    model.compile(tg.SGD(0.1), "mse")
+    unfreeze, ones = tg.Unfreeze({1: ["low"]}), np.ones([4, 1])
+    with pytest.raises(ValueError, match=r"^Unfreeze: the model has no weights yet.*keras\.Input"):
+        model.fit(ones, ones, verbose=0, callbacks=[unfreeze])
 
 
 @pytest.mark.slow

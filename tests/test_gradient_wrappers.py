@@ -224,6 +224,15 @@ def test_decay_stays_out_of_a_step_that_is_masked(around, outer):
     np.testing.assert_allclose(w, [1 + 0.001 - 0.1, 1 - 0.1 - 0.1], rtol=1e-6)
 
 
+def test_the_decay_of_prodigy_stays_out_of_a_step_that_is_masked():
+    def step(**given):
+        w = tf.Variable([1.0, 1.0])
+        tg.Cautious(tg.Prodigy(d0=0.25, **given)).apply([tf.constant([0.0, 4.0])], [w])
+        return w.numpy()
+
+    np.testing.assert_allclose(step(weight_decay=0.5), step() - 0.25 * 0.5, rtol=1e-6)
+
+
 OF_KERNELS = {name: x for name, x in AROUND.items() if name not in ("Cautious", "Muon's others")}
 
 

@@ -37,7 +37,7 @@ ALLOWED = {
     "grafting": {"compose", "core", "monitor", "grafting"},
     "report.py": {"core", "grafting"},
     "agn": {"algorithm", "compose", "core", "optimizers", "scaling", "agn"},
-    "dtensor": {"core", "optimizers", "schedules", "scaling", "dtensor"},
+    "dtensor": {"core", "compose", "optimizers", "schedules", "scaling", "dtensor"},
     "openseq2seq": {
         *("compose", "core", "optimizers", "schedules", "scaling", "wrappers", "openseq2seq"),
     },

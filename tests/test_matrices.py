@@ -607,3 +607,13 @@ def test_a_config_makes_the_same_optimizer():
     copy = tg.deserialize(tg.serialize(given))
     assert copy.axes == {"a": {"inputs": [0], "outputs": [1]}}
     assert (copy.heads, type(copy.others)) == ("apart", tg.SGD)
+
+
+def test_axes_that_a_refusal_asks_for_can_be_set():
+    optimizer = tg.Muon(0.1)
+    model = keras.Sequential([keras.Input([4]), keras.layers.Dense(2, name="out")], name="net")
+    with pytest.raises(ValueError, match="name some in axes"):
+        optimizer.build(model)
+    optimizer.axes = {"out/kernel": "layer"}
+    optimizer.build(model)
+    assert optimizer.axes_by_path["net/out/kernel"] is not None

@@ -162,6 +162,17 @@ def test_a_skipped_update_is_counted_and_has_no_step():
     assert [record.skipped_steps for record in monitor.records] == [0, 1, 1]
     assert np.isnan(monitor.records[1].gradient_norm)
     assert not norms(monitor.records[1], "step_norm").any()
+    assert [record.skipped for record in monitor.records] == [False, True, False]
+
+
+def test_a_skipped_update_has_no_line_in_the_file_and_its_folder_is_made(tmp_path):
+    monitor = loop(tg.SGD(0.5), [(ROWS, 2.0), (ROWS, np.nan), (ROWS, 2.0)])
+    monitor.path = tmp_path / "new" / "norms.csv"
+    monitor.write()
+    read = norms_file.NormsReport.read(monitor.path)
+    assert read.steps.tolist() == [1, 2]
+    first, _, second = (norms(record, "step_norm") for record in monitor.records)
+    np.testing.assert_allclose(read.step, [first, second])
 
 
 def test_a_record_waits_for_the_end_of_an_accumulation():

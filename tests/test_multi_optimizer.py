@@ -6,6 +6,7 @@ import tensorflow as tf
 
 import tf_graft as tg
 from support.oracles import Child, Oracle, multi, sgd
+from tf_graft.core.errors import CheckpointError
 
 ROWS = [2, 0, 2]
 
@@ -128,3 +129,19 @@ def test_a_load_says_nothing_of_a_variable_that_has_no_state(tmp_path):
     optimizer.build(weights)
     saved = tf.train.Checkpoint(optimizer=optimizer)
     saved.read(saved.write(str(tmp_path / "checkpoint"))).assert_consumed()
+
+
+def test_state_of_groups_in_another_order_is_refused():
+    """Otherwise the rates of the groups would change places."""
+    first, second = variables(), variables()
+    rates = {"bias": 0.001, "kernel": 0.1}
+    made = [
+        tg.MultiOptimizer({key: tg.SGD(rates[key], momentum=0.9) for key in keys} | {".*": "sgd"})
+        for keys in (("bias", "kernel"), ("kernel", "bias"))
+    ]
+    store = {}
+    made[0].build(first)
+    made[1].build(second)
+    made[0].save_own_variables(store)
+    with pytest.raises(CheckpointError, match=r"entries differ.*/group\d/momentum"):
+        made[1].load_own_variables(store)

@@ -410,6 +410,32 @@ def fit(optimizer, *recorders, **arguments):
     return model
 
 
+@pytest.mark.slow
+def test_a_recorder_follows_another_optimizer(tmp_path):
+    recorder = report.GraftRecorder(tmp_path / "r")
+    fit(graft(), recorder, epochs=1)
+    first = report.read(tmp_path / "r").magnitude
+    fit(graft(learning_rate=0.5), recorder, epochs=2)
+    found = report.read(tmp_path / "r")
+    assert found.steps.tolist() == list(range(1, 11))
+    assert not np.array_equal(found.magnitude[4], first[4])
+
+
+@pytest.mark.slow
+def test_layers_that_are_unfrozen_later_are_not_in_a_file(tmp_path):
+    model = small_model()
+    model.get_layer("one").trainable = False
+    model.compile(graft(), "mse")
+    model.fit(DATA, DATA[:, :1], batch_size=8, verbose=0)
+    writer = tf.summary.create_file_writer(str(tmp_path / "tb"))
+    recorder = report.GraftRecorder(tmp_path / "r", writer=writer)
+    unfreeze = tf_graft.Unfreeze({1: ["one"]})
+    model.fit(DATA, DATA[:, :1], batch_size=4, epochs=4, verbose=0, callbacks=[recorder, unfreeze])
+    found = report.read(tmp_path / "r")
+    assert found.steps.tolist() == list(range(6, 46))
+    assert [path.rpartition("/")[0] for path in found.header.paths] == ["two", "two"]
+
+
 def norm_of(x):
     return np.linalg.norm(np.asarray(x, np.float64).ravel())
 

@@ -286,5 +286,8 @@ def test_what_makes_no_sense_is_refused():
     inside = tg.AdaGraft(tg.Adam(weight_decay=0.1), tg.SGD(), sparse="lazy_decay")
     with pytest.raises(ValueError, match="Adam decays weights inside another optimizer"):
         build(inside)
-    with pytest.raises(ValueError, match="the state holds other weights"):
-        build(tg.AGN(tg.SGD(0.1, weight_decay=0.1), sparse="lazy_decay"))
+    for around in (tg.AGN, tg.EMANesterov):
+        with pytest.raises(ValueError, match="the state holds other weights"):
+            build(around(tg.SGD(0.1, weight_decay=0.1), sparse="lazy_decay"))
+    with pytest.raises(ValueError, match="SGD decays weights in a way of its own"):
+        build(tg.wrap(keras.optimizers.SGD(0.1, weight_decay=0.1), sparse="lazy_decay"))

@@ -4,6 +4,7 @@ import copy
 import inspect
 import itertools
 import json
+import warnings
 
 import keras
 import numpy as np
@@ -98,6 +99,32 @@ def test_functions_take_any_integer_step(step):
     assert float(lr_policies.poly_decay(step, 1.0, 4)) == 0.25
     assert float(lr_policies.piecewise_constant(step, 1.0, [2], [0.5])) == 0.5
     assert float(lr_policies.transformer_policy(step, 1.0, 4, 4)) == 0.25
+
+
+def test_functions_take_tuples_and_lengths_that_are_not_whole():
+    assert float(lr_policies.piecewise_constant(4, 1.0, (3,), (0.5,))) == 0.5
+    for whole, other in ((5, 5.0), (2, 2.0)):
+        for step in (1, 4, 7):
+            found = [
+                float(lr_policies.poly_decay(step, 1.0, 10, warmup_steps=n, begin_decay_at=n))
+                for n in (whole, other)
+            ]
+            assert found[0] == found[1]
+    warm = lr_policies.cosine_decay(1, 1.0, 9, warmup_steps=2.5)
+    np.testing.assert_allclose(warm, 0.4 * (1 + np.cos(np.pi / 9)) / 2, 1e-6)
+    late = lr_policies.exp_decay(2, 1.0, 1, 0.5, False, begin_decay_at=0.5)
+    np.testing.assert_allclose(late, 0.5**1.5, 1e-6)
+
+
+def test_steps_in_half_precision_are_in_range():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert float(FixedLR(0.5)(np.float16(3))) == 0.5
+
+
+def test_a_config_may_have_a_tuple_of_schedules():
+    config = {"name": "sequence", "schedules": (1.0, 0.5), "milestones": (3,)}
+    assert [float(schedules.get(config)(step)) for step in (2, 3)] == [1.0, 0.5]
 
 
 def test_function_piecewise_wants_boundaries_of_the_kind_of_the_step():

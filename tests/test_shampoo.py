@@ -244,3 +244,28 @@ def test_a_matrix_with_a_negative_eigenvalue_has_a_finite_power():
     assert usable[0]
     expected = [(x + 0.5 + 0.25) ** -0.5 for x in (4.0, 1.0, -0.5)]
     np.testing.assert_allclose(tf.linalg.diag_part(power)[0], expected)
+
+
+@pytest.mark.filterwarnings("ignore:.*no gradient for late")
+@pytest.mark.parametrize("spread", [False, True], ids=["alike", "in turns"])
+@pytest.mark.parametrize("make", [tg.Shampoo, tg.KLShampoo])
+def test_a_matrix_that_is_trained_later_takes_steps_as_long_as_from_the_start(make, spread):
+    random = np.random.default_rng(0)
+    gradients = [random.normal(size=(3, 4)).astype("float32") * 1e-3 for _ in range(60)]
+
+    def lengths(first, idle):
+        weights = [tf.Variable(tf.zeros([3, 4]), name=name) for name in ("late", "other")]
+        axes = {w.name.partition(":")[0]: {"inputs": [0], "outputs": [1]} for w in weights}
+        optimizer, moved = make(1.0, axes=axes, spread=spread), []
+        optimizer.build(weights)
+        step = tf.function(lambda *g: optimizer.apply(g, weights))
+        for number, g in enumerate(gradients[first:]):
+            before = weights[0].numpy()
+            step(None if number < idle else tf.constant(g), tf.constant(g))
+            moved.append(np.linalg.norm(weights[0].numpy() - before))
+        return np.array(moved[idle:])
+
+    usual, late = lengths(first=23, idle=0), lengths(first=0, idle=23)
+    assert late.max() < 3 * usual.max()
+    assert late[2] > 0.05 * np.median(usual)  # its momentum begins at 0
+    assert 0.2 < np.median(late[10:] / usual[10:]) < 5

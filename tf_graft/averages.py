@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
@@ -104,8 +104,7 @@ def recompute_batch_normalization(model: keras.Model, data: Iterable[Any]) -> No
         raise TypeError(f"{owner}: the data are {checks.shown(data)}; they must be batches.")
     batches = 0
     statistics = keras_contract.moving_statistics(model)
-    put_back = keras_contract.snapshot_of_tables(model)
-    with _cumulative(layers), _kept(list(model.non_trainable_variables), statistics, put_back):
+    with _cumulative(layers), _kept(model, statistics):
         for variable in statistics:  # the first batch replaces them, but not a NaN
             variable.assign(np.zeros(variable.shape))
         for batch in data:
@@ -137,24 +136,17 @@ def _cumulative(layers: list[Any]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _kept(
-    variables: list[Any], statistics: list[Any], put_back: Callable[[], None]
-) -> Iterator[None]:
-    """Restores all variables except the statistics after the context; on an error, these too.
-
-    Args:
-        variables: the variables.
-        statistics: those of them that may change.
-        put_back: restores what is in no variable.
-    """
+def _kept(model: keras.Model, statistics: list[Any]) -> Iterator[None]:
+    """Restores what a call of the model changes after the context; its statistics on an error."""
     new = {*map(id, statistics)}
-    before = [(v, v.numpy()) for v in variables]
+    before = [(v, v.numpy()) for v in model.non_trainable_variables]
+    put_back_tables = keras_contract.snapshot_of_tables(model)
     failed = True
     try:
         yield
         failed = False
     finally:
-        put_back()
+        put_back_tables()
         for variable, value in before:
             if failed or id(variable) not in new:
                 variable.assign(value)

@@ -26,7 +26,7 @@ class Problem(NamedTuple):
 
     Attributes:
         weights: by path, with which it begins.
-        steps: for each step, for each replica, the gradients by path.
+        steps: for each step, for each replica, the gradients by path; those of some may be absent.
         dtype: of the variables.
     """
 
@@ -88,12 +88,20 @@ class Draw:
         if infinite:
             last = steps[int(random.integers(len(steps)))][-1]
             last["kernel"].values[0, 0] = np.inf
+        if self.place != "fit" and random.random() < 0.25:
+            steps = [self._without_some(shares, random) for shares in steps]
         weights = {path: np.float32(numbers(shape) * 2) for path, shape in SHAPES.items()}
         return Problem(weights, steps, self.dtype)
 
     @staticmethod
+    def _without_some(shares, random):
+        """The same without the gradients of some variables, but not of all."""
+        kept = [*random.permutation(list(SHAPES))[: random.integers(1, len(SHAPES) + 1)]]
+        return [{path: share[path] for path in SHAPES if path in kept} for share in shares]
+
+    @staticmethod
     def _sum(parts):
-        return {path: truth.summed([part[path] for part in parts]) for path in SHAPES}
+        return {path: truth.summed([part[path] for part in parts]) for path in parts[0]}
 
     def __str__(self):
         saved = f", saved by {self.way}" if self.way else ""
@@ -133,6 +141,7 @@ class Draw:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
+                warnings.filterwarnings("ignore", ".*no gradient for", UserWarning)
                 warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)
                 found = self.found()
         except Exception as error:  # whatever it raises is wrong

@@ -44,19 +44,28 @@ class Place:
         def step(rows, *values):
             scale = optimizer.loss_scale()
             given = [
-                value if scale is None else value * tf.cast(scale, value.dtype) for value in values
+                value if scale is None or value is None else value * tf.cast(scale, value.dtype)
+                for value in values
             ]
-            optimizer.apply([tf.IndexedSlices(given[0], rows), *given[1:]], variables)
+            table = None if rows is None else tf.IndexedSlices(given[0], rows)
+            optimizer.apply([table, *given[1:]], variables)
 
         compiled = self.wrap(step)
         return lambda shares: compiled(*self.given(shares, variables))
 
     def given(self, shares, variables):
-        """The arguments of a step: rows, and the values of each variable."""
+        """The arguments of a step: rows, and the values of each variable; None if absent."""
         (share,) = shares
-        dtypes = [tf.as_dtype(v.dtype) for v in variables]
-        values = [tf.constant(g.values, t) for g, t in zip(share.values(), dtypes, strict=True)]
-        return [tf.constant(share["table"].rows, tf.int64), *values]
+        rows = tf.constant(share["table"].rows, tf.int64) if "table" in share else None
+        paths = [v.name.removesuffix(":0") for v in variables]
+        return [
+            rows,
+            *(self.values(share.get(p), v) for p, v in zip(paths, variables, strict=True)),
+        ]
+
+    @staticmethod
+    def values(gradient, variable):
+        return None if gradient is None else tf.constant(gradient.values, variable.dtype)
 
     def read(self, variable):
         return variable.numpy()
@@ -81,7 +90,10 @@ class Replicas(Place):
 
     def given(self, shares, variables):
         each = [Place.given(self, [share], variables) for share in shares]
-        return [replicas.per_replica(values) for values in zip(*each, strict=True)]
+        return [
+            None if values[0] is None else replicas.per_replica(values)
+            for values in zip(*each, strict=True)
+        ]
 
     def read(self, variable):
         return replicas.mirrored().experimental_local_results(storage(variable))[0].numpy()
@@ -103,11 +115,9 @@ class Mesh(Place):
         ]
 
     def given(self, shares, variables):
-        rows, *values = super().given(shares, variables)
-        rows = meshes.to_mesh(rows, dtensor.Layout.replicated(mesh(), 1))
         return [
-            rows,
-            *(meshes.to_mesh(v, dtensor.Layout.replicated(mesh(), v.ndim)) for v in values),
+            None if x is None else meshes.to_mesh(x, dtensor.Layout.replicated(mesh(), x.ndim))
+            for x in super().given(shares, variables)
         ]
 
     def read(self, variable):

@@ -274,7 +274,6 @@ class Pipeline:
         for path, g in gradients.items():
             if finite:
                 self.pending.setdefault(path, []).append(g)
-        self.touched = {path: g.rows for path, g in gradients.items()}
         self.calls += 1
         period = self.options.get("gradient_accumulation_steps") or 1
         if self.calls % period:
@@ -408,20 +407,20 @@ class Workers:
             self.communicate()
 
     def add(self, number, values, steps, rows):
-        for path, (total, touched) in self.sums[number].items():
+        for path in values:
+            total, touched = self.sums[number][path]
             total[rows[path]] += -steps[path] if self.updates else values[path]
             touched[rows[path]] = True
 
     def communicate(self):
-        sparse = {p for p, rows in self.copies[0].touched.items() if rows is not ALL}
         means = {}
         for path in self.center.w:
             parts = zip(self.sums, self.taken, strict=True)
             mean = np.array(sum(s[path][0] / n for s, n in parts) / len(self.sums))
-            rows = ALL
-            if path in sparse:
-                rows = np.flatnonzero(np.any([s[path][1] for s in self.sums], axis=0))
-            means[path] = Gradient(mean[rows], rows)
+            touched = np.any([s[path][1] for s in self.sums], axis=0)
+            rows = ALL if touched.all() else np.flatnonzero(touched)
+            if touched.any():
+                means[path] = Gradient(mean[rows], rows)
         self.center.apply(means)
         for local in self.copies:
             for path, g in means.items():

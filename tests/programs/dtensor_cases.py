@@ -9,6 +9,7 @@ import math
 import pickle
 import re
 import subprocess
+import warnings
 
 import keras
 import numpy as np
@@ -296,6 +297,83 @@ def test_distribute_and_collect_keep_every_value():
     one.fit(X, Y, batch_size=8, verbose=0, shuffle=False)
     model.fit(X, Y, batch_size=8, verbose=0, shuffle=False)
     assert_close(state(model), state(one), 0, 0)
+
+
+def frozen(make=adam):
+    """A model whose first layer is frozen since it was trained."""
+    model = made(mlp, make())
+    model.fit(X, Y, batch_size=8, verbose=0, shuffle=False)
+    model.get_layer("up").trainable = False
+    model.compile(model.optimizer, model.loss)
+    return model
+
+
+def thawed(model):
+    model.get_layer("up").trainable = True
+    model.compile(model.optimizer, model.loss)
+    model.fit(X, Y, batch_size=8, verbose=0, shuffle=False)
+    return model
+
+
+AGN = functools.partial(tg.AGN, tg.SGD(0.1, momentum=0.9), communication_period=2)
+
+
+@pytest.mark.parametrize("back", [False, True], ids=["on the mesh", "collected"])
+def test_a_layer_that_is_frozen_meanwhile_keeps_its_state_and_trains_again(back):
+    one = thawed(frozen())
+    model = td.distribute(frozen(), td.LayoutMap(mesh(), MLP))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of state that is left out, and of absent gradients
+        thawed(td.collect(model) if back else model)
+    assert_close(state(model), state(one), 1e-5, 1e-6)
+
+
+def test_an_optimizer_that_can_add_no_variables_moves_with_a_frozen_layer():
+    model = td.distribute(frozen(AGN), td.LayoutMap(mesh(), MLP))
+    assert int(model.optimizer.iterations.numpy()) == 3
+    thawed(td.collect(model))
+    assert int(model.optimizer.iterations.numpy()) == 6
+
+
+class Halved(keras.optimizers.schedules.LearningRateSchedule):
+    """A schedule that Keras does not know."""
+
+    def __call__(self, step):
+        return 0.01 / (1.0 + tf.cast(step, tf.float32))
+
+
+def test_a_schedule_that_keras_does_not_know_moves_along():
+    model = made(mlp, tg.SGD(Halved()))
+    model.fit(X, Y, batch_size=8, verbose=0)
+    td.distribute(model, td.LayoutMap(mesh(), MLP))
+    model.fit(X, Y, batch_size=8, verbose=0)
+    td.collect(model)
+    model.fit(X, Y, batch_size=8, verbose=0)
+    np.testing.assert_allclose(model.optimizer.learning_rate, 0.01 / 10, rtol=1e-6)
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Refuses(tg.SGD):
+    """An optimizer whose config cannot be made."""
+
+    refuses = False
+
+    def get_config(self):
+        if Refuses.refuses:
+            raise ValueError("no config")
+        return super().get_config()
+
+
+def test_a_collect_that_fails_changes_nothing(monkeypatch):
+    model = td.distribute(made(mlp, Refuses(0.1)), td.LayoutMap(mesh(), MLP))
+    model.fit(X, Y, batch_size=8, verbose=0)
+    monkeypatch.setattr(Refuses, "refuses", True)
+    with pytest.raises(ValueError, match="no config"):
+        td.collect(model)
+    model.fit(X, Y, batch_size=8, verbose=0)
+    assert int(model.optimizer.iterations.numpy()) == 6
+    monkeypatch.setattr(Refuses, "refuses", False)
+    td.collect(model).predict(X, verbose=0)
 
 
 def test_every_device_holds_its_share_of_the_slots_and_no_more():

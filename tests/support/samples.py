@@ -1517,9 +1517,7 @@ SAMPLES = (
         oracle=oracles.multi,
         hyperparameters={"^bias$": _MOMENTUM_ORACLE, ".*": _ADAM_ORACLE},
         slots={
-            rank: ("optimizer_2/momentum", "optimizer_2/velocity")
-            if rank != 1
-            else ("optimizer_1/momentum",)
+            rank: ("group2/momentum", "optimizer_2/velocity") if rank != 1 else ("group1/momentum",)
             for rank in range(5)
         },
         rates=3,

@@ -26,6 +26,7 @@ from tf_graft.core.arguments.declared import Count, Flag, OptionalCount
 from tf_graft.core.arguments.options import Common
 from tf_graft.core.arguments.registry import register, resolve
 from tf_graft.core.keras_optimizer import written
+from tf_graft.core.nesting import nested
 from tf_graft.core.places import replicas
 from tf_graft.core.spelling import plain
 from tf_graft.core.state.parameters import Parameter
@@ -221,6 +222,10 @@ class AGN(OnServers):
             )
         if self.reset_local_state:
             self.state.done = "accumulated_steps"
+        if self._copies and not self.center_optimizer.built:
+            both = zip(nested(self.optimizer), nested(self.center_optimizer), strict=True)
+            for local, of_center in both:  # some variables are known as excluded only now
+                of_center.exclude_from_weight_decay(var_names=local.decay_exclusions)
         super().make_center(parameters)
 
 

@@ -19,6 +19,7 @@ from tf_graft.core.state import write
 from tf_graft.core.state.optimizer_state import OptimizerState
 from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.state.slots import refill
+from tf_graft.core.state.write import Whole
 from tf_graft.core.tensors import numerics, rows
 from tf_graft.core.types import Gradient
 
@@ -93,7 +94,7 @@ class PeriodicPush(Exchange):
 
     def _communicate(self, update: Update) -> None:
         """Pushes the mean of the accumulated gradients, and pulls the center."""
-        given, period = {p.path for p in update.parameters}, self._agn.communication_period
+        period = self._agn.communication_period
         every = {p.path: p for p in self._agn.state.parameters}
 
         def push(gradients: Sequence[Gradient], sums: Sequence[Parameter]) -> None:
@@ -104,7 +105,7 @@ class PeriodicPush(Exchange):
         accumulation.with_left(
             update.gradients,
             [_sums(p) for p in update.parameters],
-            [_sums(p) for path, p in every.items() if path not in given],
+            [_sums(p) for p in every.values()],
             lambda path: self._agn.optimizer.rule.acts_dense(path, "lazy"),
             push,
             self._either,
@@ -131,6 +132,9 @@ class PeriodicPush(Exchange):
             if self._agn.reset_local_state:
                 for role, slot in self._agn.optimizer.slots_for(p.path).items():
                     refill(p.slots[f"optimizer/{role}"], slot, p.variable, part)
+        if self._agn.reset_local_state:
+            for role, slot in self._agn.optimizer.shared_slots().items():
+                refill(self._agn.state.shared[f"optimizer/{role}"], slot, None, Whole())
         write.put(self._agn.accumulated_steps, tf.constant(0, tf.int64))
 
 

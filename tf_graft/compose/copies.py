@@ -8,7 +8,6 @@ import keras
 from tf_graft.compose.of_keras import Wrapped
 from tf_graft.compose.wrapper import Around
 from tf_graft.core import keras_contract
-from tf_graft.core.arguments.registry import deserialize, serialize
 from tf_graft.core.nesting import nested
 from tf_graft.core.optimizer import Optimizer
 
@@ -23,8 +22,7 @@ def copied(optimizer: Copied) -> Copied:
     """
     given = list(_with_rates(optimizer))
     with keras_contract.without_schedules(given):
-        config = serialize(optimizer)
-        copy = deserialize(config)
+        copy = type(optimizer).from_config(optimizer.get_config())
     for one, other in zip(given, _with_rates(copy), strict=True):
         keras_contract.share_schedule(one, other)
     return copy

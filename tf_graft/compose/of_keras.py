@@ -47,6 +47,9 @@ class _WrappedRule(Rule):
     def signature(self) -> str:
         return f"{super().signature}({self.called})"
 
+    def steps_decay(self, path: str) -> bool:
+        return bool(self.optimizer.optimizer.weight_decay) and not self.undecayed(path)
+
     def with_decay(self, p: Point, d: tf.Tensor) -> tf.Tensor:
         return super().with_decay(p, d) + self.optimizer.of_keras(p)
 

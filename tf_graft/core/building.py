@@ -46,8 +46,8 @@ def build(
         row_counts.refuse(optimizer, everything)
         row_decay.refuse(optimizer, everything)
         made, shared = state.make(paths)
-        rule.complete([*state.parameters, *made])
-        state.hold(dict(zip(new, made, strict=True)), shared)
+        state.hold(dict(zip(new, made, strict=True)), shared, keys)
+        rule.complete(list(state.parameters))
         try:
             optimizer.saved.settle()
         finally:  # the optimizer is built, whether the state that waited fits or not

@@ -15,7 +15,7 @@ from tf_graft.core.places.mesh_tensors import from_mesh
 from tf_graft.core.state import write
 from tf_graft.core.state.optimizer_state import nothing
 from tf_graft.core.state.parameters import Parameter
-from tf_graft.core.state.slots import NOT_NEGATIVE, Slot
+from tf_graft.core.state.slots import AVERAGED_WEIGHTS, NOT_NEGATIVE, Slot
 from tf_graft.core.state.write import Whole
 from tf_graft.core.tensors import numerics
 from tf_graft.core.types import RateLike, VariableLike
@@ -26,8 +26,8 @@ class TwoWeights(Optimizer):
 
     While it trains, the model's variables are the training weights, and the slot `averaged_weights`
     has the evaluation weights. To evaluate, the two are exchanged, so that both come back to the
-    bit. A row whose `weight_sum` is 0 was never updated; its two weights are the same, whatever the
-    slot has.
+    bit, unless the variables have fewer digits than the slot (`master_weights=False`). A row whose
+    `weight_sum` is 0 was never updated; its two weights are the same, whatever the slot has.
     """
 
     def __init__(self, learning_rate: RateLike = 0.001, **common: Unpack[Common]):
@@ -37,7 +37,7 @@ class TwoWeights(Optimizer):
     def slots(self) -> dict[str, Slot]:
         """Returns the slots of the exchange; a subclass adds its own."""
         total = Slot(shape="rows", within=NOT_NEGATIVE)
-        return {"averaged_weights": Slot(rounds=False), "weight_sum": total}
+        return {AVERAGED_WEIGHTS: Slot(rounds=False), "weight_sum": total}
 
     def shared_slots(self) -> dict[str, Slot]:
         """Returns the state of the exchange; a subclass adds its own."""
@@ -123,7 +123,7 @@ class _TrainsFirst(Exchange):
 
 def _exchange(parameter: Parameter) -> None:
     """Exchanges a variable with its slot."""
-    slot = replicas.local(parameter.slots["averaged_weights"])
+    slot = replicas.local(parameter.slots[AVERAGED_WEIGHTS])
     total = tf.convert_to_tensor(replicas.local(parameter.slots["weight_sum"]))
     present = parameter.read(Whole())
     updated = numerics.of_rows(total > 0, present)

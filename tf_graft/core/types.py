@@ -55,6 +55,10 @@ class MaskedGradient(NamedTuple):
     mask: tf.Tensor
 
 
+class OptionalGradient(MaskedGradient):
+    """A gradient that there is only if the mask, a scalar for a scalar, is true anywhere."""
+
+
 Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices | UniqueRows | MaskedGradient
 
 

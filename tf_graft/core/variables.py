@@ -214,10 +214,21 @@ class Variables(OptimizerState):
         parameters = [self._parameter(v, p, own[p], engine[p]) for p, v in new.items()]
         return parameters, {**self.shared, **made}
 
-    def hold(self, parameters: Mapping[Key, Parameter], shared: Named) -> None:
-        """Adds the state that was created."""
-        self.parameters, self.shared = self.parameters.extended(parameters), shared
+    def hold(
+        self, parameters: Mapping[Key, Parameter], shared: Named, order: Sequence[Key]
+    ) -> None:
+        """Adds the state that was created.
+
+        In the order of the model, state does not depend on when a layer was first trained.
+
+        Args:
+            parameters: the new ones, by key.
+            shared: all state that does not belong to one variable, by role.
+            order: the keys in the order of the model; if it lacks some, new ones come last.
+        """
+        self.parameters, self.shared = self.parameters.extended(parameters, order), shared
         state = {p.path: {**p.slots, **p.state} for p in self.parameters}
+        keras_contract.arrange(self._optimizer, [held.values() for held in state.values()])
         keras_contract.lead_checkpoints(self._optimizer, "_state", state)
         keras_contract.lead_checkpoints(self._optimizer, "_shared", shared)
 

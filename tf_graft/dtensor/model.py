@@ -1,11 +1,13 @@
 """Moves a Keras model to a mesh and back."""
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import keras
 from tensorflow.experimental import dtensor
 
-from tf_graft.core import checks, keras_contract
+from tf_graft.compose.copies import copied
+from tf_graft.core import building, checks, keras_contract
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.places.mesh_tensors import from_mesh
 from tf_graft.core.types import Store
@@ -116,7 +118,7 @@ def distribute(
     clients.check_same_start(
         f"distribute: the model '{model.name}'", layout_map.mesh, _variables(model)
     )
-    remade = _detached(model.optimizer) if model.compiled else None
+    remade = _detached(model)
     for variable in _variables(model):
         layout = layouts.get(id(variable))
         slot_layout = slot_dim and layout and _divided(layout, variable.shape, slot_dim)
@@ -147,10 +149,10 @@ def collect(model: keras.Model) -> keras.Model:
         ValueError: the model is not on a mesh.
     """
     placement_of("collect", model)
+    remade = _detached(model)
     training.uninstall(model)
     calls.restore(model)
     release(model.metrics)
-    remade = _detached(model.optimizer) if model.compiled else None
     for variable in _variables(model):
         keras_contract.set_ordinary_storage(variable, from_mesh(variable.value).numpy())
     del PLACEMENTS[model]
@@ -225,23 +227,32 @@ def follow(model: keras.Model) -> None:
         move(variable, mesh)
 
 
-def _detached(optimizer: Optimizer | None) -> tuple[Optimizer, Store] | None:
-    """Returns an unbuilt copy of an optimizer, to be built on moved variables, and its state."""
+class _Remade(NamedTuple):
+    """An unbuilt copy of an optimizer, its state, and the weights that it was built for."""
+
+    optimizer: Optimizer
+    state: Store
+    weights: list[keras.Variable]
+
+
+def _detached(model: keras.Model) -> _Remade | None:
+    """Returns a copy of a model's optimizer, to be built on moved variables, if it has one."""
+    optimizer = model.optimizer if model.compiled else None
     if optimizer is None or not (optimizer.built or optimizer.mesh is not None):
         return None
     state: Store = {}
     if optimizer.built:
         optimizer.save_own_variables(state)
-    fresh = type(optimizer).from_config(optimizer.get_config())
-    return fresh, state
+    keys = {id(v): keras_contract.key_of(optimizer, v) for v in model.weights}
+    weights = [v for v in model.weights if keys[id(v)] in optimizer.state.parameters]
+    return _Remade(copied(optimizer), state, weights)
 
 
-def _attach(model: keras.Model, remade: tuple[Optimizer, Store] | None) -> None:
+def _attach(model: keras.Model, remade: _Remade | None) -> None:
     """Gives a model the copy of its optimizer, if there is one, and discards its functions."""
     if remade is not None:
-        optimizer, state = remade
-        model.optimizer = optimizer
-        if state:
-            optimizer.build(model)
-            optimizer.load_own_variables(state)
+        model.optimizer = remade.optimizer
+        if remade.state:
+            building.build(remade.optimizer, remade.weights, [model])
+            remade.optimizer.load_own_variables(remade.state)
     model.train_function = model.test_function = model.predict_function = None

@@ -81,9 +81,8 @@ def move(
     """
     if not isinstance(variable.value, dtensor.DVariable):
         layout = layout or dtensor.Layout.replicated(mesh, len(variable.shape))
-        storage = MeshStorage(
-            variable.numpy(), layout, variable.path, variable.trainable, slot_layout
-        )
+        watched = variable.value.trainable  # that a layer is frozen now is no matter of storage
+        storage = MeshStorage(variable.numpy(), layout, variable.path, watched, slot_layout)
         keras_contract.set_storage(variable, storage)
 
 

@@ -1,15 +1,15 @@
 """The callback by which `fit`, `evaluate` and `predict` use the evaluation weights."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
-import numpy as np
 
 from tf_graft.averages import recompute_batch_normalization
 from tf_graft.core import keras_contract
 from tf_graft.core.nesting import nested
 from tf_graft.core.state import write
+from tf_graft.core.state.optimizer_state import nothing
 from tf_graft.core.two_weights import TwoWeights
 from tf_graft.core.types import Logs
 
@@ -38,7 +38,7 @@ class EvaluationWeights(keras.callbacks.Callback):
         super().__init__()
         self.data = data
         self._exchanged: list[TwoWeights] = []
-        self._statistics: list[tuple[Any, np.ndarray]] = []  # of the training weights
+        self._put_back_statistics: Callable[[], None] = nothing  # those of the training weights
         self._in_epoch = False
 
     def set_model(self, model: keras.Model) -> None:
@@ -82,21 +82,20 @@ class EvaluationWeights(keras.callbacks.Callback):
 
     def _evaluate(self) -> None:
         self._exchanged = [each for each in self._optimizers() if not each.evaluating]
-        self._statistics = []
+        self._put_back_statistics = nothing
         for optimizer in self._exchanged:
             optimizer.use_evaluation_weights()
         if self._exchanged and self.data is not None:
             statistics = keras_contract.moving_statistics(self.model)
-            self._statistics = [(variable, variable.numpy()) for variable in statistics]
+            self._put_back_statistics = write.snapshot(statistics)
             recompute_batch_normalization(self.model, self.data)
 
     def _put_back(self) -> None:
         if not self._in_epoch:
             for optimizer in self._exchanged:
                 optimizer.use_training_weights()
-            for variable, value in self._statistics:
-                write.put_everywhere(variable, value)
-            self._statistics = []
+            self._put_back_statistics()
+            self._put_back_statistics = nothing
 
     def _optimizers(self) -> list[TwoWeights]:
         given = self.model.optimizer

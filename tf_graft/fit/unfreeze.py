@@ -34,7 +34,7 @@ class Unfreeze(keras.callbacks.Callback):
     Raises:
         TypeError: `layers` is no dict of lists by epoch.
         ValueError: an epoch is below 0; or, when `fit` begins, the model has no layer of that name,
-            or several, or a layer is given twice.
+            or several, a layer is given twice, or neither model nor optimizer is built.
 
     Reference:
         Howard and Ruder, 2018, "Universal language model fine-tuning for text classification"
@@ -70,6 +70,11 @@ class Unfreeze(keras.callbacks.Callback):
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
         """Freezes all given layers; the first epoch trains those whose epoch has come."""
         if not self.model.optimizer.built:
+            if not self.model.built:
+                raise ValueError(
+                    "Unfreeze: the model has no weights yet, so the optimizer cannot be built for "
+                    "them; give it a keras.Input, or call it on a batch before fit."
+                )
             self._set_trainable(True)
             with self.model.distribute_strategy.scope():
                 self.model.optimizer.build(self.model.trainable_variables)

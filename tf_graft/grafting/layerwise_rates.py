@@ -1,5 +1,6 @@
 """LayerwiseRates: multiplies an optimizer's step by a factor for each layer."""
 
+import functools
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,6 +14,7 @@ from tf_graft.core.arguments.options import Common
 from tf_graft.core.arguments.registry import register
 from tf_graft.core.state.point import Point, Step, under
 from tf_graft.core.tensors import numerics
+from tf_graft.core.tensors.memo import memoized
 from tf_graft.grafting.measured_rates import MeasuredRates
 from tf_graft.grafting.rate_checks import FORMAT
 
@@ -27,8 +29,9 @@ class LayerwiseRates(Wrapper):
 
     `d` is the step that the optimizer proposes, including its own learning rate and weight decay.
     Give it the rates that `tf-graft report --export` writes, and that graft's direction optimizer
-    with the same arguments: it then takes the graft's average step, and saves the
-    memory and time of the magnitude optimizer.
+    with the same arguments: it then takes the graft's average step, and saves the memory and time
+    of the magnitude optimizer. The rates contain the graft's learning rate. They do not contain its
+    `weight_decay` and `learning_rate_multipliers`; give these to this optimizer, too.
 
     Args:
         optimizer: proposes the step: an optimizer of tf_graft or Keras, a name or a config.
@@ -71,36 +74,39 @@ class LayerwiseRates(Wrapper):
     def propose(self, points: Iterable[Point]) -> Iterator[Step]:
         points, of_direction = itertools.tee(points)
         steps = self.optimizer.rule.proposals(map(self._inner, of_direction))
-        courses: dict[int, tuple[tf.Tensor, Any]] = {}  # variables share `t`, but rows may count
         for p, (d, slots) in zip(points, steps, strict=True):
-            if id(p.t) not in courses:
-                courses[id(p.t)] = p.t, self.rates.course(p.t, self._constant)
-            _, course = courses[id(p.t)]
-            yield self._factor(p, course) * d, under("direction", slots)
+            yield self._factor(p) * d, under("direction", slots)
 
     def _inner(self, p: Point) -> Point:
         return p.within("direction")._replace(bare=p.bare)
 
     def with_decay(self, p: Point, d: tf.Tensor) -> tf.Tensor:
-        factor = self._factor(p, self.rates.course(p.t, self._constant))
+        factor = self._factor(p)
         inner = self.optimizer.rule.with_decay(self._inner(p), numerics.quotient(d, factor))
         return self.decayed(p, factor * inner)
 
     def step_rate(self, p: Point) -> tf.Tensor:
-        factor = self._factor(p, self.rates.course(p.t, self._constant))
+        factor = self._factor(p)
         return factor * self.optimizer.rule.step_rate(self._inner(p))
 
-    def _factor(self, p: Point, course: Any) -> tf.Tensor:
+    def _factor(self, p: Point) -> tf.Tensor:
+        course = _course(self, p.t)
         return self.rates.factor(p.path) * (p.lr if course is None else p.lr * course)
-
-    def _constant(self, numbers: Any, dtype: tf.DType) -> tf.Tensor:
-        tensor = tf.constant(numbers, dtype)
-        if self.mesh is None:
-            return tensor
-        return dtensor.copy_to_mesh(tensor, dtensor.Layout.replicated(self.mesh, tensor.shape.rank))
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "rates": self.rates.to_dict()}
+
+
+@memoized
+def _course(owner: LayerwiseRates, t: tf.Tensor) -> tf.Tensor | None:
+    return owner.rates.course(t, functools.partial(_constant, owner.mesh))
+
+
+def _constant(mesh: dtensor.Mesh | None, numbers: Any, dtype: tf.DType) -> tf.Tensor:
+    tensor = tf.constant(numbers, dtype)
+    if mesh is None:
+        return tensor
+    return dtensor.copy_to_mesh(tensor, dtensor.Layout.replicated(mesh, tensor.shape.rank))
 
 
 def _read(given: Any) -> MeasuredRates:

@@ -62,7 +62,8 @@ class GraftRecorder(keras.callbacks.Callback):
     factor on the direction's step, and the norm of the weights. Use it as a callback of `fit`; in a
     custom training loop call `record` after each step. With `steps_per_execution` above 1 it sees
     only the last step of each execution. If training resumes from a saved state, the recorder
-    continues the file and drops the rows of later steps.
+    continues the file and drops the rows of later steps. A file has the variables that the graft
+    was built for when it was opened: layers that you unfreeze later are not in it.
 
     Args:
         path: the file; see `tf_graft.grafting.records`.
@@ -112,14 +113,14 @@ class GraftRecorder(keras.callbacks.Callback):
         self._graft = None if optimizer is None else measuring(optimizer)
         self._writer = writer
         self._file: RecordFile | None = None
+        self._paths: list[str] = []
         self._last = 0
 
     def on_train_begin(self, logs: Logs = None) -> None:
         """Opens the file if the optimizer has been built."""
-        if self._given is None:
-            self._given = self.model.optimizer
-        self._graft = measuring(self._given)
-        if self._given.built:
+        optimizer = self._given or self.model.optimizer
+        self._graft, self._file, self._last = measuring(optimizer), None, 0
+        if optimizer.built:
             self._open(self._graft, int(self._graft.iterations.numpy()))
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
@@ -147,7 +148,7 @@ class GraftRecorder(keras.callbacks.Callback):
         norms = row[1:].reshape(-1, len(COLUMNS))
         file.append(step, row[0], norms)
         if self._writer is not None and step % (self.every * SUMMARIES_EVERY) == 0:
-            tagged = _tagged(list(self._graft.norms()), row[0], norms)
+            tagged = _tagged(self._paths, row[0], norms)
             tensorboard.write(self._writer, step, tagged)
 
     def sync(self) -> int:
@@ -157,7 +158,8 @@ class GraftRecorder(keras.callbacks.Callback):
 
     def _open(self, graft: Graft, step: int) -> RecordFile:
         self._last = step
-        self._file = RecordFile(self.path, _header(graft), step, self.every)
+        header = _header(graft)
+        self._file, self._paths = RecordFile(self.path, header, step, self.every), header.paths
         self._measure = tf.function(lambda: _measured(graft)).get_concrete_function()
         return self._file
 

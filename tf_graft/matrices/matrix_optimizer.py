@@ -75,10 +75,10 @@ class MatrixOptimizer(Wrapper):
     def prepare(self, variables: Mapping[str, VariableLike]) -> None:
         owner = type(self).__name__
         found = axes_of_variables(owner, variables, self.axes, self.heads, self.rule.models)
-        # what there is state for stays as it is
-        self.axes_by_path = types.MappingProxyType({**found, **self.axes_by_path})
-        if not any(self.axes_by_path.values()):
+        found = {**found, **self.axes_by_path}  # what there is state for stays as it is
+        if not any(found.values()):
             self._without_matrices(f"{owner}: none of the {len(variables)} variables is a matrix")
+        self.axes_by_path = types.MappingProxyType(found)
 
     def _without_matrices(self, found: str) -> None:
         """Warns that all matrices are frozen, or refuses variables of which none is a matrix."""

@@ -57,6 +57,7 @@ class Record(NamedTuple):
         clipped: whether `clipnorm` or `global_clipnorm` made a gradient shorter.
         skipped_steps: the number of updates so far that were skipped because of a gradient that was
             not finite.
+        skipped: whether this update was skipped. `step` is then that of the update before.
     """
 
     step: int
@@ -64,6 +65,7 @@ class Record(NamedTuple):
     gradient_norm: float
     clipped: bool
     skipped_steps: int
+    skipped: bool = False
 
 
 class Monitor(keras.callbacks.Callback):
@@ -81,7 +83,8 @@ class Monitor(keras.callbacks.Callback):
     a variable), both as means over the epoch's records; `clipped`, the share of records with
     clipping; and `skipped_steps`.
 
-    With gradient accumulation, a record is made when the update is complete. With
+    With gradient accumulation, a record is made when the update is complete; if the process ends
+    before, the measurement that was begun is lost. With
     `steps_per_execution` above 1, a record contains the change of weights over one execution, and
     the gradient of its first step. With `AGN` on replicas, a record is of the first replica.
 
@@ -90,8 +93,9 @@ class Monitor(keras.callbacks.Callback):
             `steps_per_execution`). Default: 100.
         optimizer: an optimizer of this package, or one that contains it, such as Keras'
             `LossScaleOptimizer`. None: the model's, in `fit`.
-        path: a CSV file to write all records to, with a line for each variable. If training resumes
-            from an earlier step, lines of later steps are dropped. Default: None.
+        path: a CSV file to write all records to, with a line for each variable, but those of
+            skipped updates. If training resumes from an earlier step, lines of later steps are
+            dropped. Default: None.
         writer: a `tf.summary` writer, for TensorBoard. Default: None.
 
     Attributes:
@@ -147,7 +151,7 @@ class Monitor(keras.callbacks.Callback):
                 self._optimizer.build(self.model.trainable_variables)
         if self.path is not None:
             list(_earlier(self.path, 0))  # a file of others is refused before the first epoch
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            _make_folder(self.path)
         if self._prepare():
             self.model.make_train_function(force=True)  # the present one may be traced
 
@@ -207,7 +211,9 @@ class Monitor(keras.callbacks.Callback):
         lines.writerow(norms.COLUMNS)
         lines.writerows(_earlier(self.path, first))
         for record in self.records:
-            lines.writerows((record.step, path, *n) for path, n in record.variables.items())
+            if not record.skipped:
+                lines.writerows((record.step, path, *n) for path, n in record.variables.items())
+        _make_folder(self.path)
         whole_files.write(self.path, text.getvalue())
 
     def _prepare(self) -> bool:
@@ -251,6 +257,7 @@ class _Measurement:
         self._rates = {
             p.path: float(optimizer.rule.rate_of(p.path, rates)) for p in self._parameters
         }
+        self._updates = self._updates_so_far()
         self._before = [tf.identity(weights) for weights in self._weights()]
 
     def ended(self) -> Record | None:
@@ -261,8 +268,9 @@ class _Measurement:
         after = _lengths(self._weights(), self._before).numpy().astype(float)
         rows = zip(self._rates.items(), after, gradients, strict=True)
         given = np.array([norm for norm in gradients if norm != ABSENT])
+        updates = self._updates_so_far()
         return Record(
-            int(self._optimizer.iterations.numpy()),
+            updates,
             {
                 path: Norms(rate, weights, math.nan if gradient == ABSENT else gradient, step)
                 for (path, rate), (weights, step), gradient in rows
@@ -270,7 +278,11 @@ class _Measurement:
             float(np.linalg.norm(given)),
             _clipped(self._optimizer, given),
             int(self._optimizer.skipped_steps.numpy()),
+            skipped=updates == self._updates,
         )
+
+    def _updates_so_far(self) -> int:
+        return int(self._optimizer.iterations.numpy())
 
     def _weights(self) -> list[tf.Tensor]:
         return [tf.convert_to_tensor(p.variable) for p in self._parameters]
@@ -317,6 +329,10 @@ def _measurable(optimizer: OptimizerLike) -> Optimizer:
     if isinstance(ours[0].state.strategy, tf.distribute.ParameterServerStrategy):
         raise ValueError("Monitor: it does not measure steps of workers on parameter servers.")
     return ours[0]
+
+
+def _make_folder(file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
 
 
 def _earlier(path: Path, first: int | None) -> Iterator[list[str]]:

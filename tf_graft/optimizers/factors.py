@@ -94,6 +94,11 @@ def balanced(m: tf.Tensor) -> tf.Tensor:
     return tf.math.divide_no_nan(m, tf.sqrt(tf.sqrt(square)))
 
 
+def known(factor: tf.Tensor) -> tf.Tensor:
+    """Returns which second moments have had a gradient, booleans of shape [n]."""
+    return tf.reduce_any(factor != 0, [1, 2])
+
+
 def across(side: str) -> str:
     """Returns the other side."""
     return OUTPUTS if side == INPUTS else INPUTS

@@ -47,7 +47,8 @@ class KLShampoo(Shampoo):
         relative_epsilon: whether to multiply epsilon by the largest eigenvalue of each matrix.
         exponent: exponent of the inverse roots.
         precondition_frequency: the number of updates from one computation of a root to the next.
-        start: the update at which the roots are first computed.
+        start: the update at which the roots are first computed. Those of a matrix whose first
+            gradient comes later begin with that gradient.
         block_size: the longest side of a preconditioner; None for no limit.
         others: updates all other variables: an optimizer of tf_graft or Keras, a name or a config.
         axes: which variables are matrices, and how; see `tf_graft.axes_of`.
@@ -102,7 +103,8 @@ class KLShampoo(Shampoo):
         super().__init__(learning_rate, *own, *more, **common)
 
     def moment(self, g: tf.Tensor, side: str, s: ta.Slots, t: tf.Tensor) -> tf.Tensor:
-        other, rooted = factors.across(side), tf.broadcast_to(t > self.start, g.shape[:1])
+        other = factors.across(side)
+        rooted = (t > self.start) & factors.known(s[f"{other}_factor"])
         whitened = factors.multiplied({other: s[f"{other}_root"]}, g)
         new = factors.mean_moment(roots.chosen(rooted, whitened, factors.balanced(g)), side)
         if not self.relative_epsilon:

@@ -105,7 +105,11 @@ class Prodigy(ta.Optimizer):
         return dict(zip(SHARED, (distance, distance, ta.Slot(dtype=self._precision)), strict=True))
 
     def decayed(self, p: ta.Point, d: tf.Tensor) -> tf.Tensor:
-        return d  # `propose` applies the weight decay
+        if not self.decouple or not self.rule.decays(p.path):
+            return d
+        rate = self._rate(p, tf.convert_to_tensor(p.s["distance"]))
+        with self.rule.at(p.rates):
+            return d - self.rule.decay(p.w, rate, p.t)
 
     def propose(self, points: Iterable[ta.Point]) -> Iterator[ta.Step]:
         points = list(points)
@@ -127,8 +131,6 @@ class Prodigy(ta.Optimizer):
         for p, (a, _, new) in zip(points, averaged, strict=True):
             d = tf.cast(distance, p.w.dtype)
             step = -a * ta.quotient(new["momentum"], tf.sqrt(new["velocity"]) + d * self.epsilon)
-            if self.decouple and self.rule.decays(p.path):
-                step -= self.rule.decay(p.w, a, p.t)
             steps.append((step, new | shared))
             shared = {}  # written once
         return steps
@@ -139,9 +141,7 @@ class Prodigy(ta.Optimizer):
         g = p.g
         if not self.decouple and self.rule.decays(p.path):
             g += self.rule.decay(p.w, tf.ones_like(t), t)
-        a = d * p.lr
-        if self.use_bias_correction:
-            a *= tf.sqrt(ta.one_minus_power(self.beta_2, t)) / ta.one_minus_power(self.beta_1, t)
+        a = self._rate(p, distance)
         scale, dg = ta.quotient(d, self.d0), d * g
         m = self.beta_1 * s["momentum"] + (1 - self.beta_1) * dg
         v = self.beta_2 * s["velocity"] + (1 - self.beta_2) * dg * dg
@@ -150,6 +150,14 @@ class Prodigy(ta.Optimizer):
         norm = tf.maximum(s["gradient_norm"] + grown, 0.0)
         new = {"momentum": m, "velocity": v, "gradient_sum": total, "gradient_norm": norm}
         return a, scale * a * tf.reduce_sum(g * (s["initial"] - p.w)), new
+
+    def _rate(self, p: ta.Point, distance: tf.Tensor) -> tf.Tensor:
+        """Returns the rate `a` of a variable's step."""
+        a = tf.cast(distance, p.w.dtype) * p.lr
+        if self.use_bias_correction:
+            t = p.t
+            a *= tf.sqrt(ta.one_minus_power(self.beta_2, t)) / ta.one_minus_power(self.beta_1, t)
+        return a
 
     def _estimated(self, before: Sequence[tf.Tensor], gain: tf.Tensor, norm: tf.Tensor) -> ta.Slots:
         """Returns the new shared slots."""

@@ -123,8 +123,8 @@ class ScheduleFreeSGD(ScheduleFree):
     `fit` continues from y. `use_evaluation_weights()`, `use_training_weights()` and the context
     `evaluation_weights()` exchange the two in a training loop of your own, and
     `tf_graft.EvaluationWeights` does so for validation and callbacks in `fit`. The exchange is
-    exact, and a checkpoint contains both. An update while the variables hold x first assigns y to
-    them, but uses the gradient at x.
+    exact, except with `master_weights=False`, and a checkpoint contains both. An update while the
+    variables hold x first assigns y to them, but uses the gradient at x.
 
     Differences from the authors' program: z is not stored, so SGD keeps one slot, and `momentum`
     may be 0. (The authors' program stores z, and rounds y at each exchange.) Each row of a variable

@@ -60,7 +60,8 @@ class Shampoo(Preconditioned):
         exponent: exponent of the inverse roots, above 0. None: 1/4 for two sides, 1/2 for one.
         sides: `"both"`, `"inputs"`, `"outputs"`, or `"smaller"` for the shorter of the two.
         precondition_frequency: the number of updates from one computation of a root to the next.
-        start: the update at which the roots are first computed.
+        start: the update at which the roots are first computed. Those of a matrix whose first
+            gradient comes later begin with that gradient.
         block_size: the longest side of a preconditioner; None for no limit.
         others: updates all other variables: an optimizer of tf_graft or Keras, a name or a config.
         axes: which variables are matrices, and how; see `tf_graft.axes_of`.
@@ -145,36 +146,59 @@ class Shampoo(Preconditioned):
     ) -> ta.Step:
         blocks, sides = self.blocks(matrices[0].shape), self.sides_of(matrices[0].shape)
         parts = [blocks.split(m) for m in matrices]  # of the gradient, and of the momentum
-        new = {side: self._averaged(parts[0], side, s, t) for side in sides}
-        before = {side: s[f"{side}_root"] for side in sides}
-        computed, failed = self._refreshed(self.turns_of(paths), t, share, new, (before, s[FAILED]))
+        late = (t > self.start) & ~factors.known(s[f"{sides[0]}_factor"])
+        new = {side: self._averaged(parts[0], side, s, t, late) for side in sides}
+        late &= factors.known(new[sides[0]])
+        before = {side: s[f"{side}_root"] for side in sides}, s[FAILED]
+        computed, failed = self._refreshed(self.turns_of(paths), t, share, new, before, late)
         d = blocks.joined(share(factors.multiplied, computed, parts[-1]))
         slots = {f"{side}_factor": x for side, x in new.items()} | {FAILED: failed}
         slots |= {f"{side}_root": x for side, x in computed.items()}
         return d / ta.one_minus_power(self.beta_1, t) if self.beta_1 else d, slots
 
-    def _averaged(self, g: tf.Tensor, side: str, s: ta.Slots, t: tf.Tensor) -> tf.Tensor:
-        """Returns the running mean, or the sum, of second moments with those of the gradients."""
+    def _averaged(
+        self, g: tf.Tensor, side: str, s: ta.Slots, t: tf.Tensor, late: tf.Tensor
+    ) -> tf.Tensor:
+        """Returns the running mean, or the sum, of second moments with those of the gradients.
+
+        A matrix that is `late` begins with a mean that has no bias at this update.
+        """
         before, x = s[f"{side}_factor"], self.moment(g, side, s, t)
-        x = before + x if self.beta_2 == 1 else ta.running_mean(before, x, self.beta_2, t)
+        if self.beta_2 == 1:
+            x = before + x
+        else:
+            first = x * ta.one_minus_power(self.beta_2, t)
+            x = roots.chosen(late, first, ta.running_mean(before, x, self.beta_2, t))
         return roots.chosen(roots.usable(x), x, before)
 
     def _refreshed(
-        self, turns: Turns, t: tf.Tensor, share: ta.Sharing, of: Sides, before: Roots
+        self,
+        turns: Turns,
+        t: tf.Tensor,
+        share: ta.Sharing,
+        of: Sides,
+        before: Roots,
+        late: tf.Tensor,
     ) -> Roots:
-        """Returns the roots: at `start` all are new, and later those whose turn it is."""
-        first, turn = tf.equal(t, self.start), t % self.precondition_frequency
+        """Returns the roots: at `start` all are new, later the late ones, and those in turn."""
+        turn = t % self.precondition_frequency
+        due, begun = (t > self.start) & turns.due(turn), tf.equal(t, self.start) | late
+        begin = tf.reduce_any(begun)
 
         def compute(*batches: Any) -> Roots:
             return share(functools.partial(self._new_roots, t), *batches)
 
+        def begin_some() -> Roots:
+            new, chosen = compute(of, *before), begun | due if turns.alike else begun
+            return tf.nest.map_structure(functools.partial(roots.chosen, chosen), new, before)
+
         def some() -> Roots:
             return turns.refreshed(turn, compute, (of,), before)
 
-        def some_or_all() -> Roots:
-            return some() if turns.alike else tf.cond(first, lambda: compute(of, *before), some)
+        def refresh() -> Roots:
+            return begin_some() if turns.alike else tf.cond(begin, begin_some, some)
 
-        return tf.cond(first | ((t > self.start) & turns.due(turn)), some_or_all, lambda: before)
+        return tf.cond(begin | due, refresh, lambda: before)
 
     def _new_roots(self, t: tf.Tensor, of: Sides, before: Sides, failed: tf.Tensor) -> Roots:
         """Returns the roots, those before where they are not finite, and how often this was so."""

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_graft.core.types import Scalar, TensorLike
-from tf_graft.schedules.schedule import as_step
+from tf_graft.schedules.schedule import as_step, precise
 
 __all__ = [
     "cosine_decay",
@@ -118,11 +118,11 @@ def exp_decay(
     step = as_step(global_step)
     learning_rate = tf.cast(learning_rate, tf.float32)
     min_lr = tf.cast(min_lr, tf.float32)
-    p = tf.cast(step - begin_decay_at, tf.float32) / tf.cast(decay_steps, tf.float32)
+    p = _since(step, begin_decay_at) / tf.cast(decay_steps, tf.float32)
     if use_staircase_decay:
         p = tf.floor(p)
     decayed = learning_rate * tf.pow(tf.cast(decay_rate, tf.float32), p)
-    rate = tf.where(step < begin_decay_at, learning_rate, decayed)
+    rate = tf.where(_since(step, begin_decay_at) < 0, learning_rate, decayed)
     # The result of tf.maximum for NaN depends on the order of the arguments and on the device.
     return tf.where(rate > min_lr, rate, min_lr)
 
@@ -162,7 +162,7 @@ def poly_decay(
     min_lr = tf.cast(min_lr, tf.float32)
     left = 1.0 - _progress(step, begin_decay_at, decay_steps)
     decayed = (warm - min_lr) * tf.pow(left, tf.cast(power, tf.float32)) + min_lr
-    return tf.where(step < begin_decay_at, warm, decayed)
+    return tf.where(_since(step, begin_decay_at) < 0, warm, decayed)
 
 
 def cosine_decay(
@@ -200,7 +200,7 @@ def cosine_decay(
     warm = _warmed_up(step, learning_rate, warmup_steps)
     min_lr = tf.cast(min_lr, tf.float32)
     wave = 0.5 * (1.0 + tf.cos(math.pi * _progress(step, begin_decay_at, decay_steps)))
-    return tf.where(step < begin_decay_at, warm, warm * ((1.0 - min_lr) * wave + min_lr))
+    return tf.where(_since(step, begin_decay_at) < 0, warm, warm * ((1.0 - min_lr) * wave + min_lr))
 
 
 def transformer_policy(
@@ -291,7 +291,7 @@ def _check_boundaries(
     if (np.asarray(boundaries).dtype.kind == "f") != step.dtype.is_floating:
         kind = "floats" if step.dtype.is_floating else "whole numbers"
         raise ValueError(f"{where}: boundaries in steps must be {kind}, as the step is.")
-    if boundaries != sorted(boundaries):
+    if list(boundaries) != sorted(boundaries):
         raise tf.errors.InvalidArgumentError(None, None, f"{where}: boundaries must increase.")
 
 
@@ -300,10 +300,15 @@ def _warmed_up(step: tf.Tensor, learning_rate: Scalar, warmup_steps: float) -> t
     if warmup_steps <= 0:
         return learning_rate
     rising = learning_rate * tf.cast(step, tf.float32) / tf.cast(warmup_steps, tf.float32)
-    return tf.where(step < warmup_steps, rising, learning_rate)
+    return tf.where(_since(step, warmup_steps) < 0, rising, learning_rate)
 
 
 def _progress(step: tf.Tensor, begin_decay_at: Scalar, decay_steps: Scalar) -> tf.Tensor:
     decay_steps = tf.cast(decay_steps, tf.float32)
-    done = tf.cast(step - begin_decay_at, tf.float32)
-    return tf.minimum(done, decay_steps) / decay_steps
+    return tf.minimum(_since(step, begin_decay_at), decay_steps) / decay_steps
+
+
+def _since(step: tf.Tensor, begin: Scalar) -> tf.Tensor:
+    """Returns the steps since one that need not be whole."""
+    whole = not isinstance(begin, float) and not (tf.is_tensor(begin) and begin.dtype.is_floating)
+    return tf.cast((step if whole else precise(step)) - begin, tf.float32)

@@ -132,7 +132,7 @@ def _build(name: object, arguments: object) -> LearningRateSchedule:
     refuse_missing(where, parameters, arguments)
     if issubclass(schedule_class, Composed):
         inner = arguments[schedule_class.inner]
-        made = [get(each) for each in inner] if isinstance(inner, list) else get(inner)
+        made = [get(each) for each in inner] if isinstance(inner, list | tuple) else get(inner)
         arguments = {**arguments, schedule_class.inner: made}
     if schedule_class in KERAS:
         keras_arguments.check(name, arguments)

@@ -37,7 +37,7 @@ def _refuse_no_step(step: TensorLike) -> None:
         tensor = None
     if tensor is None or not (tensor.dtype.is_floating or tensor.dtype.is_integer):
         raise TypeError(f"schedule(step={checks.shown(step)}): step must be a number of updates.")
-    known = tf.get_static_value(tensor)
+    known = tf.get_static_value(tf.cast(tensor, tf.float64) if tensor.dtype.is_floating else tensor)
     if known is not None and not np.all((known >= 0) & (known <= checks.MOST_WHOLE)):
         raise ValueError(f"schedule(step={checks.shown(step)}): step must lie in [0, 2^53].")
 

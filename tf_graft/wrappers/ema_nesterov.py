@@ -34,7 +34,8 @@ class EMANesterov(Around, TwoWeights):
     `fit` continues from y. `use_evaluation_weights()`, `use_training_weights()` and the context
     `evaluation_weights()` exchange the two in a training loop of your own, and
     `tf_graft.EvaluationWeights` does so for validation and callbacks in `fit`. The exchange is
-    exact, and a checkpoint contains both. It must be the outermost optimizer.
+    exact, except with `master_weights=False`, and a checkpoint contains both. A variable's
+    constraint acts on y, not on x. It must be the outermost optimizer.
 
     In the authors' record `ahead` is 0.3 times the learning rate, in units of the highest one. It
     is 0 at first, until `m` is a mean, and again in the last quarter:

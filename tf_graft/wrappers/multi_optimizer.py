@@ -77,7 +77,7 @@ class MultiOptimizer(Wrapper):
         owner = type(self).__name__
         _refuse_wrong(owner, optimizers)
         self._patterns = tuple(optimizers)
-        roles = {f"optimizer_{i + 1}": f"optimizers[{shown(p)}]" for i, p in enumerate(optimizers)}
+        roles = {f"group{i + 1}": f"optimizers[{shown(p)}]" for i, p in enumerate(optimizers)}
         for (role, argument), given in zip(roles.items(), optimizers.values(), strict=True):
             child = child_of(owner, argument, given)
             divide(self.column, owner, argument, child, held_by(self) | decay)

@@ -53,6 +53,7 @@ from tf_graft.core.keras_contract.on_stand_ins import (
 )
 from tf_graft.core.keras_contract.optimizers import (
     ScalesLoss,
+    arrange,
     bound,
     count_of,
     declare,
@@ -92,6 +93,7 @@ __all__ = [
     "StoredVariable",
     "TrackableObjectGraph",
     "all_or_nothing",
+    "arrange",
     "as_large_as",
     "author_of",
     "batch_normalizations",

@@ -146,6 +146,17 @@ def key_of(optimizer: keras.optimizers.Optimizer, variable: VariableLike) -> Key
     return optimizer._var_key(variable)
 
 
+def arrange(
+    optimizer: keras.optimizers.Optimizer, groups: Iterable[Iterable[keras.Variable]]
+) -> None:
+    """Puts groups of an optimizer's variables in order, in the places that they have together."""
+    place = {id(v): i for i, v in enumerate(optimizer._variables)}
+    own = [[v for v in group if id(v) in place] for group in groups]
+    ordered = [v for group in own for v in sorted(group, key=lambda v: place[id(v)])]
+    for i, variable in zip(sorted(place[id(v)] for v in ordered), ordered, strict=True):
+        optimizer._variables[i] = variable
+
+
 def lead_checkpoints(optimizer: Any, name: str, to: Any) -> None:
     """Makes an attribute lead checkpoints of TensorFlow to variables of the optimizer."""
     setattr(optimizer, name, to)

@@ -70,8 +70,13 @@ def set_storage(variable: keras.Variable, storage: tf.Variable | keras.Variable)
 
 
 def set_ordinary_storage(variable: keras.Variable, value: TensorLike) -> None:
-    """Gives a variable an ordinary `tf.Variable` with that value as its storage."""
+    """Gives a variable an ordinary `tf.Variable` with that value as its storage.
+
+    A tape watches it if it watched the former storage, even if the variable is frozen now.
+    """
+    trainable, variable.trainable = variable.trainable, variable.value.trainable
     variable._initialize(value)
+    variable.trainable = trainable
 
 
 def rename(variable: keras.Variable, path: str) -> None:

@@ -16,7 +16,7 @@ from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.state.slots import NOT_NEGATIVE, Slot
 from tf_graft.core.state.write import Masked, Part, Whole
 from tf_graft.core.tensors import numerics, rows
-from tf_graft.core.types import Gradient, MaskedGradient
+from tf_graft.core.types import Gradient, OptionalGradient
 
 SLOTS = {
     "gradient_accumulator": Slot(),
@@ -44,24 +44,25 @@ def add(gradient: Gradient, parameter: Parameter, times: tf.Tensor | None = None
 def with_left(
     gradients: Sequence[Gradient],
     parameters: Sequence[Parameter],
-    left: Sequence[Parameter],
+    every: Sequence[Parameter],
     dense: Callable[[str], bool],
     run: Callable[[Sequence[Gradient], Sequence[Parameter]], None],
     either: Callable[[tf.Tensor, Callable[[], None], Callable[[], None]], None],
 ) -> None:
     """Calls `run` with gradients and parameters, and with what earlier micro-steps left of others.
 
-    Of those others, rows that no micro-step had a gradient for stay as they are.
+    Of those others, what no micro-step had a gradient for stays as it is.
 
     Args:
         gradients: the gradients of the last micro-step.
         parameters: the variables of the gradients.
-        left: the variables without a gradient in the last micro-step.
-        dense: whether the gradient of the variable of a path must be dense; then it is zero where
-            there was none.
+        every: all variables that can have a gradient.
+        dense: whether the gradient of the variable of a path must be dense.
         run: called with gradients and their variables.
         either: runs one of two functions, on all replicas the same.
     """
+    given = {p.path for p in parameters}
+    left = [p for p in every if p.path not in given]
     if not left:
         run(gradients, parameters)
         return
@@ -77,11 +78,12 @@ def with_left(
 def _sum_of(parameter: Parameter, dense: bool) -> Gradient:
     """Returns the sum over the micro-steps, of marked rows unless it must be dense."""
     total = tf.convert_to_tensor(replicas.local(parameter.state["gradient_accumulator"]))
-    if dense or not parameter.rows:
-        return total
     marks = tf.convert_to_tensor(_marks_of(parameter))
-    if keras_contract.in_xla() or parameter.layout is not None:
-        return MaskedGradient(total, marks)
+    if dense:
+        return OptionalGradient(total, tf.reduce_any(marks) | tf.zeros_like(marks))
+    static = keras_contract.in_xla() or parameter.layout is not None
+    if static or not all(write.has_rows(slot, parameter.rows) for slot in parameter.slots.values()):
+        return OptionalGradient(total, marks)
     return rows.of_marked(total, marks)
 
 

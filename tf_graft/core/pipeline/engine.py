@@ -166,13 +166,10 @@ class Engine:
 
             accumulation.with_marked(gradients, parameters, steps, decide, self._either)
 
-        given = {p.path for p in update.parameters}
-        left = [p for p in self.state.parameters if p.path not in given]
-        left = [p for p in left if not self.rule.freezes(p.path)]
         accumulation.with_left(
             update.gradients,
             update.parameters,
-            left,
+            [p for p in self.state.parameters if not self.rule.freezes(p.path)],
             lambda path: self.rule.acts_dense(path, self.options.sparse),
             conclude,
             self._either,

@@ -20,7 +20,7 @@ from tf_graft.core.state import write
 from tf_graft.core.state.algorithm import decays_itself
 from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.state.rule import Rule
-from tf_graft.core.state.slots import Slot
+from tf_graft.core.state.slots import AVERAGED_WEIGHTS, Slot
 from tf_graft.core.state.write import Part, Whole
 from tf_graft.core.tensors import numerics
 from tf_graft.core.types import VariableLike
@@ -61,8 +61,12 @@ def _obstacle(optimizer: Any, path: str, variable: VariableLike) -> str | None:
         return "averages (use_ema) take rows without a gradient for constant"
     if tf.as_dtype(variable.dtype) == tf.bfloat16 and not optimizer.master_weights:
         return "bfloat16 without a master (master_weights=False) loses the decay of a few updates"
-    if any(callable(slot.fill) for slot in optimizer.slots_for(path).values()):
+    slots = optimizer.slots_for(path)
+    if AVERAGED_WEIGHTS in slots or any(callable(slot.fill) for slot in slots.values()):
         return "the state holds other weights"
+    for rule in optimizer.rule.tree(path):
+        if rule.steps_decay(path):
+            return f"{rule.called} decays weights in a way of its own"
     decaying = [rule for rule in optimizer.rule.tree(path) if rule.decays(path)]
     for rule in decaying:
         if decays_itself(rule.optimizer):

@@ -16,8 +16,8 @@ import tensorflow as tf
 
 from tf_graft.core import keras_contract
 from tf_graft.core.places import replicas
-from tf_graft.core.tensors import rows
-from tf_graft.core.types import Gradient, Scalar, VariableLike
+from tf_graft.core.tensors import numerics, rows
+from tf_graft.core.types import Gradient, MaskedGradient, Scalar, UniqueRows, VariableLike
 
 MERGE = tf.distribute.MirroredStrategy | tf.distribute.MultiWorkerMirroredStrategy
 OWN_GROUPS = 1 << 30  # strategies number their groups from 1
@@ -71,6 +71,21 @@ def summed(
             f"jit_compile=True on the replicas of a {type(context.strategy).__name__}: XLA does "
             "not compile what they send each other once a period; leave jit_compile out."
         )
+    plain = [v.values if isinstance(v, MaskedGradient) else v for v in values]
+    marks = [tf.cast(v.mask, tf.float32) for v in values if isinstance(v, MaskedGradient)]
+    sums = _summed([*plain, *marks], [*rows_of, *[0] * len(marks)], variable)
+    masks = iter([numerics.values(count) > 0 for count in sums[len(values) :]])
+    return [
+        v._replace(values=total, mask=next(masks)) if isinstance(v, MaskedGradient) else total
+        for v, total in zip(values, sums, strict=False)
+    ]
+
+
+def _summed(
+    values: Sequence[tf.Tensor | UniqueRows], rows_of: Sequence[int], variable: VariableLike
+) -> list[Gradient]:
+    """Sums what is no `MaskedGradient`: see `summed`."""
+    context = tf.distribute.get_replica_context()
     given = [rows.as_slices(v) for v in values]
     if tf.executing_eagerly() or not isinstance(context.strategy, MERGE):
         return replicas.summed(given, rows_of)

@@ -61,7 +61,7 @@ def _in_its_place(x: tf.Tensor, context: tf.distribute.ReplicaContext) -> tf.Ten
 
 def _like(gradient: Gradient, sums: tuple[tf.Tensor, ...]) -> Gradient:
     if isinstance(gradient, MaskedGradient):
-        return MaskedGradient(sums[0], sums[1] > 0)
+        return gradient._replace(values=sums[0], mask=sums[1] > 0)
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(*(tf.reshape(x, [-1, *x.shape[2:]]) for x in sums))
     return sums[0]

@@ -249,9 +249,10 @@ class Parameters:
     def __contains__(self, key: Key) -> bool:
         return key in self._by_key
 
-    def extended(self, others: Mapping[Key, Parameter]) -> "Parameters":
-        """Returns these parameters and others."""
-        return Parameters({**self._by_key, **others})
+    def extended(self, others: Mapping[Key, Parameter], order: Sequence[Key]) -> "Parameters":
+        """Returns these parameters and others, in an order if it has all of them."""
+        every = {**self._by_key, **others}
+        return Parameters({key: every[key] for key in order} if len(order) == len(every) else every)
 
     def paths_with(self, owner: str, new: Sequence[VariableLike]) -> dict[str, VariableLike]:
         """Returns new variables by path.

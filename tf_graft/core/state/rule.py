@@ -212,6 +212,10 @@ class Rule:
         """Returns whether this optimizer applies weight decay to the variable of a path."""
         return bool(self.optimizer.weight_decay) and not self.undecayed(path)
 
+    def steps_decay(self, path: str) -> bool:
+        """Returns whether the steps for a variable contain a weight decay of their own."""
+        return False
+
     def decay(self, w: tf.Tensor, lr: tf.Tensor, t: tf.Tensor) -> tf.Tensor:
         """Returns what decoupled weight decay takes from the weights at update `t`."""
         return self._share(lr, t) * w

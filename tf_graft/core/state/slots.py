@@ -18,6 +18,7 @@ from tf_graft.core.types import VariableLike
 
 SHAPES = ("variable", "rows", "scalar")
 NOT_NEGATIVE = (0.0, math.inf)
+AVERAGED_WEIGHTS = "averaged_weights"  # the role of weights that are no state of a step
 COUNTS = (0.0, 2.0**40)  # no run lasts longer: 35 years of a thousand steps a second
 
 
@@ -165,7 +166,7 @@ def shared_dtype(dtypes: Iterable[tf.DType]) -> tf.DType:
     return tf.float64 if tf.float64 in dtypes else tf.float32
 
 
-def refill(held: keras.Variable, slot: Slot, variable: VariableLike, part: Part) -> None:
+def refill(held: keras.Variable, slot: Slot, variable: VariableLike | None, part: Part) -> None:
     """Resets a part of the calling replica's copy of a slot to its value at the start."""
     kept = replicas.local(held)
     start = _filled(slot.fill, variable, tf.shape(part.read(kept)), kept.dtype)

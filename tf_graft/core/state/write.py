@@ -14,7 +14,14 @@ from tensorflow.experimental import dtensor
 from tf_graft.core import keras_contract
 from tf_graft.core.places import replicas
 from tf_graft.core.tensors import numerics
-from tf_graft.core.types import Gradient, MaskedGradient, TensorLike, UniqueRows, VariableLike
+from tf_graft.core.types import (
+    Gradient,
+    MaskedGradient,
+    OptionalGradient,
+    TensorLike,
+    UniqueRows,
+    VariableLike,
+)
 
 
 def put(variable: Any, value: tf.Tensor) -> None:
@@ -154,7 +161,7 @@ class Rows:
 
     def read(self, variable: tf.Variable) -> tf.Tensor:
         """Returns the touched rows' values, of shape [k, ...]."""
-        rows = _has_rows(variable, self.rows)
+        rows = has_rows(variable, self.rows)
         if not rows:
             return tf.convert_to_tensor(variable)
         value, touched = tf.gather(variable, self.indices), self.touched
@@ -164,7 +171,7 @@ class Rows:
 
     def write(self, variable: tf.Variable, value: tf.Tensor) -> None:
         """Replaces the touched rows' values."""
-        if _has_rows(variable, self.rows):
+        if has_rows(variable, self.rows):
             variable.scatter_update(tf.IndexedSlices(value, self.indices))
         else:
             variable.assign(value, read_value=False)
@@ -191,22 +198,27 @@ class Masked:
     Args:
         mask: which rows are touched, booleans of shape [rows].
         rows: the number of rows of the model variable.
+        optional: whether what has no rows stays as it is if none is touched.
     """
 
-    def __init__(self, mask: tf.Tensor, rows: int):
+    def __init__(self, mask: tf.Tensor, rows: int, optional: bool = False):
         self.touched = mask
         self.rows = rows
+        self.optional = optional
 
     def read(self, variable: tf.Variable) -> tf.Tensor:
         """Returns the variable's value, with zeros in the other rows."""
         value = tf.convert_to_tensor(variable)
-        rows = _has_rows(variable, self.rows)
+        rows = has_rows(variable, self.rows)
         return numerics.where_rows(self.touched, value, tf.zeros_like(value)) if rows else value
 
     def write(self, variable: tf.Variable, value: tf.Tensor) -> None:
         """Replaces the touched rows' values."""
-        if _has_rows(variable, self.rows):
+        if has_rows(variable, self.rows):
             value = numerics.where_rows(self.touched, value, tf.convert_to_tensor(variable))
+        elif self.optional:
+            given = tf.reduce_any(self.touched)
+            value = numerics.where(given, value, tf.convert_to_tensor(variable))
         variable.assign(value, read_value=False)
 
     def add(self, variable: tf.Variable, delta: tf.Tensor) -> None:
@@ -225,11 +237,12 @@ Part = Whole | Rows | Masked
 def part_of(gradient: Gradient, rows: int) -> Part:
     """Returns the part of a variable with `rows` rows that a gradient touches, each row once."""
     if isinstance(gradient, MaskedGradient):
-        return Masked(gradient.mask, rows)
+        return Masked(gradient.mask, rows, isinstance(gradient, OptionalGradient))
     if isinstance(gradient, UniqueRows):
         return Rows(gradient.indices, rows)
     return Whole()
 
 
-def _has_rows(variable: tf.Variable, rows: int) -> bool:
-    return variable.shape.rank > 0 and variable.shape[0] == rows
+def has_rows(variable: VariableLike, rows: int) -> bool:
+    """Returns whether a variable, a slot for example, has the rows of a model variable."""
+    return len(variable.shape) > 0 and variable.shape[0] == rows

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 F = TypeVar("F", bound=Callable[..., Any])
-PLAIN = (int, float, str, tuple, tf.DType, type(None))  # `tf.is_tensor` takes long to tell
+PLAIN = (int, float, str, tuple, dict, tf.DType, type(None))
 
 _known: ContextVar[dict[Any, Any] | None] = ContextVar("known", default=None)
 
@@ -28,8 +28,8 @@ def memoized(compute: F) -> F:
     """Makes a function return the same tensor for the same arguments within `for_one_update`.
 
     Args:
-        compute: a function of tensors, which count as the same if they are one object, and of plain
-            values, which count as the same if their texts are.
+        compute: a function of plain values, which count as the same if their texts are, and of
+            tensors and other objects, which count as the same if they are one object.
     """
 
     @functools.wraps(compute)
@@ -65,7 +65,5 @@ def _in(graph: tf.Graph | None) -> contextlib.AbstractContextManager[Any]:
 
 
 def _key(x: object) -> object:
-    """Returns what tells an argument from others: tensors and schedules are told by identity."""
-    if isinstance(x, PLAIN):
-        return repr(x)
-    return id(x) if tf.is_tensor(x) or callable(x) else repr(x)
+    """Returns what tells an argument from others."""
+    return repr(x) if isinstance(x, PLAIN) else id(x)

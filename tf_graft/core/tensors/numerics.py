@@ -144,7 +144,7 @@ def least(x: tf.Tensor) -> tf.Tensor:
 
 def where_rows(rows: tf.Tensor, value: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
     """Returns `value` in the rows that are true, else `other`, whose number of axes is known."""
-    return tf.where(tf.reshape(rows, [-1] + [1] * (other.shape.rank - 1)), value, other)
+    return tf.where(of_rows(rows, other), value, other)
 
 
 def where(condition: tf.Tensor, value: tf.Tensor, other: tf.Tensor) -> tf.Tensor:

@@ -11,7 +11,7 @@ from tensorflow.experimental import dtensor
 
 from tf_graft.core import checks, keras_contract
 from tf_graft.core.tensors import numerics, row_shards
-from tf_graft.core.types import Gradient, MaskedGradient, TensorLike, UniqueRows
+from tf_graft.core.types import Gradient, MaskedGradient, OptionalGradient, TensorLike, UniqueRows
 
 CHILDREN = 16  # of a node of the tree that finds marked rows
 
@@ -114,7 +114,7 @@ def marked(gradient: Gradient, marks: tf.Variable, times: int) -> tuple[Gradient
 
 def masked(gradient: Gradient, marks: tf.Variable) -> Gradient:
     """Returns the gradient; if it is row-sparse, as a `MaskedGradient` of the marked rows."""
-    if not numerics.row_sparse(gradient):
+    if isinstance(gradient, OptionalGradient) or not numerics.row_sparse(gradient):
         return gradient
     return MaskedGradient(gradient.values, tf.convert_to_tensor(marks))
 
