@@ -119,6 +119,36 @@ def test_what_has_no_gradient_stays_as_it_is(name):
             np.testing.assert_allclose(value, right, 1e-3, smallest, err_msg=slot.path)
 
 
+def test_a_scalar_without_state_stays_as_it_is():
+    scale = tf.Variable(1.0, name="scale")
+    head, body = (tf.Variable([1.0], name=name) for name in ("head", "body"))
+    optimizer, one = tg.SGD(0.5, gradient_accumulation_steps=2), tf.constant([1.0])
+    optimizer.build([scale, head, body])
+    step = tf.function(lambda *gradients: optimizer.apply(gradients, [scale, head, body]))
+    step(None, one, None)
+    step(None, None, one)
+    assert [float(scale), *head.numpy(), *body.numpy()] == [1.0, 0.75, 0.75]
+    step(tf.constant(1.0), one, None)
+    step(None, None, one)
+    assert [float(scale), *head.numpy(), *body.numpy()] == [0.75, 0.5, 0.5]
+
+
+def test_a_push_is_also_of_what_had_no_gradient_in_the_last_update():
+    """With `sparse="exact"` the table takes part in the last update without a gradient."""
+    a, table = tf.Variable([0.0], name="a"), tf.Variable(tf.zeros([3, 1]), name="table")
+    b, one = tf.Variable([0.0], name="b"), tf.constant([1.0])
+    options = {"sparse": "exact", "gradient_accumulation_steps": 2}
+    local = tg.Adagrad(1.0, weight_decay=0.1, **options)
+    optimizer = tg.AGN(local, 1, 2, center_optimizer=tg.SGD(1.0), mode="updates")
+    optimizer.build([a, b, table])
+    rows = tf.IndexedSlices(tf.constant([[2.0]]), tf.constant([1]), (3, 1))
+    for gradients in [(one, one, rows)] * 2 + [(one, None, None), (None, one, None)]:
+        optimizer.apply(gradients, [a, b, table])
+    center = optimizer.center_values()
+    np.testing.assert_allclose(center["table"][1], table.numpy()[1])
+    assert center["table"][1] < -0.4  # the mean over two updates, of which one has a step
+
+
 def test_whole_gradients_are_zero_where_there_was_none():
     """Muon's steps need the whole matrix, so its momentum moves on."""
     w, head = (tf.Variable(np.eye(3, dtype="float32"), name=name) for name in ("w", "head"))

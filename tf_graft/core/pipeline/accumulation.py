@@ -81,8 +81,9 @@ def _sum_of(parameter: Parameter, dense: bool) -> Gradient:
     marks = tf.convert_to_tensor(_marks_of(parameter))
     if dense:
         return OptionalGradient(total, tf.reduce_any(marks) | tf.zeros_like(marks))
-    static = keras_contract.in_xla() or parameter.layout is not None
-    if static or not all(write.has_rows(slot, parameter.rows) for slot in parameter.slots.values()):
+    kept = (parameter.variable, *parameter.slots.values())
+    by_row = all(write.has_rows(variable, parameter.rows) for variable in kept)
+    if keras_contract.in_xla() or parameter.layout is not None or not by_row:
         return OptionalGradient(total, marks)
     return rows.of_marked(total, marks)
 

@@ -114,9 +114,14 @@ def marked(gradient: Gradient, marks: tf.Variable, times: int) -> tuple[Gradient
 
 def masked(gradient: Gradient, marks: tf.Variable) -> Gradient:
     """Returns the gradient; if it is row-sparse, as a `MaskedGradient` of the marked rows."""
-    if isinstance(gradient, OptionalGradient) or not numerics.row_sparse(gradient):
+    if not numerics.row_sparse(gradient):
         return gradient
-    return MaskedGradient(gradient.values, tf.convert_to_tensor(marks))
+    mask = tf.convert_to_tensor(marks)
+    if isinstance(
+        gradient, OptionalGradient
+    ):  # its own mask may be all rows though some are marked
+        return gradient._replace(mask=gradient.mask | mask)
+    return MaskedGradient(gradient.values, mask)
 
 
 def _first_true(marks: tf.Tensor, length: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
