@@ -174,6 +174,28 @@ def test_row_sparse_gradients():
     np.testing.assert_allclose(table.numpy(), 1 - 0.5 * g / np.sqrt(0.1 + g**2), rtol=1e-6)
 
 
+def test_the_rate_after_larc_is_that_of_the_step():
+    """Each touched row moves by it: not by the optimizer's own, or with the norm of all rows."""
+    table = tf.Variable([[3.0, 4.0], [30.0, 40.0]], name="table")
+    bias = tf.Variable([5.0, 2.5], name="bias")
+    before = table.numpy(), bias.numpy()
+    optimizer = tg.SGD(0.1, learning_rate_multipliers={"bias": 0.1})
+
+    def loss(ids):
+        return tf.reduce_sum((tf.gather(table, ids) + bias) * [2.0, 1.0])
+
+    step = tg.optimize_loss(
+        loss, [table, bias], optimizer, larc_params={"larc_eta": 0.01}, summaries=["larc_summaries"]
+    )
+    _, metrics = step(tf.constant([0]))
+    gradient = np.array([2.0, 1.0])
+    for variable, old in zip((table, bias), before, strict=True):
+        rate = metrics[f"larc_final_lr/{variable.name.split(':')[0]}"].numpy()
+        moved = (old - variable.numpy()).reshape(-1, 2)
+        np.testing.assert_allclose(moved[0], rate * gradient, rtol=1e-4)
+        np.testing.assert_array_equal(moved[1:], 0)
+
+
 @pytest.mark.slow
 def test_summaries_are_written(tmp_path):
     step = make(summaries=["learning_rate", "gradients", "global_gradient_norm"], iter_size=2)

@@ -174,6 +174,57 @@ def test_what_is_set_inside_later_is_refused_where_it_would_have_no_effect(make)
         outer.build([tf.Variable([1.0])])
 
 
+@pytest.mark.parametrize(
+    ("make", "changed", "name", "value"),
+    [
+        (lambda: tg.AdaGraft("adam", "sgd"), "magnitude_optimizer", "sparse", "exact"),
+        (lambda: tg.AGN("sgd"), None, "use_ema", True),
+        (lambda: tg.AGN("sgd"), None, "state_dtype", "bfloat16"),
+        (lambda: tg.AGN("sgd"), "center_optimizer", "sparse", "exact"),
+        (lambda: tg.AGN("sgd"), "center_optimizer", "master_weights", False),
+    ],
+)
+def test_what_is_set_later_is_refused_as_if_it_were_given(make, changed, name, value):
+    outer = make()
+    setattr(getattr(outer, changed) if changed else outer, name, value)
+    with pytest.raises(ValueError, match=rf"{name}={value!r}\)+: .*give "):
+        outer.build([tf.Variable([1.0])])
+
+
+@pytest.mark.parametrize(
+    ("make", "wrong", "right"),
+    [
+        (lambda: tg.AGN("sgd"), "sparse", ("exact", "lazy")),
+        (lambda: tg.AGN("sgd", center_optimizer="sgd"), "count_rows", (["kernel"], None)),
+        (
+            lambda: tg.AGN("sgd", center_optimizer="sgd"),
+            "learning_rate_multipliers",
+            ({"nothing": 2.0}, None),
+        ),
+    ],
+)
+def test_agn_can_be_built_after_its_center_was_refused(make, wrong, right):
+    """It was half built: the next step had no center to push to."""
+    agn, w = make(), tf.Variable([1.0])
+    bad, good = right
+    setattr(agn.center_optimizer, wrong, bad)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=wrong):
+            agn.apply([tf.constant([1.0])], [w])
+    assert not agn.built
+    setattr(agn.center_optimizer, wrong, good)
+    for _ in range(10):
+        agn.apply([tf.constant([1.0])], [w])
+    np.testing.assert_allclose(agn.center_values()["Variable"], [0.99], rtol=1e-6)
+
+
+def test_the_center_follows_what_is_set_on_agn_later():
+    agn = tg.AGN("sgd")
+    agn.sparse = "exact"
+    agn.build([tf.Variable([1.0])])
+    assert agn.center_optimizer.sparse == "exact"
+
+
 def test_what_was_given_inside_of_what_agn_unpacks_is_named_as_it_was_given():
     with pytest.raises(
         ValueError, match=r"^AGN\(optimizer=MixedPrecision\(use_ema=True\)\): the c"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import matrix
-from evidence import changes
+from evidence import changes, reach
 from evidence.ledger import Row
 from support import samples
 from tpu import replays
@@ -100,11 +100,13 @@ def suites(jax: str = sys.executable) -> dict[str, Suite]:
             "The TPU's compiler compiles each step, and the program copies no table.",
             dict(_tpu("programs", jax, samples.BY_NAME)),
             _optimizers("tests/tpu/"),
+            but_not=dict(_unreached_by(samples.BY_NAME)),
         ),
         "TPU replays": Suite(
             "Compiled programs, run on four replicas, equal a float64 computation.",
             dict(_tpu("replays", jax, [*samples.BY_NAME, *replays.WRAPPERS])),
             _optimizers("tests/tpu/"),
+            but_not=dict(_unreached_by([*samples.BY_NAME, *replays.WRAPPERS])),
         ),
         "TPU controls": Suite(
             "The checks find errors that were put into the TPU's programs on purpose.",
@@ -154,7 +156,8 @@ def _unreached(through: str) -> Iterator[tuple[str, Sequence[str]]]:
     """Yields the parts of the matrix, each with the names of code that it does not reach."""
     for title, run, group in _of_matrix(through):
         has = {through, run, *group}
-        yield title, [name for name, needs in ONLY_IN_MATRIX.items() if not has & needs]
+        names = [name for name, needs in ONLY_IN_MATRIX.items() if not has & needs]
+        yield title, [*names, *reach.unreached(group)]
 
 
 def _of_matrix(through: str) -> Iterator[tuple[str, str, list[str]]]:
@@ -181,6 +184,12 @@ def _clusters() -> Iterator[tuple[str, Arguments]]:
 def _tpu(what: str, jax: str, names: Iterable[str]) -> Iterator[tuple[str, Arguments]]:
     for title, group in _groups(names, 6):
         yield title, [*_asking(jax, what), "--samples", ",".join(group)]
+
+
+def _unreached_by(names: Iterable[str]) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yields the parts of the TPU's programs, each with the optimizers that it does not reach."""
+    for title, group in _groups(names, 6):
+        yield title, reach.unreached(group)
 
 
 def _asking(jax: str, what: str) -> Arguments:

@@ -10,7 +10,7 @@ from tf_graft.agn.center import refuse_scaling, taken
 from tf_graft.agn.on_servers import OnServers
 from tf_graft.agn.push import PeriodicPush
 from tf_graft.agn.worker_round import SUMS
-from tf_graft.compose.copies import copied
+from tf_graft.compose.copies import copied, share_exclusions
 from tf_graft.compose.option_table import Pair, divided, taken_over
 from tf_graft.compose.wrapper import (
     OF_THE_OPTIMIZER,
@@ -26,13 +26,12 @@ from tf_graft.core.arguments.declared import Count, Flag, OptionalCount
 from tf_graft.core.arguments.options import Common
 from tf_graft.core.arguments.registry import register, resolve
 from tf_graft.core.keras_optimizer import written
-from tf_graft.core.nesting import nested
 from tf_graft.core.places import replicas
 from tf_graft.core.spelling import plain
 from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.state.point import Point, Step
 from tf_graft.core.state.slots import Slot
-from tf_graft.core.types import Config, OptimizerLike, RateLike
+from tf_graft.core.types import Config, OptimizerLike, RateLike, VariableLike
 from tf_graft.scaling import MixedPrecision
 from tf_graft.scaling.loss_scaling import LossScaling, ScaledOnce, refuse_factor, variables_of
 from tf_graft.scaling.scaler import LossScaler
@@ -213,19 +212,20 @@ class AGN(OnServers):
         mixed = {"name": "mixed_precision", "optimizer": config["optimizer"], "loss_scale": scaler}
         return config | {"optimizer": mixed, "loss_scale_factor": None}
 
-    def make_center(self, parameters: Sequence[Parameter]) -> None:
+    def prepare_center(self, variables: Mapping[str, VariableLike]) -> None:
         count = replicas.count()
         if count > 1 and self.num_worker not in (None, count):
             raise ValueError(
                 f"AGN(num_worker={self.num_worker}): the strategy has {count} replicas, which are "
                 "the workers; leave num_worker out."
             )
+        if self._copies:
+            share_exclusions(self.optimizer, self.center_optimizer)
+        super().prepare_center(variables)
+
+    def make_center(self, parameters: Sequence[Parameter]) -> None:
         if self.reset_local_state:
             self.state.done = "accumulated_steps"
-        if self._copies and not self.center_optimizer.built:
-            both = zip(nested(self.optimizer), nested(self.center_optimizer), strict=True)
-            for local, of_center in both:  # some variables are known as excluded only now
-                of_center.exclude_from_weight_decay(var_names=local.decay_exclusions)
         super().make_center(parameters)
 
 

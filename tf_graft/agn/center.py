@@ -1,7 +1,7 @@
 """The center that workers share: its variables, the optimizer that updates them, and its life."""
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Self
 
 import keras
@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_graft.compose.copies import copied
+from tf_graft.compose.option_table import Pair, refuse_unused
 from tf_graft.compose.wrapper import Around, ComposedRule, child_of, divide, held_by
 from tf_graft.core import building, keras_contract
 from tf_graft.core.arguments.registry import resolve, serialize
@@ -35,6 +36,11 @@ class _CenterRule(ComposedRule):
     def signature(self) -> str:
         local, center = self.optimizer.optimizer, self.optimizer.center_optimizer
         return f"{type(self.optimizer).__name__}({local.rule.signature}, {center.rule.signature})"
+
+    def prepare(self, variables: Mapping[str, VariableLike]) -> None:
+        super().prepare(variables)
+        if self.optimizer.leads:
+            self.optimizer.prepare_center(variables)
 
     def complete(self, parameters: Sequence[Parameter]) -> None:
         super().complete(parameters)
@@ -81,6 +87,26 @@ class Centered(Around, rule=_CenterRule):
     def whole(self, path: str) -> bool:
         return super().whole(path) or self.center_optimizer.whole(path)
 
+    def prepare_center(self, variables: Mapping[str, VariableLike]) -> None:
+        """Shows the variables to the center's optimizer, which updates their centers.
+
+        Raises:
+            TypeError, ValueError: an argument, or an option, does not fit to them.
+        """
+        owner, center = type(self).__name__, self.center_optimizer
+        for path, variable in variables.items():
+            if self.on_servers and not isinstance(variable, keras.Variable):
+                raise ValueError(
+                    f"{owner}.build: '{path}' is no keras.Variable, which it must be on parameter "
+                    "servers, and not a shard of one."
+                )
+        pair = Pair("center", owner, "center_optimizer", center.rule.called)
+        refuse_unused(pair, held_by(self), held_by(center))
+        center.sparse, center.jit_compile = self.sparse, self.jit_compile
+        center.state.settle(self.mesh)
+        center.rule.outer_exclusions = self.rule.undecayed_paths
+        building.introduce(center, variables, variables, self.rule.models)
+
     def make_center(self, parameters: Sequence[Parameter]) -> None:
         """Builds the center's optimizer for the centers of variables, or takes the leader's."""
         if self._leader is not None:
@@ -89,16 +115,9 @@ class Centered(Around, rule=_CenterRule):
                 p.replace(tf.convert_to_tensor(center))
             return
         for p in parameters:
-            if self.on_servers and not isinstance(p.variable, keras.Variable):
-                raise ValueError(
-                    f"{type(self).__name__}.build: '{p.path}' is no keras.Variable, which it must "
-                    "be on parameter servers, and not a shard of one."
-                )
             center_of(p).constraint = p.variable.constraint
         centers = {p.path: center_of(p) for p in parameters}
         center = self.center_optimizer
-        center.state.settle(self.mesh)
-        center.rule.outer_exclusions = self.rule.undecayed_paths
         with keras_contract.named(centers):  # patterns are for the model's paths
             building.build(center, list(centers.values()), self.rule.models)
         self.state.beside = {"center_optimizer/": center.state}
@@ -253,7 +272,6 @@ def taken(owner: str, given: OptimizerLike | str | Config, like: Optimizer) -> O
     refuse_scaling(owner, "center_optimizer", found)
     center = child_of(owner, "center_optimizer", found)
     divide("center", owner, "center_optimizer", center, held_by(like))
-    center.sparse, center.jit_compile = like.sparse, like.jit_compile
     center.state.settle(like.mesh)
     return center
 

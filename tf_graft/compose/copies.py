@@ -28,6 +28,12 @@ def copied(optimizer: Copied) -> Copied:
     return copy
 
 
+def share_exclusions(optimizer: Optimizer, copy: Optimizer) -> None:
+    """Excludes from a copy's weight decay all that the original excludes by now."""
+    for one, other in zip(nested(optimizer), nested(copy), strict=True):
+        other.exclude_from_weight_decay(var_names=one.decay_exclusions)
+
+
 def _with_rates(optimizer: Optimizer) -> Iterator[keras.optimizers.Optimizer]:
     """Yields those of an optimizer and all within it that have a learning rate of their own."""
     for found in nested(optimizer):

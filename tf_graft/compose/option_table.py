@@ -163,16 +163,26 @@ def divided(pair: Pair, given: Mapping[str, Any], inside: Mapping[str, Any]) -> 
     return Outcome(outer, inner)
 
 
-def refuse_unused(pair: Pair, inside: Mapping[str, Any]) -> None:
-    """Refuses arguments set on the inner optimizer later, if the outer one acts.
+def refuse_unused(pair: Pair, given: Mapping[str, Any], inside: Mapping[str, Any]) -> None:
+    """Refuses arguments set later on one of two optimizers, if it does not act on them.
+
+    Args:
+        pair: the two optimizers.
+        given: the values of the outer one.
+        inside: the values of the inner one.
 
     Raises:
         ValueError: an argument would have no effect.
     """
     for name in inside.keys() - {"mesh"}:  # the outer one sets the mesh
-        unused = pair.acts(name) in (Acts.OUTER, Acts.OUTSIDE, Acts.NEITHER)
-        if unused and not _same(inside[name], OPTIONS[name].default):
-            raise pair.refusal(name, inside[name], inside=True)
+        held, value, default = inside[name], given[name], OPTIONS[name].default
+        acts = pair.acts(name)
+        unused = acts is Acts.OUTER or _refused_inside(acts, held, value)
+        if unused and not _same(held, default):
+            raise pair.refusal(name, held, inside=True)
+        # `loss_scale_factor` of an optimizer that scales the loss is its scaler.
+        if acts is Acts.NEITHER and name != "loss_scale_factor" and not _same(value, default):
+            raise pair.refusal(name, value, inside=False)
 
 
 def taken_over(column: str) -> list[str]:

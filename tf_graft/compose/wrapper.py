@@ -71,7 +71,8 @@ class ComposedRule(Rule):
         for role, inner in self.inner.items():
             child = inner.optimizer
             argument = wrapper.roles[role]
-            refuse_unused(Pair(wrapper.column, owner, argument, inner.called), held_by(child))
+            pair = Pair(wrapper.column, owner, argument, inner.called)
+            refuse_unused(pair, held_by(wrapper), held_by(child))
             if not inner.fixed:  # the wrapper is built for the first time
                 with tf.init_scope():
                     child.state.settle(wrapper.mesh, moved=True)
@@ -311,7 +312,8 @@ class Around(Wrapper):
 
     Args:
         optimizer: an optimizer of tf_graft or Keras, a name or a config.
-        learning_rate: replaces the optimizer's learning rate, if not None.
+        learning_rate: sets the optimizer's learning rate, if not None. A number cannot be set in
+            place of a schedule.
         **common: see `tf_graft.algorithm.Common`; they replace the optimizer's own.
     """
 

@@ -1,7 +1,7 @@
 """Builds an optimizer: checks the variables, moves to where they are, and makes the state."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -39,12 +39,7 @@ def build(
     rule, paths = optimizer.rule, state.parameters.paths_with(owner, list(new.values()))
     with state.adding(paths) as everything:
         found = models or keras_contract.calling_models(variables) or rule.models
-        rule.introduce(everything, rule.outer_exclusions, found)
-        contract.check(optimizer, paths)
-        for each in itertools.chain.from_iterable(map(rule.tree, everything)):
-            refuse_mode(each.optimizer)
-        row_counts.refuse(optimizer, everything)
-        row_decay.refuse(optimizer, everything)
+        introduce(optimizer, everything, paths, found)
         made, shared = state.make(paths)
         state.hold(dict(zip(new, made, strict=True)), shared, keys)
         rule.complete(list(state.parameters))
@@ -53,6 +48,32 @@ def build(
         finally:  # the optimizer is built, whether the state that waited fits or not
             built_for = [p.variable for p in state.parameters]
             keras_contract.declare(optimizer, built_for, state.strategy)
+
+
+def introduce(
+    optimizer: Any,
+    everything: Mapping[str, VariableLike],
+    new: Mapping[str, VariableLike],
+    models: Sequence[keras.Model],
+) -> None:
+    """Shows variables to an optimizer, and refuses what it cannot do; no state is made yet.
+
+    Args:
+        optimizer: the optimizer.
+        everything: all variables by path.
+        new: those that there is no state for.
+        models: the models that hold them.
+
+    Raises:
+        TypeError, ValueError: an argument, or an option, does not fit to the variables.
+    """
+    rule = optimizer.rule
+    rule.introduce(everything, rule.outer_exclusions, models)
+    contract.check(optimizer, new)
+    for each in itertools.chain.from_iterable(map(rule.tree, everything)):
+        refuse_mode(each.optimizer)
+    row_counts.refuse(optimizer, everything)
+    row_decay.refuse(optimizer, everything)
 
 
 def _refuse_others(owner: str, optimizer: Any, all_new: bool) -> None:

@@ -56,7 +56,10 @@ class MaskedGradient(NamedTuple):
 
 
 class OptionalGradient(MaskedGradient):
-    """A gradient that there is only if the mask, a scalar for a scalar, is true anywhere."""
+    """A gradient that may be absent: without it a variable and all its state stay as they are.
+
+    It is absent if the mask is false everywhere; the mask of a scalar is a scalar.
+    """
 
 
 Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices | UniqueRows | MaskedGradient

@@ -243,8 +243,8 @@ def _detached(model: keras.Model) -> _Remade | None:
     state: Store = {}
     if optimizer.built:
         optimizer.save_own_variables(state)
-    keys = {id(v): keras_contract.key_of(optimizer, v) for v in model.weights}
-    weights = [v for v in model.weights if keys[id(v)] in optimizer.state.parameters]
+    known, key_of = optimizer.state.parameters, keras_contract.key_of
+    weights = [v for v in model.weights if key_of(optimizer, v) in known]
     return _Remade(copied(optimizer), state, weights)
 
 

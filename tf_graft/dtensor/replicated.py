@@ -81,7 +81,7 @@ def move(
     """
     if not isinstance(variable.value, dtensor.DVariable):
         layout = layout or dtensor.Layout.replicated(mesh, len(variable.shape))
-        watched = variable.value.trainable  # that a layer is frozen now is no matter of storage
+        watched = variable.value.trainable  # not the layer's `trainable`, which can change later
         storage = MeshStorage(variable.numpy(), layout, variable.path, watched, slot_layout)
         keras_contract.set_storage(variable, storage)
 

@@ -113,7 +113,6 @@ class GraftRecorder(keras.callbacks.Callback):
         self._graft = None if optimizer is None else measuring(optimizer)
         self._writer = writer
         self._file: RecordFile | None = None
-        self._paths: list[str] = []
         self._last = 0
 
     def on_train_begin(self, logs: Logs = None) -> None:
@@ -148,7 +147,7 @@ class GraftRecorder(keras.callbacks.Callback):
         norms = row[1:].reshape(-1, len(COLUMNS))
         file.append(step, row[0], norms)
         if self._writer is not None and step % (self.every * SUMMARIES_EVERY) == 0:
-            tagged = _tagged(self._paths, row[0], norms)
+            tagged = _tagged(file.header.paths, row[0], norms)
             tensorboard.write(self._writer, step, tagged)
 
     def sync(self) -> int:
@@ -158,8 +157,7 @@ class GraftRecorder(keras.callbacks.Callback):
 
     def _open(self, graft: Graft, step: int) -> RecordFile:
         self._last = step
-        header = _header(graft)
-        self._file, self._paths = RecordFile(self.path, header, step, self.every), header.paths
+        self._file = RecordFile(self.path, _header(graft), step, self.every)
         self._measure = tf.function(lambda: _measured(graft)).get_concrete_function()
         return self._file
 

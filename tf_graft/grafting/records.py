@@ -124,7 +124,7 @@ class RecordFile:
     """
 
     def __init__(self, path: str | Path, header: Header, step: int, every: int = 1) -> None:
-        self._path = Path(path)
+        self._path, self.header = Path(path), header
         line, kept = header.line(), np.zeros(0, header.row)
         if self._path.exists():
             found = _parsed(self._path)

@@ -14,7 +14,7 @@ from tf_graft.core.places import replicas
 from tf_graft.core.state import slots
 from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.state.slots import Slot
-from tf_graft.core.state.write import Whole, put
+from tf_graft.core.state.write import part_of, put
 from tf_graft.core.tensors import numerics, rows
 from tf_graft.core.types import Gradient, VariableLike
 from tf_graft.wrappers import LARC
@@ -151,11 +151,13 @@ class Summaries:
                 finite = tf.where(tf.math.is_finite(dense), dense, tf.zeros_like(dense))
                 self._keep(f"gradients/{path}", finite)
             if self._larc is not None:
-                self._keep_larc(self._larc, path, values, parameter.read(Whole()))
+                touched = parameter.read(part_of(gradient, parameter.rows))
+                self._keep_larc(self._larc, path, values, touched)
 
     def _keep_larc(self, larc: LARC, path: str, g: tf.Tensor, w: tf.Tensor) -> None:
         """Keeps how LARC changes the learning rate of a variable."""
-        lr = tf.cast(self._optimizer.learning_rate, g.dtype)
+        rule = self._optimizer.rule
+        lr = tf.cast(rule.rate_of(path, rule.rates()), g.dtype)
         ratio = larc.ratio(g, w, lr) if larc.adapts(path) else tf.ones([], g.dtype)
         on = (ratio < 1) & (larc.mode == "clip")
         for name, value in zip(LARC_SUMMARIES, (on, ratio, lr * ratio), strict=True):

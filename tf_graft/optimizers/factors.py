@@ -95,8 +95,8 @@ def balanced(m: tf.Tensor) -> tf.Tensor:
 
 
 def known(factor: tf.Tensor) -> tf.Tensor:
-    """Returns which second moments have had a gradient, booleans of shape [n]."""
-    return tf.reduce_any(factor != 0, [1, 2])
+    """Returns which second moments have had a gradient, by their diagonals; shape [n]."""
+    return tf.reduce_any(tf.linalg.diag_part(factor) != 0, 1)
 
 
 def across(side: str) -> str:

@@ -165,11 +165,15 @@ class Shampoo(Preconditioned):
         """
         before, x = s[f"{side}_factor"], self.moment(g, side, s, t)
         if self.beta_2 == 1:
-            x = before + x
+            new = before + x
         else:
-            first = x * ta.one_minus_power(self.beta_2, t)
-            x = roots.chosen(late, first, ta.running_mean(before, x, self.beta_2, t))
-        return roots.chosen(roots.usable(x), x, before)
+            mean = ta.running_mean(before, x, self.beta_2, t)
+
+            def begin() -> tf.Tensor:
+                return roots.chosen(late, x * ta.one_minus_power(self.beta_2, t), mean)
+
+            new = tf.cond(tf.reduce_any(late), begin, lambda: mean)
+        return roots.chosen(roots.usable(new), new, before)
 
     def _refreshed(
         self,

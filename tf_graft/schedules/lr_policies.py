@@ -118,11 +118,12 @@ def exp_decay(
     step = as_step(global_step)
     learning_rate = tf.cast(learning_rate, tf.float32)
     min_lr = tf.cast(min_lr, tf.float32)
-    p = _since(step, begin_decay_at) / tf.cast(decay_steps, tf.float32)
+    since = _since(step, begin_decay_at)
+    p = since / tf.cast(decay_steps, tf.float32)
     if use_staircase_decay:
         p = tf.floor(p)
     decayed = learning_rate * tf.pow(tf.cast(decay_rate, tf.float32), p)
-    rate = tf.where(_since(step, begin_decay_at) < 0, learning_rate, decayed)
+    rate = tf.where(since < 0, learning_rate, decayed)
     # The result of tf.maximum for NaN depends on the order of the arguments and on the device.
     return tf.where(rate > min_lr, rate, min_lr)
 
@@ -160,9 +161,10 @@ def poly_decay(
     step = as_step(global_step)
     warm = _warmed_up(step, learning_rate, warmup_steps)
     min_lr = tf.cast(min_lr, tf.float32)
-    left = 1.0 - _progress(step, begin_decay_at, decay_steps)
+    since = _since(step, begin_decay_at)
+    left = 1.0 - _progress(since, decay_steps)
     decayed = (warm - min_lr) * tf.pow(left, tf.cast(power, tf.float32)) + min_lr
-    return tf.where(_since(step, begin_decay_at) < 0, warm, decayed)
+    return tf.where(since < 0, warm, decayed)
 
 
 def cosine_decay(
@@ -199,8 +201,9 @@ def cosine_decay(
     step = as_step(global_step)
     warm = _warmed_up(step, learning_rate, warmup_steps)
     min_lr = tf.cast(min_lr, tf.float32)
-    wave = 0.5 * (1.0 + tf.cos(math.pi * _progress(step, begin_decay_at, decay_steps)))
-    return tf.where(_since(step, begin_decay_at) < 0, warm, warm * ((1.0 - min_lr) * wave + min_lr))
+    since = _since(step, begin_decay_at)
+    wave = 0.5 * (1.0 + tf.cos(math.pi * _progress(since, decay_steps)))
+    return tf.where(since < 0, warm, warm * ((1.0 - min_lr) * wave + min_lr))
 
 
 def transformer_policy(
@@ -303,9 +306,9 @@ def _warmed_up(step: tf.Tensor, learning_rate: Scalar, warmup_steps: float) -> t
     return tf.where(_since(step, warmup_steps) < 0, rising, learning_rate)
 
 
-def _progress(step: tf.Tensor, begin_decay_at: Scalar, decay_steps: Scalar) -> tf.Tensor:
+def _progress(since: tf.Tensor, decay_steps: Scalar) -> tf.Tensor:
     decay_steps = tf.cast(decay_steps, tf.float32)
-    return tf.minimum(_since(step, begin_decay_at), decay_steps) / decay_steps
+    return tf.minimum(since, decay_steps) / decay_steps
 
 
 def _since(step: tf.Tensor, begin: Scalar) -> tf.Tensor:

@@ -52,7 +52,7 @@ class LARC(Around):
         exclude_from_layer_adaptation: regular expressions; a variable whose path contains a match
             has `r = 1`.
         learning_rate: sets the optimizer's learning rate, if not None: a number, at least 0, or
-            schedule.
+            schedule. A number cannot be set in place of a schedule.
         **common: see `tf_graft.algorithm.Common`; those given to the optimizer are taken over.
             `weight_decay` sets the optimizer's; exclusions from it add up.
 

@@ -65,13 +65,10 @@ def _obstacle(optimizer: Any, path: str, variable: VariableLike) -> str | None:
     if AVERAGED_WEIGHTS in slots or any(callable(slot.fill) for slot in slots.values()):
         return "the state holds other weights"
     for rule in optimizer.rule.tree(path):
-        if rule.steps_decay(path):
+        decays = rule.decays(path)
+        if rule.steps_decay(path) or (decays and decays_itself(rule.optimizer)):
             return f"{rule.called} decays weights in a way of its own"
-    decaying = [rule for rule in optimizer.rule.tree(path) if rule.decays(path)]
-    for rule in decaying:
-        if decays_itself(rule.optimizer):
-            return f"{rule.called} decays weights in a way of its own"
-        if rule is not optimizer.rule.decaying(path):
+        if decays and rule is not optimizer.rule.decaying(path):
             return f"{rule.called} decays weights inside another optimizer"
     return None
 

@@ -117,9 +117,7 @@ def masked(gradient: Gradient, marks: tf.Variable) -> Gradient:
     if not numerics.row_sparse(gradient):
         return gradient
     mask = tf.convert_to_tensor(marks)
-    if isinstance(
-        gradient, OptionalGradient
-    ):  # its own mask may be all rows though some are marked
+    if isinstance(gradient, OptionalGradient):  # a dense one has all rows
         return gradient._replace(mask=gradient.mask | mask)
     return MaskedGradient(gradient.values, mask)
 
