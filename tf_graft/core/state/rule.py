@@ -103,7 +103,8 @@ class Rule:
         self.outer_exclusions = excluded
         self._models = [weakref.ref(model) for model in models]
         self._refuse_idle_mode()
-        checked.warn_of_idle_patterns(self.optimizer, list(variables))
+        if not self.fixed:  # later there are only more variables
+            checked.warn_of_idle_patterns(self.optimizer, list(variables))
         factors = self.optimizer.learning_rate_multipliers
         multipliers.refuse_idle(self.called, "learning_rate_multipliers", factors, variables)
         for name in ("count_rows", "clip_rows"):
