@@ -356,6 +356,33 @@ def test_exact_equals_dense():
     np.testing.assert_array_equal(*found)
 
 
+@pytest.mark.filterwarnings("ignore:.*no gradient for")
+@pytest.mark.parametrize("jit_compile", [None, False, True], ids=["eager", "function", "xla"])
+@pytest.mark.parametrize("sparse", ["exact", "lazy"])
+def test_the_center_of_what_had_no_gradient_in_a_period_stays(sparse, jit_compile):
+    """With `sparse="exact"`, in which rows without a gradient decay, it decayed."""
+    names = ("always", "before", "never", "table")
+    model = variables({name: np.ones([3, 1], "float32") for name in names})
+    center = tg.SGD(0.5, weight_decay=0.5)
+    optimizer = tg.AGN(tg.SGD(0.25), 1, 2, center_optimizer=center, sparse=sparse)
+    optimizer.build(list(model.values()))
+
+    def step(*gradients):
+        optimizer.apply(gradients, list(model.values()))
+
+    if jit_compile is not None:
+        step = tf.function(step, jit_compile=jit_compile)
+    one, row = tf.ones([3, 1]), slices([1], np.float32([[2.0]]), 3)
+    step(one, one, None, row)
+    step(one, None, None, None)
+    centers = {path: c.ravel().tolist() for path, c in optimizer.center_values().items()}
+    idle = 0.75 if sparse == "exact" else 1.0  # of the rows without a gradient, with decay
+    expected = {"always": [0.25] * 3, "before": [0.5] * 3, "never": [1.0] * 3}
+    expected["table"] = [idle, 0.25, idle]
+    assert centers == expected
+    assert {path: w.numpy().ravel().tolist() for path, w in model.items()} == expected
+
+
 # Replicas in lockstep.
 
 

@@ -106,10 +106,18 @@ class PeriodicPush(Exchange):
             update.gradients,
             [_sums(p) for p in update.parameters],
             [_sums(p) for p in every.values()],
-            lambda path: self._agn.optimizer.rule.acts_dense(path, "lazy"),
+            self._left_of,
             push,
             self._either,
         )
+
+    def _left_of(self, parameter: Parameter) -> Gradient:
+        """Returns the sum of a variable without a gradient in the last local step."""
+        local, center = self._agn.optimizer, self._agn.center_optimizer
+        dense = local.rule.acts_dense(parameter.path, "lazy") or center.rule.acts_dense(
+            parameter.path, center.sparse
+        )
+        return accumulation.left_of(parameter, optional=dense)
 
     def _either(
         self, condition: tf.Tensor, then: Callable[[], None], other: Callable[[], None]

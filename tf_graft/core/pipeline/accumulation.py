@@ -45,7 +45,7 @@ def with_left(
     gradients: Sequence[Gradient],
     parameters: Sequence[Parameter],
     every: Sequence[Parameter],
-    dense: Callable[[str], bool],
+    sum_of: Callable[[Parameter], Gradient],
     run: Callable[[Sequence[Gradient], Sequence[Parameter]], None],
     either: Callable[[tf.Tensor, Callable[[], None], Callable[[], None]], None],
 ) -> None:
@@ -57,7 +57,7 @@ def with_left(
         gradients: the gradients of the last micro-step.
         parameters: the variables of the gradients.
         every: all variables that can have a gradient.
-        dense: whether the gradient of the variable of a path must be dense.
+        sum_of: returns what the micro-steps left of a variable; see `left_of`.
         run: called with gradients and their variables.
         either: runs one of two functions, on all replicas the same.
     """
@@ -68,22 +68,25 @@ def with_left(
         return
 
     def run_with_left() -> None:
-        sums = [_sum_of(p, dense(p.path)) for p in left]
-        run([*gradients, *sums], [*parameters, *left])
+        run([*gradients, *map(sum_of, left)], [*parameters, *left])
 
     marks = [tf.reduce_any(_marks_of(p)) for p in left]
     either(~tf.reduce_any(marks), lambda: run(gradients, parameters), run_with_left)
 
 
-def _sum_of(parameter: Parameter, dense: bool) -> Gradient:
-    """Returns the sum over the micro-steps, of marked rows unless it must be dense."""
+def left_of(parameter: Parameter, optional: bool) -> Gradient:
+    """Returns the sum over the micro-steps, of the rows that they marked.
+
+    Args:
+        parameter: the variable with its accumulator.
+        optional: whether it has to be an `OptionalGradient`, as for an update that acts on all rows
+            if there is a gradient.
+    """
     total = tf.convert_to_tensor(replicas.local(parameter.state["gradient_accumulator"]))
     marks = tf.convert_to_tensor(_marks_of(parameter))
-    if dense:
-        return OptionalGradient(total, tf.reduce_any(marks) | tf.zeros_like(marks))
     kept = (parameter.variable, *parameter.slots.values())
     by_row = all(write.has_rows(variable, parameter.rows) for variable in kept)
-    if keras_contract.in_xla() or parameter.layout is not None or not by_row:
+    if optional or keras_contract.in_xla() or parameter.layout is not None or not by_row:
         return OptionalGradient(total, marks)
     return rows.of_marked(total, marks)
 

@@ -121,7 +121,7 @@ class Engine:
         with tf.control_dependencies(list(itertools.chain.from_iterable(each))):
             ready = [
                 p.aligned(
-                    rows.densify(g, p.rows)
+                    rows.acting_dense(g, p.rows)
                     if numerics.row_sparse(g) and self.rule.acts_dense(p.path, sparse)
                     else g
                 )
@@ -170,10 +170,16 @@ class Engine:
             update.gradients,
             update.parameters,
             [p for p in self.state.parameters if not self.rule.freezes(p.path)],
-            lambda path: self.rule.acts_dense(path, self.options.sparse),
+            self._left_of,
             conclude,
             self._either,
         )
+
+    def _left_of(self, parameter: Parameter) -> Gradient:
+        """Returns the sum over the micro-steps of a variable without a gradient in the last one."""
+        dense = self.rule.acts_dense(parameter.path, self.options.sparse)
+        left = accumulation.left_of(parameter, optional=dense)
+        return rows.acting_dense(left, parameter.rows) if dense else left
 
     def _either(
         self, condition: tf.Tensor, then: Callable[[], None], other: Callable[[], None]

@@ -244,6 +244,14 @@ def densify(gradient: Gradient, rows: int) -> tf.Tensor:
     return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, rows)
 
 
+def acting_dense(gradient: Gradient, rows: int) -> Gradient:
+    """Returns a row-sparse gradient as one that acts on all rows, if it is not an absent one."""
+    if isinstance(gradient, OptionalGradient):
+        mask = tf.reduce_any(gradient.mask) | tf.zeros_like(gradient.mask)
+        return gradient._replace(mask=mask)
+    return densify(gradient, rows)
+
+
 def range_checks(
     owner: str, gradient: Gradient, path: str, rows: int, on_mesh: bool = False
 ) -> list[tf.Operation]:
