@@ -383,6 +383,20 @@ def test_the_center_of_what_had_no_gradient_in_a_period_stays(sparse, jit_compil
     assert {path: w.numpy().ravel().tolist() for path, w in model.items()} == expected
 
 
+@pytest.mark.filterwarnings("ignore:.*no gradient for")
+def test_the_center_of_a_matrix_that_had_no_gradient_in_a_period_stays():
+    """Its momentum gave it a step of Muon, if another one had a gradient before the last step."""
+    model = variables({name: np.eye(3, dtype="float32") for name in "abc"})
+    axes = {name: {"inputs": [0], "outputs": [1]} for name in "abc"}
+    optimizer = tg.AGN("sgd", None, 2, center_optimizer=tg.Muon(0.1, axes=axes))
+    g, pushed = tf.constant(np.arange(9.0).reshape(3, 3), tf.float32), []
+    for given in ("abc", "abc", "ab", "a", "ac", "a"):
+        optimizer.apply([g if name in given else None for name in model], list(model.values()))
+        pushed.append(optimizer.center_values()["b"].copy())
+    assert np.abs(pushed[3] - pushed[1]).max() > 0.01
+    np.testing.assert_array_equal(pushed[5], pushed[3])
+
+
 # Replicas in lockstep.
 
 
