@@ -700,6 +700,43 @@ def test_summary_counts_the_optimizers_parameters():
     assert f"{count} " in line
 
 
+REFUSED = {
+    "child": (
+        lambda: tf_graft.LARC("adam"),
+        lambda optimizer, value: setattr(optimizer.optimizer, "clipnorm", value),
+        1.0,
+    ),
+    "center": (
+        lambda: tf_graft.AGN("sgd", None, 2, center_optimizer="adam"),
+        lambda optimizer, value: setattr(optimizer.center_optimizer, "count_rows", value),
+        ["head"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("metrics", [[], ["mae"]], ids=["no metrics", "metrics"])
+def test_fit_after_a_refusal(name, metrics):
+    """The first `fit` is refused; once the argument is set right, the model trains."""
+    make, change, wrong = REFUSED[name]
+    optimizer = make()
+    change(optimizer, wrong)
+    model = dense_net()
+    model.compile(optimizer, "mse", metrics=metrics)
+    with pytest.raises(ValueError, match=r"clipnorm|count_rows"):
+        model.fit(X, Y, batch_size=4, shuffle=False, verbose=0)
+    change(optimizer, None)
+    first = weights_of(model)
+    losses = model.fit(X, Y, batch_size=4, epochs=3, shuffle=False, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+    assert int(optimizer.iterations.numpy()) == 18
+    expected = dense_net()
+    expected.set_weights(first)
+    expected.compile(make(), "mse")
+    expected.fit(X, Y, batch_size=4, epochs=3, shuffle=False, verbose=0)
+    assert_weights(model, weights_of(expected), rtol=0, atol=0)
+
+
 @pytest.mark.slow
 def test_frozen_layer_and_compiled_again():
     model, _ = fitted(tf_graft.Adam(0.05))

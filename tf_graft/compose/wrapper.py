@@ -18,6 +18,7 @@ from tf_graft.core.keras_optimizer import written
 from tf_graft.core.nesting import refuse_deep_around
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.pipeline.exchange import Exchange
+from tf_graft.core.places import replicas
 from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.state.point import Point, Step, under, within
 from tf_graft.core.state.rule import Delegate, Rule
@@ -74,7 +75,7 @@ class ComposedRule(Rule):
             pair = Pair(wrapper.column, owner, argument, inner.called)
             refuse_unused(pair, held_by(wrapper), held_by(child))
             if not inner.fixed:  # the wrapper is built for the first time
-                with tf.init_scope():
+                with replicas.outside_functions():
                     child.state.settle(wrapper.mesh, moved=True)
             keras_contract.set_storage(child.iterations, wrapper.iterations)
             its = {path: v for path, v in variables.items() if wrapper.serves(role, path)}

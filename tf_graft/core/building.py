@@ -14,6 +14,7 @@ from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.types import VariableLike
 
 
+@keras_contract.tracing_anew_after_errors()
 def build(
     optimizer: Any, variables: Sequence[VariableLike], models: Sequence[keras.Model] = ()
 ) -> None:

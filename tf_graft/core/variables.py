@@ -178,7 +178,7 @@ class Variables(OptimizerState):
     def move_to(self, variables: Sequence[VariableLike]) -> None:
         """Moves the present variables to where the model's variables are."""
         made_under, self.strategy = self.strategy, replicas.strategy_of(variables)
-        with tf.init_scope(), replicas.creating_under(self.strategy):
+        with replicas.outside_functions(), replicas.creating_under(self.strategy):
             self.settle(self.mesh or slots.mesh_of(variables), made_under is not self.strategy)
 
     def _copy(self, variable: keras.Variable) -> keras.Variable:

@@ -33,7 +33,7 @@ class GradientNorms:
         def made(name: str, slot: Slot) -> tf.Variable:
             return slots.create(("monitor",), name, slot, "float32", mesh=optimizer.mesh)
 
-        with tf.init_scope(), replicas.creating_under(optimizer.state.strategy):
+        with replicas.outside_functions(), replicas.creating_under(optimizer.state.strategy):
             self._updates = made("updates_to_measure", Slot(shape=(), dtype="int64"))
             self._norms = made("gradient_norms", Slot(ABSENT, shape=(len(self.paths),)))
         optimizer.engine.watch(self._watch, "monitor")

@@ -16,7 +16,7 @@ from tf_graft.core.state.parameters import Parameter
 from tf_graft.core.state.slots import Slot
 from tf_graft.core.state.write import part_of, put
 from tf_graft.core.tensors import numerics, rows
-from tf_graft.core.types import Gradient, VariableLike
+from tf_graft.core.types import Gradient, Scalar, VariableLike
 from tf_graft.wrappers import LARC
 
 NAMES = (
@@ -73,7 +73,8 @@ class Summaries:
         self._kept: dict[str, keras.Variable] = {}
         self._given = set(variables)
         self._told: dict[str, None] = {}  # the names that the traced step has gradients for
-        with tf.init_scope(), replicas.creating_under(replicas.strategy_of([*variables.values()])):
+        strategy = replicas.strategy_of([*variables.values()])
+        with replicas.outside_functions(), replicas.creating_under(strategy):
             self._make()
         if self._kept:
             optimizer.engine.watch(self._watch)
@@ -140,6 +141,8 @@ class Summaries:
         gradients = clipping.clipped(update, *self._clips).unscaled()
         if "global_clipped_gradient_norm" in self._kept:
             self._keep("global_clipped_gradient_norm", _norm(gradients))
+        rule = self._optimizer.rule
+        rates = {} if self._larc is None else rule.rates()
         both = zip(gradients, parameters, strict=True)
         for gradient, parameter in ((g, p) for g, p in both if p.path in self._given):
             path, values = parameter.path, numerics.values(gradient)
@@ -152,12 +155,11 @@ class Summaries:
                 self._keep(f"gradients/{path}", finite)
             if self._larc is not None:
                 touched = parameter.read(part_of(gradient, parameter.rows))
-                self._keep_larc(self._larc, path, values, touched)
+                self._keep_larc(self._larc, path, values, touched, rule.rate_of(path, rates))
 
-    def _keep_larc(self, larc: LARC, path: str, g: tf.Tensor, w: tf.Tensor) -> None:
+    def _keep_larc(self, larc: LARC, path: str, g: tf.Tensor, w: tf.Tensor, rate: Scalar) -> None:
         """Keeps how LARC changes the learning rate of a variable."""
-        rule = self._optimizer.rule
-        lr = tf.cast(rule.rate_of(path, rule.rates()), g.dtype)
+        lr = tf.cast(rate, g.dtype)
         ratio = larc.ratio(g, w, lr) if larc.adapts(path) else tf.ones([], g.dtype)
         on = (ratio < 1) & (larc.mode == "clip")
         for name, value in zip(LARC_SUMMARIES, (on, ratio, lr * ratio), strict=True):

@@ -42,6 +42,7 @@ from tf_graft.core.keras_contract.models import (
     moving_statistics,
     parts_of,
     snapshot_of_tables,
+    tracing_anew_after_errors,
 )
 from tf_graft.core.keras_contract.on_stand_ins import (
     OnStandIns,
@@ -140,6 +141,7 @@ __all__ = [
     "snapshot_of_tables",
     "storage",
     "take_for_restored",
+    "tracing_anew_after_errors",
     "with_private_methods",
     "without_schedules",
 ]

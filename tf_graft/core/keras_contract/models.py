@@ -64,14 +64,35 @@ def calling_models(variables: Iterable[VariableLike]) -> list[keras.Model]:
     trains parts of it apart, as those of a GAN are, the part with these variables is returned.
     """
     wanted = {id(storage(variable)) for variable in variables}
+    for caller in _callers():
+        if wanted <= _trained(caller):
+            parts = [part for part in layers_of(caller) if isinstance(part, keras.Model)]
+            return [next((part for part in parts if _trained(part) == wanted), caller)]
+    return []
+
+
+@contextlib.contextmanager
+def tracing_anew_after_errors() -> Iterator[None]:
+    """A context after whose errors the next `fit` of the calling model makes its function anew.
+
+    A function whose first trace failed cannot create variables later, such as those of metrics.
+    """
+    try:
+        yield
+    except Exception:
+        for model in _callers():
+            model.train_function = None
+        raise
+
+
+def _callers() -> Iterator[keras.Model]:
+    """Yields the models in whose methods the caller is, the innermost first."""
     frame = inspect.currentframe()
     while frame is not None:
         caller = frame.f_locals.get("self")
-        if isinstance(caller, keras.Model) and wanted <= _trained(caller):
-            parts = [part for part in layers_of(caller) if isinstance(part, keras.Model)]
-            return [next((part for part in parts if _trained(part) == wanted), caller)]
+        if isinstance(caller, keras.Model):
+            yield caller
         frame = frame.f_back
-    return []
 
 
 def _trained(model: keras.Model) -> set[int]:

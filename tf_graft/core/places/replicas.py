@@ -7,7 +7,7 @@ and `MirroredStrategy` could not make the call.
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -160,7 +160,22 @@ def ahead_of(variables: Iterable[VariableLike]) -> contextlib.AbstractContextMan
     """
     traced = not tf.executing_eagerly() and not keras_contract.in_xla()
     made_here = traced and not all(_has_value(v) for v in variables)
-    return contextlib.nullcontext() if made_here else tf.init_scope()
+    return contextlib.nullcontext() if made_here else outside_functions()
+
+
+@contextlib.contextmanager
+def outside_functions() -> Iterator[None]:
+    """A context that creates variables as if they had been there before a function was traced.
+
+    In a plain `tf.init_scope` TensorFlow takes them for variables of the function: it traces the
+    function twice, and refuses to create any if the first trace of the function failed.
+    """
+    with tf.init_scope(), tf.variable_creator_scope(_not_lifted):
+        yield
+
+
+def _not_lifted(create: Callable[..., tf.Variable], **arguments: Any) -> tf.Variable:
+    return create(**arguments | {"experimental_enable_variable_lifting": False})
 
 
 def beside(variable: VariableLike | None) -> contextlib.AbstractContextManager[object]:

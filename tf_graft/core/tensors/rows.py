@@ -117,7 +117,7 @@ def masked(gradient: Gradient, marks: tf.Variable) -> Gradient:
     if not numerics.row_sparse(gradient):
         return gradient
     mask = tf.convert_to_tensor(marks)
-    if isinstance(gradient, OptionalGradient):  # a dense one has all rows
+    if isinstance(gradient, OptionalGradient):  # if it is there, it has all rows
         return gradient._replace(mask=gradient.mask | mask)
     return MaskedGradient(gradient.values, mask)
 
