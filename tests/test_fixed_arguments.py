@@ -59,6 +59,31 @@ def test_an_argument_can_be_set_before():
     assert variable.numpy() == [-2.5]
 
 
+REFUSED = {
+    "sparse": (lambda: tg.AdamW(use_ema=True, sparse="lazy_decay"), "lazy"),
+    "weight_decay_mode": (
+        lambda: tg.RadialBrake("sgd", weight_decay_mode="cautious_decay"),
+        None,
+    ),
+    "state_dtype": (lambda: tg.SGD(state_dtype="bfloat16"), None),
+    "clip_rows": (lambda: tg.SGD(clip_rows={"rows": 1.0}), None),
+}
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["alone", "as a child"])
+@pytest.mark.parametrize("name", REFUSED)
+def test_an_argument_can_be_set_right_after_a_refusal(name, inside):
+    make, value = REFUSED[name]
+    optimizer = make()
+    outer = tg.Cautious(optimizer) if inside else optimizer
+    variables = [tf.Variable([[1.0]], name="table")]
+    with pytest.raises(ValueError, match=name):
+        outer.build(variables)
+    setattr(outer, name, value)
+    outer.apply([tf.ones([1, 1])], variables)
+    assert variables[0].numpy() < 1.0
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

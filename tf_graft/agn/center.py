@@ -103,7 +103,8 @@ class Centered(Around, rule=_CenterRule):
         pair = Pair("center", owner, "center_optimizer", center.rule.called)
         refuse_unused(pair, held_by(self), held_by(center))
         center.sparse, center.jit_compile = self.sparse, self.jit_compile
-        center.state.settle(self.mesh)
+        center.saved.examine()
+        center.state.move_to(list(variables.values()))
         center.rule.outer_exclusions = self.rule.undecayed_paths
         building.introduce(center, variables, variables, self.rule.models)
 
@@ -119,7 +120,7 @@ class Centered(Around, rule=_CenterRule):
         centers = {p.path: center_of(p) for p in parameters}
         center = self.center_optimizer
         with keras_contract.named(centers):  # patterns are for the model's paths
-            building.build(center, list(centers.values()), self.rule.models)
+            building.make_state(center, centers)
         self.state.beside = {"center_optimizer/": center.state}
         self.state.keep(center.state.named("center_optimizer/"))
 

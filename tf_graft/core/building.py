@@ -11,7 +11,7 @@ from tf_graft.core.pipeline import matching, row_counts, row_decay
 from tf_graft.core.places import replicas
 from tf_graft.core.state.algorithm import refuse_mode
 from tf_graft.core.state.parameters import Parameter
-from tf_graft.core.types import VariableLike
+from tf_graft.core.types import Key, VariableLike
 
 
 @keras_contract.tracing_anew_after_errors()
@@ -37,18 +37,11 @@ def build(
         _refuse_others(owner, optimizer, len(new) == len(keys))
     if not new:
         return
-    rule, paths = optimizer.rule, state.parameters.paths_with(owner, list(new.values()))
+    paths = state.parameters.paths_with(owner, list(new.values()))
     with state.adding(paths) as everything:
-        found = models or keras_contract.calling_models(variables) or rule.models
+        found = models or keras_contract.calling_models(variables) or optimizer.rule.models
         introduce(optimizer, everything, paths, found)
-        made, shared = state.make(paths)
-        state.hold(dict(zip(new, made, strict=True)), shared, keys)
-        rule.complete(list(state.parameters))
-        try:
-            optimizer.saved.settle()
-        finally:  # the optimizer is built, whether the state that waited fits or not
-            built_for = [p.variable for p in state.parameters]
-            keras_contract.declare(optimizer, built_for, state.strategy)
+        make_state(optimizer, paths, keys)
 
 
 def introduce(
@@ -75,6 +68,27 @@ def introduce(
         refuse_mode(each.optimizer)
     row_counts.refuse(optimizer, everything)
     row_decay.refuse(optimizer, everything)
+
+
+def make_state(optimizer: Any, new: Mapping[str, VariableLike], order: Sequence[Key] = ()) -> None:
+    """Makes the state for variables that were introduced; then the optimizer is built.
+
+    Args:
+        optimizer: the optimizer.
+        new: the variables that there is no state for, by path.
+        order: the keys of all variables in the order of the model; the new ones come last if it
+            lacks them.
+    """
+    state = optimizer.state
+    keys = [keras_contract.key_of(optimizer, variable) for variable in new.values()]
+    made, shared = state.make(new)
+    state.hold(dict(zip(keys, made, strict=True)), shared, order)
+    optimizer.rule.complete(list(state.parameters))
+    try:
+        optimizer.saved.settle()
+    finally:  # the optimizer is built, whether the state that waited fits or not
+        built_for = [p.variable for p in state.parameters]
+        keras_contract.declare(optimizer, built_for, state.strategy)
 
 
 def _refuse_others(owner: str, optimizer: Any, all_new: bool) -> None:

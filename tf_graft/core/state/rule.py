@@ -93,7 +93,7 @@ class Rule:
         excluded: Sequence[str],
         models: Sequence[keras.Model],
     ) -> None:
-        """Shows the variables to the optimizer and fixes its arguments.
+        """Shows the variables to the optimizer.
 
         Args:
             variables: the variables by path; there is no state for them yet.
@@ -111,14 +111,14 @@ class Rule:
             multipliers.refuse_idle(self.called, name, getattr(self.optimizer, name), variables)
         self.shapes = {path: tuple(variable.shape) for path, variable in variables.items()}
         self.prepare(variables)
-        self.fixed = True
 
     def prepare(self, variables: Mapping[str, VariableLike]) -> None:
         """Lets the optimizer inspect the variables, by path."""
         self.optimizer.prepare(variables)
 
     def complete(self, parameters: Sequence[Parameter]) -> None:
-        """Takes the variables with their state, once it is made."""
+        """Takes the variables with their state, once it is made, and fixes the arguments."""
+        self.fixed = True
         self.parameters = Parameters({p.path: p for p in parameters})
 
     # Learning rates, and arguments that are schedules.
