@@ -845,6 +845,35 @@ def off_the_mesh(step: int):
     }
 
 
+def test_variables_that_are_not_where_the_optimizer_is():
+    def weights(name, at):
+        value = tf.ones([4, 2])
+        if at is None:
+            return tf.Variable(value, name=name)
+        layout = dtensor.Layout.replicated(at, 2)
+        return dtensor.DVariable(dtensor.copy_to_mesh(value, layout), name=name)
+
+    plain, on, elsewhere = weights("plain", None), weights("on", mesh()), weights("other", mesh(1))
+    where, nowhere = (
+        r"Adam\.build: '{}' is on Mesh\(.*and the optimizer on {}",
+        r"Adam\.build: 'plain' is on no mesh, and the optimizer on Mesh\(batch=2, model=2\)",
+    )
+    for given, variables, message in (
+        ({"mesh": mesh()}, [plain], nowhere),
+        ({}, [plain, on], nowhere),
+        ({}, [on, elsewhere], where.format("other", "Mesh")),
+    ):
+        optimizer = tg.Adam(**given)
+        with pytest.raises(ValueError, match=message):
+            optimizer.build(variables)
+    optimizer = tg.Adam()
+    with pytest.raises(ValueError, match=nowhere):
+        optimizer.build([on, plain])
+    optimizer.build([plain])  # nothing has moved
+    with pytest.raises(ValueError, match=where.format("on", "no mesh")):
+        optimizer.build([plain, on])
+
+
 @pytest.mark.parametrize(
     "on", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["mesh", "one_device"]
 )

@@ -5,12 +5,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
+from tensorflow.experimental import dtensor
 
 from tf_graft.core import contract, keras_contract
+from tf_graft.core.arguments import description
 from tf_graft.core.pipeline import matching, row_counts, row_decay
 from tf_graft.core.places import replicas
+from tf_graft.core.state import slots
 from tf_graft.core.state.algorithm import refuse_mode
-from tf_graft.core.state.parameters import Parameter
+from tf_graft.core.state.parameters import Parameter, paths
 from tf_graft.core.types import Key, VariableLike
 
 
@@ -29,6 +32,8 @@ def build(
     keys = [keras_contract.key_of(optimizer, variable) for variable in variables]
     replicas.refuse_unwritable(owner, variables)
     matching.refuse_untrainable(owner, variables, keys)
+    mesh = optimizer.mesh or (None if optimizer.built else slots.mesh_of(variables))
+    _refuse_elsewhere(owner, mesh, variables)
     if not optimizer.built:
         optimizer.saved.examine()
         state.move_to(variables)
@@ -37,11 +42,11 @@ def build(
         _refuse_others(owner, optimizer, len(new) == len(keys))
     if not new:
         return
-    paths = state.parameters.paths_with(owner, list(new.values()))
-    with state.adding(paths) as everything:
+    by_path = state.parameters.paths_with(owner, list(new.values()))
+    with state.adding(by_path) as everything:
         found = models or keras_contract.calling_models(variables) or optimizer.rule.models
-        introduce(optimizer, everything, paths, found)
-        make_state(optimizer, paths, keys)
+        introduce(optimizer, everything, by_path, found)
+        make_state(optimizer, by_path, keys)
 
 
 def introduce(
@@ -89,6 +94,21 @@ def make_state(optimizer: Any, new: Mapping[str, VariableLike], order: Sequence[
     finally:  # the optimizer is built, whether the state that waited fits or not
         built_for = [p.variable for p in state.parameters]
         keras_contract.declare(optimizer, built_for, state.strategy)
+
+
+def _refuse_elsewhere(
+    owner: str, mesh: dtensor.Mesh | None, variables: Sequence[VariableLike]
+) -> None:
+    """Refuses variables that are not on the optimizer's mesh, or on one if it has none."""
+    for path, variable in zip(paths(variables), variables, strict=True):
+        found = slots.mesh_of([variable])
+        if found is mesh or (found and mesh and found == mesh):  # a mesh cannot be compared to None
+            continue
+        its, own = (f"on {description.mesh(x)}" if x else "on no mesh" for x in (found, mesh))
+        raise ValueError(
+            f"{owner}: '{path}' is {its}, and the optimizer {own}; put all variables on one mesh, "
+            "and give the optimizer that one or none."
+        )
 
 
 def _refuse_others(owner: str, optimizer: Any, all_new: bool) -> None:

@@ -191,9 +191,10 @@ class Optimizer(KerasOptimizer):
 
         Raises:
             TypeError: an entry is no variable, or a variable is not floating point.
-            ValueError: a variable is given twice; a model is not built; the optimizer was built for
-                other variables only; a new variable has the name of one that it was built for; or
-                the optimizer is an `AGN` or a wrapped Keras optimizer, which cannot add variables.
+            ValueError: a variable is given twice, or is not on the mesh of the others, or of the
+                optimizer; a model is not built; the optimizer was built for other variables only; a
+                new variable has the name of one that it was built for; or the optimizer is an `AGN`
+                or a wrapped Keras optimizer, which cannot add variables.
         """
         owner = f"{type(self).__name__}.build"
         with self.state.alone():
