@@ -20,6 +20,7 @@ from tf_graft.processes.cluster import Cluster
 
 KINDS = [sample.name for sample in samples.SAMPLES if not sample.slow]
 MATRICES = ["muon", "normuon", "hyperball"]
+FACTORS = ["shampoo", "kl_shampoo", "soap"]
 SLOW = pytest.mark.slow
 KILLS = 2  # each costs a start of TensorFlow
 
@@ -76,7 +77,10 @@ STARTS = {
         in_models("shards", [*SOME[1::2], "layerwise_rates", "agn_adam"], 1),
     ],
     "matrices_on_replicas": [Part("2_replicas", MATRICES, ["together", "decay_inside"])],
-    "matrices_on_a_mesh": [Part("mesh", MATRICES, ["together", "decay_inside"])],
+    "matrices_on_a_mesh": [
+        Part("mesh", MATRICES, ["together", "decay_inside"]),
+        Part("mesh", FACTORS, ["together"]),
+    ],
     "2_clients": [
         Part("2_clients", ["adam"], ["together", "not_finite"]),
         in_turn("2_clients", ["lamb"], 9),
