@@ -1,5 +1,6 @@
 """The command line: what it prints, where, and its exit codes."""
 
+import os
 import re
 import signal
 import subprocess
@@ -61,6 +62,14 @@ def test_a_command_may_import_any_part_of_the_package_first():
     command = [sys.executable, "-c", EACH_FIRST, *names]
     done = subprocess.run(command, capture_output=True, text=True, cwd=package.parent)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_a_terminal_without_all_characters_shows_escapes():
+    environment = os.environ | {"COLUMNS": "60", "PYTHONIOENCODING": "latin-1"}
+    command = [sys.executable, "-m", "tf_graft", "list"]
+    done = subprocess.run(command, capture_output=True, env=environment)
+    assert (done.returncode, b"Backpr\\u2026" in done.stdout) == (0, True), done.stderr
 
 
 def test_list_names_what_configs_use(command):

@@ -103,6 +103,10 @@ BAD_TEXTS = {
         edited("\n  epochs: 2", ""),
         ":9: run is None; it should be a section of 'key: value' lines.",
     ),
+    "seed that TensorFlow takes for none": (
+        edited("epochs: 2", "epochs: 2\n  seed: 2147483646"),
+        ":11: seed is 2147483646; it should be less than or equal to 2147483645.",
+    ),
     "path for a name": (
         edited("digits", "../../etc"),
         ":2: name is the text '../../etc'; it is not a name.",
@@ -442,7 +446,8 @@ def test_a_run_makes_an_update(given, steps, name):
 
 
 @pytest.mark.parametrize(
-    ("every", "epochs", "total", "epoch"), [(4, 2, 22, 11), (16, 20, 55, 3), (64, 10, 6, 1)]
+    ("every", "epochs", "total", "epoch"),
+    [(4, 2, 22, 11), (4.0, 2, 22, 11), (16, 20, 55, 3), (64, 10, 6, 1)],
 )
 def test_words_count_updates_that_end_in_a_later_epoch(every, epochs, total, epoch):
     """The run makes epochs * 44 // every updates: micro-steps go on from epoch to epoch."""

@@ -166,6 +166,41 @@ def fitted(strategy):
     return table.embeddings.numpy(), layer
 
 
+def test_tables_that_share_a_lookup_begin_anew_together():
+    lookup, ids = DynamicLookup(5), keras.Input([], dtype="int64")
+    wide = keras.layers.Embedding(
+        5, 2, embeddings_initializer=keras.initializers.RandomNormal(1, 1, 1)
+    )
+    narrow = keras.layers.Embedding(5, 1, embeddings_initializer="zeros")
+    model = keras.Model(ids, keras.layers.Dense(1)(wide(ids)) + narrow(ids))
+    model.compile(tg.Adam(0.1), "mse")
+    first = wide.embeddings.numpy()
+    data = tf.data.Dataset.from_tensor_slices(([70, 51] + [70] * 6, np.ones([8, 1]))).batch(2)
+    data = data.map(lambda ids, y: (lookup(ids, training=True), y))
+    evict = EvictRows(lookup, [wide, narrow], unused_for=2)
+    model.fit(data, shuffle=False, verbose=0, callbacks=[evict])
+    assert lookup.ids() == {70: 1}
+    np.testing.assert_array_equal(wide.embeddings[2], first[2])
+    assert (narrow.embeddings.numpy() != 0).ravel().tolist() == [False, True, False, False, False]
+    for path, variable in model.optimizer.state.named().items():
+        if "embedding" in path and path.endswith("momentum"):
+            assert np.any(variable[1] != 0)
+            assert not np.any(variable[2])
+
+
+def test_a_row_that_was_freed_and_trained_again_is_reset_again():
+    """The ids were looked up once, before `fit`, and later epochs still use their rows."""
+    lookup, table = DynamicLookup(5), keras.layers.Embedding(5, 1, embeddings_initializer="zeros")
+    model = keras.Sequential([keras.Input([], dtype="int64"), table])
+    model.compile(tg.SGD(0.5), "mse")
+    batches = [[70, 51], [70, 70], [70, 70], [70, 70]]
+    rows = np.concatenate([lookup(np.array(batch), training=True) for batch in batches])
+    evict = EvictRows(lookup, table, unused_for=2)
+    model.fit(rows, np.full([8, 1], 9.0), 2, epochs=3, shuffle=False, verbose=0, callbacks=[evict])
+    assert lookup(np.array([99]), training=True).numpy().tolist() == [2]
+    assert table.embeddings.numpy().ravel().tolist() == [0, 9, 0, 0, 0]
+
+
 @pytest.mark.slow
 def test_a_row_of_another_id_begins_anew():
     """On one device and on two replicas."""
@@ -220,6 +255,8 @@ def test_a_callback_for_other_layers_is_refused():
         TypeError, match=r"EvictRows: embedding is .*; it must be a layer of type Embedding"
     ):
         EvictRows(layer, layer, 1)
+    with pytest.raises(ValueError, match="embedding is an empty list; give at least one layer"):
+        EvictRows(layer, [], 1)
     with pytest.raises(ValueError, match="'table' has 5 rows, and 'lookup' gives 6"):
         EvictRows(DynamicLookup(6, name="lookup"), table, 1)
     model, table = model_of(layer, keras.optimizers.Adam())

@@ -50,10 +50,10 @@ def tasks_do(tmp_path, monkeypatch):
     program = tmp_path / "task.py"
     program.write_text(textwrap.dedent(script))
 
-    def run(name, tasks, say=print, **what):
-        config = configs.parse(f"strategy: {{name: {name}}}\n{TEXT}")
+    def run(name, tasks, say=print, overrides=(), restarts=3, **what):
+        config = configs.parse(f"strategy: {{name: {name}}}\n{TEXT}", overrides=overrides)
         command = [sys.executable, str(program), str(tmp_path), json.dumps(what)]
-        return launch(config, command, tasks, say)
+        return launch(config, command, tasks, say, restarts)
 
     yield run
     pids = map(int, (tmp_path / "pids").read_text().split())
@@ -181,6 +181,32 @@ def test_all_are_started_again_when_one_has_lost_another(name, tasks, alone, tas
         f"The {who} has lost another process; all are restarted, from the last saved state.",
         said[0],
     ]
+
+
+@pytest.mark.slow
+def test_a_run_begins_anew_once(tasks_do, tmp_path):
+    """Processes that start again continue it, unless they ended before it had begun."""
+    config, told = tmp_path / "run" / "config.yaml", tmp_path / "told"
+    config.parent.mkdir()
+    config.write_text("the former run")
+    begins = f"""
+again = sys.argv[-1] == "run.fresh=false"
+with open({str(told)!r}, "a") as file:
+    file.write("again " if again else "anew ")
+count = len(open({str(told)!r}).read().split())
+if count == 2:
+    os.replace({str(config)!r}, {str(config)!r} + ".emptying")
+if count == 3:
+    open({str(config)!r}, "w").write("the new run")
+if count < 5:
+    os.kill(os.getpid(), 9)
+"""
+    overrides = ["run.fresh=true", f"run.dir={config.parent}"]
+    code = tasks_do(
+        "multi_worker", {"worker": 1, "ps": 0}, overrides=overrides, restarts=5, worker_0=begins
+    )
+    assert code == 0
+    assert told.read_text().split() == ["anew"] * 3 + ["again"] * 2
 
 
 def test_a_task_that_fails_is_named_rather_than_one_that_has_lost_it(tasks_do, tmp_path):

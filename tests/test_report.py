@@ -1041,6 +1041,9 @@ def test_report_refuses_in_one_sentence(workshop):
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
     assert "not a file of a graft's records" in done.stderr
     assert workshop("report", "run", "--kind", "cubic").exit_code == 2
+    done = workshop("report", "run", "--kind", "constant")
+    assert done.exit_code == 2
+    assert "--kind is for the rates that --export writes" in done.stderr
 
 
 @pytest.mark.slow

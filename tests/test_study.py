@@ -233,8 +233,103 @@ def test_runs_of_other_values_are_refused(study, processes):
 
 
 def test_a_metric_that_runs_do_not_have_is_named(study, processes):
-    with pytest.raises(ConfigError, match="a run has no 'test_bits', but test_loss, test_accuracy"):
+    with pytest.raises(ConfigError, match="no number 'test_bits', but epochs, steps, test_loss"):
         ran(study(STUDY, "metric=test_bits"))
+    with pytest.raises(ConfigError, match="no number 'tensorflow', but epochs, steps, test_loss"):
+        ran(study(STUDY, "metric=tensorflow"))
+
+
+ORDERS = f"""
+tasks:
+  digits: {{config: {ROOT}/configs/digits_adagrad.yaml, set: {{run.steps_per_execution: 4}}}}
+set: {{optimizer.learning_rate: 0.1}}
+arms:
+  adam:
+    set: {{optimizer: {{name: adam, learning_rate: 0.001}}}}
+    sweep: {{optimizer.learning_rate: [0.0003, 0.003]}}
+  base: {{set: {{optimizer.learning_rate: 0.5}}}}
+  mid: {{like: base, set: {{optimizer: {{name: lion, learning_rate: 0.02}}}}}}
+  last: {{like: mid, set: {{optimizer.learning_rate: 0.03}}}}
+"""
+
+
+def configs_of(made):
+    """The configs of a study's runs, by their arms and values."""
+    trials = [trial for cell in made.cells for trial in made.searches(cell)]
+    return {(trial.cell.arm, trial.value): made.config(trial) for trial in trials}
+
+
+def test_what_is_said_closest_to_a_run_wins(study):
+    made = configs_of(study(ORDERS))
+    rates = {run: config.optimizer.model_dump()["learning_rate"] for run, config in made.items()}
+    assert rates == {
+        ("adam", "0.0003"): 0.0003,
+        ("adam", "0.003"): 0.003,
+        ("base", ""): 0.5,
+        ("mid", ""): 0.02,
+        ("last", ""): 0.03,
+    }
+
+
+def test_an_override_changes_one_key_of_the_configs(study):
+    changes = ["tasks.digits.set.run.epochs=1", "set.data.batch_size=8"]
+    made = study(ORDERS, *changes, "arms.mid.set.optimizer.beta_1=0.8", "arms.adam.sweep={}")
+    for config in configs_of(made).values():
+        assert (config.run.epochs, config.run.steps_per_execution) == (1, 4)
+        assert (config.data.name, config.data.batch_size) == ("digits", 8)
+    mid = configs_of(made)["mid", ""].optimizer.model_dump()
+    assert mid == {"name": "lion", "learning_rate": 0.02, "beta_1": 0.8}
+    made = study(ORDERS, "arms.adam.sweep.optimizer.learning_rate=[0.7, 0.8]")
+    assert [value for arm, value in configs_of(made) if arm == "adam"] == ["0.7", "0.8"]
+
+
+def test_a_run_after_another_one_is_refused_once_that_was_made_anew(study, processes):
+    ran(study())
+    first = Path("runs/compared/digits/sgd/learning_rate=0.01/seed_5")
+    sums = Path("runs/compared/digits/after/seed_7.sha256").read_text()
+    assert sums.split()[1] == "runs/compared/digits/sgd/learning_rate=0.01/seed_7/steps.csv"
+    assert not first.with_suffix(".sha256").exists()
+    first.rename("elsewhere")
+    ran(study())  # the same numbers
+    (first / "steps.csv").write_text("step,epoch,loss,learning_rate\n1,0,3.0,0.1\n")
+    with pytest.raises(
+        ConfigError, match=r"after/seed_5 holds a run that used another runs/.*/sgd"
+    ):
+        ran(study())
+    for folder in Path("runs/compared/digits").glob("*/seed_5"):
+        folder.rename(f"{folder.parent.name}_elsewhere")
+    with pytest.raises(ConfigError, match="first/seed_7 holds a run that used another"):
+        ran(study())
+    Path("runs/compared/digits/first/seed_7").rename("first_7_elsewhere")
+    assert ran(study())[2] == []
+    for seed in (5, 7):
+        Path(f"runs/compared/digits/first/seed_{seed}").rename(f"elsewhere_{seed}")
+    alone = STUDY.replace('"{first_run}/model.keras"', "null")
+    assert ran(study(alone))[2] == []
+    assert ran(study(alone))[2] == []
+
+
+def test_a_run_that_could_not_begin_may_be_asked_for_again_with_other_values(study, processes):
+    processes.LOSSES = {"0.1": 1}
+    ran(study())
+    folder = Path("runs/compared/digits/sgd/learning_rate=0.1/seed_5")
+    folder.rename("elsewhere")  # as if it had failed before it wrote anything
+    assert folder.with_suffix(".yaml").exists()
+    processes.LOSSES = {}
+    for path in Path("runs/compared/digits/sgd").glob("*/seed_5"):
+        path.rename(f"elsewhere_{path.parent.name}")
+    assert ran(study(STUDY.replace("run.epochs: 3", "run.epochs: 2")))[2] == []
+
+
+def test_runs_that_diverged_have_a_row_without_a_mean(study, processes):
+    processes.LOSSES = {"0.01": math.nan, "0.1": math.inf, "1.0": -math.inf}
+    study()
+    done = CliRunner().invoke(cli.app, ["study", "compared.yaml"])
+    assert done.exit_code == 0, done.output
+    rows = Path("runs/compared/table.md").read_text().splitlines()
+    assert rows[2] == "| digits | sgd | 0.01 | 2 | diverged |  |  |  |"
+    assert rows[3].startswith("| digits | after |  | 2 | 1 | 0 |")
+    assert Path("runs/compared/study.png").exists()
 
 
 @pytest.mark.parametrize(

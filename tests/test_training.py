@@ -417,6 +417,13 @@ def test_the_text_is_cut_into_inputs_and_their_next_characters():
     assert 1_000_000 < batches.steps_per_epoch * 4 * 50 < 2_000_000
 
 
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_a_text_that_is_shorter_than_a_sequence_is_refused(split):
+    config = Data(name="text", sequence_length=8_000, **{split: f"{split}[2:3]"})
+    with pytest.raises(ConfigError, match=rf"=8000 is too long: data\.{split} has \d+ char"):
+        data_sets.load(config, 1)
+
+
 def test_a_word_comes_with_those_before_it_the_last_first(monkeypatch, tmp_path):
     words = [f"w{i % 7}" for i in range(60)]
     monkeypatch.setattr(builders, "_modules", lambda test: [("a.py", " ".join(words))])
@@ -560,17 +567,23 @@ def test_a_killed_run_ends_as_an_undisturbed_one(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_saves_and_says_how_to_resume(signum, code, tmp_path):
+@pytest.mark.parametrize(
+    ("signum", "code", "fresh", "more"),
+    [
+        (signal.SIGTERM, 143, "false", ""),
+        (signal.SIGINT, 130, "true", " without run.fresh=true"),
+    ],
+)
+def test_a_signal_saves_and_says_how_to_resume(signum, code, fresh, more, tmp_path):
     arguments = [str(CONFIGS / "digits_adagrad.yaml"), f"run.dir={tmp_path / 'a'}"]
-    process = start(*arguments, "run.epochs=500")
+    process = start(*arguments, "run.epochs=500", f"run.fresh={fresh}")
     wait_for_rows(process, tmp_path / "a" / "steps.csv", 60)
     process.send_signal(signum)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == code, errors
     last = errors.strip().splitlines()[-1]
     assert last.startswith("Stopped by ")
-    assert last.endswith("the same command continues from there.")
+    assert last.endswith(f"the same command{more} continues from there.")
     rows = (tmp_path / "a" / "steps.csv").read_text().count("\n") - 1
     assert f"after step {rows:,}," in last
     assert tf.train.latest_checkpoint(tmp_path / "a" / "checkpoints").endswith(f"ckpt-{rows}")

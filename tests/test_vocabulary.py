@@ -393,6 +393,10 @@ def test_models_that_cannot_take_over(tmp_path):
         load(model_of(GROWN, tg.Adam()), tmp_path / "old.h5", maps)
     with pytest.raises(ValueError, match="the model is not built"):
         load(keras.Sequential([keras.layers.Embedding(9, 4, name="words")]), file, maps)
+    inner = model_of(GROWN, tg.Adam())
+    outer = keras.Sequential([keras.Input([3], dtype="int32"), inner])
+    with pytest.raises(ValueError, match=f"'{inner.name}' in the model has an optimizer of its"):
+        load(outer, file, maps)
 
 
 # Vocabularies.
@@ -402,6 +406,8 @@ def test_rows_of_lists():
     assert former_rows(FORMER, GROWN).tolist() == [-1, 1, 4, -1, 0, 2, -1, -1, 3]
     assert former_rows(np.array([7, 3]), (3, 5, 7)).tolist() == [1, -1, 0]
     assert former_rows([], ["a"]).tolist() == [-1]
+    assert former_rows([b"cat", "dög".encode(), b"\xff"], ["dög", "cat"]).tolist() == [1, 0]
+    assert former_rows(np.array([b"cat"]), ["cat"]).tolist() == [0]
     assert former_rows(["a"], []).shape == (0,)
 
 

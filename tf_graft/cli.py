@@ -1,7 +1,10 @@
 """The command line: `tf-graft`, also `python -m tf_graft`. Commands import TensorFlow late."""
 
+import contextlib
 import enum
+import io
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -46,6 +49,9 @@ Overrides = Annotated[
 
 def main() -> None:
     """Runs the command line."""
+    with contextlib.suppress(OSError):  # what has taken the place of standard output may refuse
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")  # not all encodings have all texts
     app()
 
 
@@ -222,9 +228,10 @@ def _suggested(curve: "LearningRateCurve", high: float) -> str:
 def report(
     run: Annotated[Path, typer.Argument(help="The folder of a run, or a file of records.")],
     export: Annotated[Path | None, typer.Option(help="Write per-layer rates to this file.")] = None,
-    kind: Annotated[Kind, typer.Option(help="The kind of the rates.")] = Kind.piecewise,
+    kind: Annotated[Kind | None, typer.Option(help="Their kind; else piecewise.")] = None,
 ) -> None:
     """Shows what a graft or run.monitor measured; writes report.html; exports rates of a graft."""
+    wanted = _wanted(kind, export)
     with errors():
         from tf_graft.training import start
 
@@ -242,19 +249,25 @@ def report(
         title, parts = run.resolve().name, list[str]()
         parts += page.of_graft(of_graft, title) if of_graft else []
         parts += page.of_norms(monitored, title) if monitored else []
-        rates = of_graft.rates(kind.value) if of_graft and export else None
+        rates = of_graft.rates(wanted.value) if of_graft and export else None
         output = (run if run.is_dir() else run.parent) / page.FILE
         page.write(parts, output, title)
         if export and rates:
             rates.save(export)
     if of_graft:
-        tables = table.of_layers(of_graft), "", table.of_kinds(of_graft), ""
-        Terminal().print(*tables, crop=False)
+        Terminal().print(table.of_layers(of_graft), "", table.of_kinds(of_graft), "", crop=False)
         for finding in findings.findings(of_graft):
             _say(finding)
     if monitored:
         Terminal().print(table.of_norms(monitored), "", crop=False)
     _say(f"Drawn in {output}." + (f" Rates ({rates.kind}) are in {export}." if rates else ""))
+
+
+def _wanted(kind: Kind | None, export: Path | None) -> Kind:
+    """Returns the kind of the rates to export; refuses a kind without a file to write."""
+    if kind and not export:
+        raise typer.BadParameter("--kind is for the rates that --export writes; give both.")
+    return kind or Kind.piecewise
 
 
 @app.command()

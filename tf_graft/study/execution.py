@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tf_graft.core.files.whole_files import write
 from tf_graft.processes.cluster import LAUNCHED, SHOWN
-from tf_graft.study.outcomes import Outcomes, asked, check
+from tf_graft.study.outcomes import Outcomes, asked, sums_file
 from tf_graft.study.plan import Plan, Trial
 from tf_graft.training import config as configs
 from tf_graft.training.log import read
@@ -94,9 +94,12 @@ class Execution:
     def _start(self, trial: Trial) -> None:
         chosen = self.outcomes.chosen_before(trial.cell)
         config = self.plan.config(trial, chosen)
-        check(trial, config)
+        self.outcomes.check(trial)
         trial.folder.parent.mkdir(parents=True, exist_ok=True)
         write(asked(trial), configs.dump(config))
+        sums_file(trial).unlink(missing_ok=True)
+        if sums := self.outcomes.sums(trial):
+            write(sums_file(trial), sums)
         overrides = self.plan.overrides(trial, chosen)
         file = str(self.plan.config_file(trial))
         command = [sys.executable, "-m", "tf_graft", "train", file, *overrides]

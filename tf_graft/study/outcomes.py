@@ -1,5 +1,6 @@
 """What the runs of a study came to."""
 
+import hashlib
 import math
 import statistics
 from collections.abc import Mapping
@@ -10,7 +11,6 @@ from tf_graft.study.plan import Cell, Plan, Trial
 from tf_graft.training import config as configs
 from tf_graft.training import folder, results
 from tf_graft.training.folder import RunFolder
-from tf_graft.training.schema import RunConfig
 from tf_graft.training.source import ConfigError
 
 # The keys that may change between two calls of a study; more epochs would change schedules.
@@ -34,14 +34,24 @@ class Outcome(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """The mean over the seeds; NaN without a run."""
-        return statistics.fmean(self.metrics.values()) if self.metrics else math.nan
+        """The mean over the seeds; NaN without a run, or if one has diverged."""
+        return math.nan if self.diverged else statistics.fmean(self.finite or [math.nan])
 
     @property
     def deviation(self) -> float:
-        """The standard deviation over the seeds, of a sample; NaN with fewer than two."""
-        found = list(self.metrics.values())
-        return statistics.stdev(found) if len(found) > 1 else math.nan
+        """The deviation over the seeds, of a sample; NaN with fewer than two, or a diverged one."""
+        known = not self.diverged and len(self.finite) > 1
+        return statistics.stdev(self.finite) if known else math.nan
+
+    @property
+    def finite(self) -> list[float]:
+        """The metrics of the runs that have not diverged."""
+        return [metric for metric in self.metrics.values() if math.isfinite(metric)]
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the metric of a run is NaN or infinite."""
+        return len(self.finite) < len(self.metrics)
 
 
 class Outcomes:
@@ -60,15 +70,52 @@ class Outcomes:
 
         Raises:
             ConfigError: a run that has ended has no such number, or was made with other values
-                than the study has now.
+                than the study has now, or after another run than the one that is there now.
         """
         if trial not in self._known:
             numbers = _numbers(trial)
             if numbers is None or not self.ready(trial):
                 return None
-            check(trial, self.plan.config(trial, self.chosen_before(trial.cell)))
+            self.check(trial)
             self._known[trial] = float(_number(numbers, self.plan))
         return self._known[trial]
+
+    def check(self, trial: Trial) -> None:
+        """Refuses a folder with a run of another config, or made after a run that is gone.
+
+        Raises:
+            ConfigError: the folder holds such a run.
+        """
+        if not trial.folder.exists():
+            return
+        config = self.plan.config(trial, self.chosen_before(trial.cell))
+        if not asked(trial).exists():
+            holds = f"a run of another config: {asked(trial)} is missing"
+        elif changes := configs.differences(configs.load(asked(trial), own=True), config, FREE):
+            holds = f"a run of another config: {changes[0]}"
+        elif self.sums(trial) != _text_of(sums_file(trial)):
+            named = ", ".join(str(run.folder) for run in self._named(trial))
+            holds = f"a run that used another {named} than the one that is there now"
+        else:
+            return
+        raise ConfigError(
+            f"{trial.folder} holds {holds}; remove the folder, or give the study's file another "
+            "name."
+        )
+
+    def sums(self, trial: Trial) -> str:
+        """Returns the checksums of what the runs that a run's config names have logged.
+
+        They are lines such as `sha256sum` writes; an empty text if the config names none.
+        """
+        logs = [RunFolder(str(run.folder)).steps for run in self._named(trial)]
+        texts = {log: log.read_bytes() if log.exists() else b"" for log in logs}
+        return "".join(
+            f"{hashlib.sha256(text).hexdigest()}  {log}\n" for log, text in texts.items()
+        )
+
+    def _named(self, trial: Trial) -> list[Trial]:
+        return self.plan.named(trial, self.chosen_before(trial.cell))
 
     def ready(self, trial: Trial) -> bool:
         """Returns whether the runs that a run needs have ended."""
@@ -117,23 +164,13 @@ def asked(trial: Trial) -> Path:
     return trial.folder.with_suffix(".yaml")
 
 
-def check(trial: Trial, config: RunConfig) -> None:
-    """Refuses a folder with a run that was asked for with another config.
+def sums_file(trial: Trial) -> Path:
+    """Returns the file with the checksums of the runs that a run was made after."""
+    return trial.folder.with_suffix(".sha256")
 
-    Raises:
-        ConfigError: the folder holds such a run.
-    """
-    if asked(trial).exists():
-        changes = configs.differences(configs.load(asked(trial), own=True), config, FREE)
-    elif trial.folder.exists():
-        changes = [f"{asked(trial)} is missing"]
-    else:
-        return
-    if changes:
-        raise ConfigError(
-            f"{trial.folder} holds a run of another config: {changes[0]}; remove the folder, or "
-            "give the study's file another name."
-        )
+
+def _text_of(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
 
 
 def _numbers(trial: Trial) -> results.Numbers | None:
@@ -145,8 +182,8 @@ def _numbers(trial: Trial) -> results.Numbers | None:
 
 
 def _number(numbers: results.Numbers, plan: Plan) -> float:
-    metric = plan.study.metric
-    if metric not in numbers:
-        known = ", ".join(name for name, value in numbers.items() if isinstance(value, float))
-        raise plan.study.error(("metric",), f"a run has no '{metric}', but {known}.")
-    return float(numbers[metric])
+    metric, known = plan.study.metric, {k: v for k, v in numbers.items() if not isinstance(v, str)}
+    if metric not in known:
+        said = ", ".join(known)
+        raise plan.study.error(("metric",), f"a run has no number '{metric}', but {said}.")
+    return float(known[metric])

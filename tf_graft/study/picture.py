@@ -57,9 +57,8 @@ def _arms(axis: Axes, outcomes: Sequence[Outcome], colors: Colors) -> None:
     """Draws a dot for each run, and a line at the mean of the seeds."""
     for row, each in enumerate(outcomes):
         color = colors[each.cell.arm]
-        finite = [metric for metric in each.metrics.values() if math.isfinite(metric)]
-        axis.scatter(finite, [row] * len(finite), color=color, s=26, zorder=3)
-        if finite:
+        axis.scatter(each.finite, [row] * len(each.finite), color=color, s=26, zorder=3)
+        if math.isfinite(each.mean):
             axis.plot([each.mean] * 2, [row - 0.35, row + 0.35], color=color)
     names = [f"{each.cell.arm}, {each.value}" if each.value else each.cell.arm for each in outcomes]
     axis.set_yticks(range(len(outcomes)), list(map(for_figure, names)))

@@ -1,5 +1,6 @@
 """Reads a study, and lists the runs that it makes."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -7,13 +8,15 @@ from urllib.parse import quote
 
 from pydantic import ValidationError
 
-from tf_graft.study.schema import Arm, Study
+from tf_graft.study.schema import Arm, Study, merged
 from tf_graft.training import config as configs
 from tf_graft.training import plain_yaml
 from tf_graft.training.errors import explain
 from tf_graft.training.schema import RunConfig
 from tf_graft.training.source import ConfigError, Source
 
+# A key of `set` or `sweep`, which is a key of a config, with its dots.
+IN_A_CONFIG = re.compile(r"(set|(?:tasks|arms)\.[^.]+\.(?:set|sweep))\.(.+)")
 # In values, words for what the arm is after:
 RUN = "{run}"  # the folder of its run with the same seed
 FIRST = "{first_run}"  # the folder of its run with the first seed
@@ -103,24 +106,41 @@ class Plan:
             trial: the run.
             chosen: the value that the sweep of the arm before chose; else its first one.
         """
-        task, arm = self.study.tasks[trial.cell.task], self.arm(trial.cell)
         words = self._words(trial, chosen)
-        given = {**task.set, **self.study.set, **arm.set}
-        values = {key: _filled(value, words) for key, value in given.items()}
-        values |= {key: self._values(trial.cell)[trial.value] for key in arm.sweep}
-        values |= {"run.seed": trial.seed, "run.dir": str(trial.folder)}
-        return [f"{key}={_text(value)}" for key, value in values.items()]
+        given = {key: _filled(value, words) for key, value in self._given(trial.cell).items()}
+        swept = {key: self._values(trial.cell)[trial.value] for key in self.arm(trial.cell).sweep}
+        place = {"run.seed": trial.seed, "run.dir": str(trial.folder)}
+        return [f"{key}={_text(value)}" for key, value in merged(given, swept, place).items()]
+
+    def named(self, trial: Trial, chosen: str | None) -> list[Trial]:
+        """Returns the runs whose folders the config of a run names.
+
+        Args:
+            trial: the run.
+            chosen: the value that the sweep of the arm before chose.
+        """
+        said = str(self._given(trial.cell))
+        return [run for word, run in self._runs_before(trial, chosen).items() if word in said]
+
+    def _given(self, cell: Cell) -> dict[str, Any]:
+        """Returns what a study sets for an arm on a task, but for its sweep."""
+        return merged(self.study.tasks[cell.task].set, self.study.set, self.arm(cell).set)
 
     def _words(self, trial: Trial, chosen: str | None) -> dict[str, Any]:
         """Returns what the words in values stand for."""
+        words: dict[str, Any] = {}
+        for word, run in self._runs_before(trial, chosen).items():
+            words |= {word: str(run.folder), VALUE: self._values(run.cell)[run.value]}
+        return words
+
+    def _runs_before(self, trial: Trial, chosen: str | None) -> dict[str, Trial]:
+        """Returns the runs of the arm before, by the words for their folders."""
         before = self.before(trial.cell)
         if before is None:
             return {}
-        values = self._values(before)
-        value = next(iter(values)) if chosen is None else chosen
+        value = next(iter(self._values(before))) if chosen is None else chosen
         seeds = {RUN: trial.seed, FIRST: self.study.seeds[0]}
-        folders = {word: self.trial(before, value, seed).folder for word, seed in seeds.items()}
-        return {VALUE: values[value], **{word: str(path) for word, path in folders.items()}}
+        return {word: self.trial(before, value, seed) for word, seed in seeds.items()}
 
     def _values(self, cell: Cell) -> dict[str, Any]:
         """Returns the values of an arm's sweep by their texts; an empty text without a sweep."""
@@ -149,7 +169,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Plan:
         ConfigError: the study is invalid; the message says in one sentence what and where.
     """
     text, source = configs.text_of(path), Source(str(path))
-    values = configs.values_of(text, source, overrides)
+    values = configs.values_of(text, source, overrides, _names)
     try:
         study = Study.model_validate(values).of(source)
     except ValidationError as error:
@@ -157,6 +177,12 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Plan:
     plan = Plan(study, path, Path("runs") / path.stem)
     plan.check()
     return plan
+
+
+def _names(key: str) -> list[str]:
+    """Splits the key of an override at its dots, but for those of a config's key."""
+    found = IN_A_CONFIG.fullmatch(key)
+    return [*found[1].split("."), found[2]] if found else key.split(".")
 
 
 def _filled(value: Any, words: Mapping[str, Any]) -> Any:

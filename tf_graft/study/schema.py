@@ -4,12 +4,21 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
-from tf_graft.training.schema import Name, Section
+from tf_graft.training.schema import Name, Section, Seed
 
-Seed = Annotated[int, Field(ge=0, lt=2**31)]
 PartName = Annotated[str, Field(pattern=r"^\w[\w.\-]*$", max_length=100)]
 ConfigKey = Annotated[str, Field(pattern=r"^\w+(\.\w+)*$")]
 Values = dict[ConfigKey, Any]  # checked by the configs that they are written into
+
+
+def merged(*parts: Values) -> Values:
+    """Joins values that are applied in order; what is given again counts from its last place."""
+    joined: Values = {}
+    for values in parts:
+        for key, value in values.items():
+            joined.pop(key, None)  # else it would come before a section that replaces it
+            joined[key] = value
+    return joined
 
 
 class Task(Section):
@@ -43,7 +52,7 @@ class Arm(Section):
     def with_those_of(self, other: "Arm") -> "Arm":
         """Returns the arm with what another one has beside it."""
         mine = {name: getattr(self, name) for name in self.model_fields_set}
-        return other.model_copy(update=mine | {"set": {**other.set, **self.set}})
+        return other.model_copy(update=mine | {"set": merged(other.set, self.set)})
 
 
 class Study(Section):

@@ -12,15 +12,18 @@ HEADER = ("task", "arm", "value", "runs", "mean", "±", "lowest", "highest")
 
 
 def rows(outcomes: Sequence[Outcome]) -> list[list[str]]:
-    """Returns the cells of the arms in their order; ± is the standard deviation over the seeds."""
+    """Returns the cells of the arms in their order; ± is the standard deviation over the seeds.
+
+    An arm of which a run has diverged has no mean; its extremes are those of the other runs.
+    """
     return [
         [
             *each.cell,
             each.value,
             str(len(each.metrics)),
-            _shown(each.mean),
+            "diverged" if each.diverged else _shown(each.mean),
             _shown(each.deviation),
-            *(_shown(of(each.metrics.values(), default=math.nan)) for of in (min, max)),
+            *(_shown(of(each.finite, default=math.nan)) for of in (min, max)),
         ]
         for each in outcomes
     ]

@@ -6,7 +6,8 @@ runs no code and opens no other file.
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -97,13 +98,25 @@ def parse(text: str, name: str = "<config>", overrides: Sequence[str] = ()) -> R
         raise explain(error.errors()[0], values, source) from None
 
 
-def values_of(text: str, source: Source, overrides: Sequence[str] = ()) -> Config:
-    """Reads sections from a text and overrides, and checks that they are plain data."""
+def values_of(
+    text: str,
+    source: Source,
+    overrides: Sequence[str] = (),
+    names_of: Callable[[str], list[str]] = methodcaller("split", "."),
+) -> Config:
+    """Reads sections from a text and overrides, and checks that they are plain data.
+
+    Args:
+        text: YAML.
+        source: what messages call the text.
+        overrides: `key=value`, applied in order.
+        names_of: returns the names of the sections that an override's key is in, and its own.
+    """
     values = plain_yaml.read(text, source)
     if not isinstance(values, dict):
         raise source.at(1, (), "a config is made of sections: 'data:', 'model:' ...")
     for override in overrides:
-        _override(values, override, source)
+        _override(values, override, source, names_of)
     _check_values(values, source)
     return values
 
@@ -142,7 +155,9 @@ def differences(old: RunConfig, new: RunConfig, ignore: Sequence[str]) -> list[s
     ]
 
 
-def _override(values: Config, override: str, source: Source) -> None:
+def _override(
+    values: Config, override: str, source: Source, names_of: Callable[[str], list[str]]
+) -> None:
     """Replaces or adds a value; missing sections on the path to it are created."""
     name, _, text = override.partition("=")
     override = " ".join(override.splitlines())
@@ -151,7 +166,7 @@ def _override(values: Config, override: str, source: Source) -> None:
     if name.count(".") >= plain_yaml.MAX_DEPTH:
         message = f"values are nested more than {plain_yaml.MAX_DEPTH} deep."
         raise override_error(override, message)
-    key, inner = _way(values, name.split("."), override)
+    key, inner = _way(values, names_of(name), override)
     source.override(key, override)
     inner[key[-1]] = plain_yaml.read(text, source, key)
 

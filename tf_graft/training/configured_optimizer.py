@@ -95,7 +95,7 @@ def _accumulated(section: Config) -> int:
     ):
         section = section["optimizer"]
     every = section.get("gradient_accumulation_steps")
-    return every if isinstance(every, int) and every > 0 else 1
+    return max(1, int(every)) if isinstance(every, int | float) else 1
 
 
 def _changed(section: Config, key: Key, change: Change) -> Config:

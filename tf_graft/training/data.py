@@ -127,7 +127,9 @@ def load(config: Data, steps_per_execution: int, distributed: bool = False) -> B
         if config.classes is not None:
             raise config.error(("data", "classes"), "classes: 'text' has characters, not classes.")
         form = _characters(config.sequence_length)
-        train, test = (_windows(split, config.sequence_length) for split in (train, test))
+        train, test = (
+            _windows(split, config, key) for split, key in ((train, "train"), (test, "test"))
+        )
     else:
         form, answer = (_clicks if config.fields else _classes)(builder.info, config)
         if config.classes is not None:
@@ -168,10 +170,18 @@ def _split(
     return examples
 
 
-def _windows(files: tf.data.Dataset, length: int) -> tf.data.Dataset:
-    """Joins the texts and cuts them into pieces of `length` + 1 characters."""
+def _windows(files: tf.data.Dataset, config: Data, key: str) -> tf.data.Dataset:
+    """Joins the texts and cuts them into pieces of one character more than a sequence.
+
+    Raises:
+        ConfigError: the texts of the split `key` are shorter than that.
+    """
+    length = config.sequence_length
     text = b"".join(example["text"] for example in files.as_numpy_iterator())
     pieces = [text[at : at + length + 1] for at in range(0, len(text) - length, length)]
+    if not pieces:
+        message = f"sequence_length={length} is too long: data.{key} has {len(text):,} characters."
+        raise config.error(("data", "sequence_length"), message)
     return tf.data.Dataset.from_tensor_slices(pieces)
 
 

@@ -15,6 +15,7 @@ from tf_graft.training.folder_errors import sentences, usable
 from tf_graft.training.lock import locked
 from tf_graft.training.schema import RunConfig
 from tf_graft.training.source import ConfigError
+from tf_graft.training.stop import continuing
 
 # The keys that may change between two sessions of a run: they do not affect what it computes.
 FREE = (
@@ -123,10 +124,13 @@ class RunFolder:
             raise config.error(("run", "dir"), message)
         if state != State.RUN or config.run.fresh:
             return
-        changes = configs.differences(configs.load(self.config, own=True), config, FREE)
+        old = configs.load(self.config, own=True)
+        changes = configs.differences(old, config, FREE)
         if changes:
             more = f" (and {len(changes) - SHOWN} more)" if len(changes) > SHOWN else ""
             said = ", ".join(changes[:SHOWN]) + more
+            if old.run.epochs != config.run.epochs and "optimizer." in said:
+                said += f"; 'total' depends on run.epochs, which was {old.run.epochs}"
             raise ConfigError(
                 f"{self.path} holds a run of another config: {said}; choose another "
                 "run.dir, or start afresh with run.fresh=true."
@@ -147,7 +151,7 @@ class RunFolder:
                     say(f"{self.path} cannot be locked: see that no other process uses it.")
                 self._opened = self.path.stat()
             self.check(config)  # again: another process may have changed it
-            with sentences(self.path):
+            with sentences(self.path, continuing(config)):
                 self._begin(config)
                 yield
                 self.check_place()

@@ -32,8 +32,13 @@ def usable(folder: Path, config: RunConfig) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def sentences(folder: Path) -> Iterator[None]:
-    """Turns errors of writing a file of the run into a FolderError that says what to do."""
+def sentences(folder: Path, command: str) -> Iterator[None]:
+    """Turns errors of writing a file of the run into a FolderError that says what to do.
+
+    Args:
+        folder: the run's folder.
+        command: what continues the run.
+    """
     try:
         yield
     except (OSError, tf.errors.OpError, Unwritable) as error:
@@ -41,8 +46,7 @@ def sentences(folder: Path) -> Iterator[None]:
         if said is None:
             raise
         raise FolderError(
-            f"{said}; nothing that was saved is lost: after that is fixed, the same command "
-            "continues."
+            f"{said}; nothing that was saved is lost: after that is fixed, {command} continues."
         ) from error
 
 

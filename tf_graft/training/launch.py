@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tf_graft.processes.cluster import LOST, Cluster, Task
+from tf_graft.training.folder import RunFolder
 from tf_graft.training.schema import RunConfig
 from tf_graft.training.source import ConfigError
 from tf_graft.training.stop import StopRequest
@@ -49,6 +50,8 @@ def launch(
         LaunchError: a task failed; all others have been ended.
     """
     tasks, left = _tasks(config, tasks), iter(range(restarts))
+    written = RunFolder(config.run.dir or "").config
+    before = _identity(written)
     with StopRequest().listening() as stop:
         while True:
             with Cluster(command, tasks) as cluster:
@@ -61,6 +64,17 @@ def launch(
                         raise LaunchError(_failure(cluster, *broken.args)) from None
                     task, code = broken.args
             say(f"The {_name(task)} {_ending(code)}; all are restarted, from the last saved state.")
+            if config.run.fresh and _identity(written) not in (None, before):
+                command = [*command, "run.fresh=false"]  # the former run has been removed
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Returns what differs once a file was written anew; None without the file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def _tasks(config: RunConfig, given: dict[str, int]) -> dict[str, int]:

@@ -171,7 +171,7 @@ class Bookkeeping(keras.callbacks.Callback):
 
     def _stop_if_asked(self, signum: int | None) -> None:
         if signum is not None:
-            raise Stopped(signum, self.step)
+            raise Stopped(signum, self.step, self.stop.command)
 
     def _write_summaries(self, values: dict[str, float]) -> None:
         for name, value in values.items():

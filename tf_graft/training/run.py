@@ -39,7 +39,7 @@ from tf_graft.training.results import Numbers
 from tf_graft.training.run_checkpoints import Checkpoints, number, states
 from tf_graft.training.saved_state import groups_of
 from tf_graft.training.schema import RunConfig
-from tf_graft.training.stop import StopRequest
+from tf_graft.training.stop import StopRequest, continuing
 
 RECORDS = 200  # the largest number of records of a graft's norms in a run, as they take time
 STOPPING = "Stopping after this step, whose state will be saved. Ctrl-C again stops at once."
@@ -72,8 +72,8 @@ def train(config: RunConfig, say: Callable[[str], None] = print) -> Numbers:
 def _trained(
     config: RunConfig, place: Place, folder: RunFolder, say: Callable[[str], None]
 ) -> Numbers:
-    with environment(config), StopRequest().listening() as stop, ExitStack() as opened:
-        stop.at_once, stop.notice = place.alone, STOPPING if place.alone else ""
+    request = _request(config, place)
+    with environment(config), request.listening() as stop, ExitStack() as opened:
         opened.enter_context(place.together())
         data = batches(config, place)
         model = compiled(config, data, place, say, anew=not folder.resumes(config))
@@ -102,6 +102,13 @@ def _trained(
         else:
             _fit(config, data, model, place, folder, checkpoints, start, stop)
         return _finish(config, data, model, folder, time.monotonic() - began)
+
+
+def _request(config: RunConfig, place: Place) -> StopRequest:
+    """Makes what remembers a signal, while there is nothing to save yet."""
+    request = StopRequest(continuing(config))
+    request.at_once, request.notice = place.alone, STOPPING if place.alone else ""
+    return request
 
 
 def _kept(folder: RunFolder) -> str:

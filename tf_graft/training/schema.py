@@ -25,6 +25,7 @@ Width = Annotated[int, Field(ge=1, le=65_536)]
 Layouts = dict[str, list[Literal["batch", "model"] | None]]
 Rows = Annotated[int, Field(ge=1, le=10_000_000)]
 Depth = Annotated[int, Field(ge=1, le=128)]
+Seed = Annotated[int, Field(ge=0, le=2**31 - 3)]  # the global seed is one more, and not 2**31 - 1
 ClassNumber = Annotated[int, Field(ge=0, lt=2**31)]
 FormerRow = Annotated[int, Field(ge=-1, lt=2**31)]
 Name = Annotated[str, Field(min_length=1)]
@@ -388,7 +389,7 @@ class Run(Section):
 
     epochs: Annotated[int, Field(ge=1, le=1_000_000)]
     """the number of passes over the training data"""
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    seed: Seed = 0
     """the seed of weights, shuffling and dropout"""
     dir: Annotated[str, Field(min_length=1)] | None = None
     """the folder of the run; else `runs/` and the config's name"""

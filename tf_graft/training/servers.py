@@ -198,7 +198,7 @@ def fit(
                 _show(config, epoch, line)
             checkpoints.save(start, {log.path.name: log.sync() for log in (steps, metrics)})
             if stop.signum is not None:
-                raise Stopped(stop.signum, start)
+                raise Stopped(stop.signum, start, stop.command)
     remote.finish()
 
 

@@ -5,15 +5,22 @@ import os
 import signal
 from collections.abc import Iterator
 
+from tf_graft.training.schema import RunConfig
+
+
+def continuing(config: RunConfig) -> str:
+    """Names the command that continues a run, in a sentence."""
+    return "the same command" + (" without run.fresh=true" if config.run.fresh else "")
+
 
 class Stopped(Exception):
-    """The run was asked to stop and has saved its state after `step`."""
+    """The run was asked to stop and has saved its state after `step`; `command` continues it."""
 
-    def __init__(self, signum: int, step: int) -> None:
+    def __init__(self, signum: int, step: int, command: str) -> None:
         name = "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name
         super().__init__(
-            f"Stopped by {name} after step {step:,}, which is saved: the same command continues "
-            "from there."
+            f"Stopped by {name} after step {step:,}, which is saved: {command} continues from "
+            "there."
         )
         self.signum, self.step = signum, step
 
@@ -35,16 +42,20 @@ class ProcessLost(Exception):
 class StopRequest:
     """Remembers a SIGTERM or Ctrl-C until the run can stop; a second Ctrl-C interrupts at once.
 
+    Args:
+        command: the command that continues the run.
+
     Attributes:
         signum: the signal that came.
         at_once: whether the first Ctrl-C interrupts at once, too, as there is nothing to save.
         notice: what a user reads after the first Ctrl-C otherwise.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, command: str = "the same command") -> None:
         self.signum: int | None = None
         self.at_once = False
         self.notice = ""
+        self.command = command
 
     @contextlib.contextmanager
     def listening(self) -> Iterator["StopRequest"]:

@@ -1,10 +1,11 @@
 """EvictRows: a callback that frees the rows of ids that have not come for long."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tf_graft.core import checks
@@ -21,9 +22,14 @@ class EvictRows(keras.callbacks.Callback):
     the first epoch. For a moment this takes the memory of a second table. Give the embedding's
     initializer a seed, so that a run that you resume draws the same first weights.
 
+    Give one callback all embeddings that share a lookup, and put it before callbacks that save the
+    model. Do not use it with `EarlyStopping(restore_best_weights=True)`, which gives the weights of
+    an earlier epoch to the ids of the last one.
+
     Args:
         lookup: the layer that gives ids their rows.
-        embedding: the layer that has the rows, with as many as `lookup.capacity`.
+        embedding: the layer that has the rows, with as many as `lookup.capacity`; or a list of such
+            layers.
         unused_for: an id keeps its row if it came in one of so many last batches.
 
     Raises:
@@ -33,26 +39,35 @@ class EvictRows(keras.callbacks.Callback):
     """
 
     def __init__(
-        self, lookup: DynamicLookup, embedding: keras.layers.Embedding, unused_for: int
+        self,
+        lookup: DynamicLookup,
+        embedding: keras.layers.Embedding | Sequence[keras.layers.Embedding],
+        unused_for: int,
     ) -> None:
         super().__init__()
+        embeddings: list[Any] = [*embedding] if isinstance(embedding, list | tuple) else [embedding]
         for name, layer, kind in (
             ("lookup", lookup, DynamicLookup),
-            ("embedding", embedding, keras.layers.Embedding),
+            *(("embedding", layer, keras.layers.Embedding) for layer in embeddings),
         ):
             if not isinstance(layer, kind):
                 raise TypeError(
                     f"EvictRows: {name} is {shown(layer)}; it must be a layer of type "
                     f"{kind.__name__}."
                 )
-        if embedding.input_dim != lookup.capacity:
-            raise ValueError(
-                f"EvictRows: '{embedding.name}' has {embedding.input_dim} rows, and "
-                f"'{lookup.name}' gives {lookup.capacity}."
-            )
+        if not embeddings:
+            raise ValueError("EvictRows: embedding is an empty list; give at least one layer.")
+        for each in embeddings:
+            if each.input_dim != lookup.capacity:
+                raise ValueError(
+                    f"EvictRows: '{each.name}' has {each.input_dim} rows, and '{lookup.name}' "
+                    f"gives {lookup.capacity}."
+                )
         self.lookup = lookup
-        self.embedding = embedding
+        self.embeddings = embeddings
         self.unused_for = checks.integer("EvictRows", "unused_for", unused_for, 1)
+        self._freed = np.empty([0], np.int64)  # the rows that were freed last,
+        self._calls = 0  # after so many calls of the lookup
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
         """Refuses an optimizer that cannot reset rows."""
@@ -74,9 +89,16 @@ class EvictRows(keras.callbacks.Callback):
             )
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Frees rows, and gives them their first weights and state."""
+        """Frees rows, and gives them their first weights and state.
+
+        Without a call of the lookup since rows were freed, the epoch may have trained them: by
+        numbers that were looked up before `fit`. They are then reset again.
+        """
         rows = self.lookup.evict(self.unused_for)
-        if rows.size:
-            table = self.embedding.embeddings
-            first = self.embedding.embeddings_initializer(table.shape, dtype=table.dtype)
+        if self.lookup.calls == self._calls:
+            rows = np.union1d(self._freed, rows)
+        self._freed, self._calls = rows, self.lookup.calls
+        for layer in self.embeddings if rows.size else ():
+            table = layer.embeddings
+            first = layer.embeddings_initializer(table.shape, dtype=table.dtype)
             self.model.optimizer.reset_rows(table, rows, weights=tf.gather(first, rows))

@@ -71,8 +71,8 @@ def load(model: keras.Model, filepath: str | os.PathLike[str], rows: Mapping[str
 
     Raises:
         TypeError: an argument of the wrong type; the model has an optimizer of Keras' own.
-        ValueError: the model is not built; a path is not that of one variable; a map is not as long
-            as its table.
+        ValueError: the model is not built, or one within it has an optimizer of its own; a path is
+            not that of one variable; a map is not as long as its table.
         CheckpointError: the file cannot be read, a map names a row that it does not have, another
             variable has another shape in it, or its optimizer is another one.
 
@@ -94,6 +94,7 @@ def load(model: keras.Model, filepath: str | os.PathLike[str], rows: Mapping[str
     checks.instance(owner, "model", model, keras.Model)
     if not model.built:
         raise ValueError(f"{owner}: the model is not built; call it on some data first.")
+    _refuse_inner_optimizers(owner, model)
     maps = _maps(owner, model, rows)
     name = os.fspath(filepath)
     if name.endswith(OTHERS) and not name.endswith(".weights.h5"):
@@ -110,6 +111,21 @@ def load(model: keras.Model, filepath: str | os.PathLike[str], rows: Mapping[str
                     optimizer.reset_rows(table, its_rows.new)
     except CheckpointError as error:
         raise CheckpointError(f"{owner}: {error}") from None
+
+
+def _refuse_inner_optimizers(owner: str, model: keras.Model) -> None:
+    """Refuses a model in which another one has an optimizer, whose state would not be mapped.
+
+    Raises:
+        ValueError: there is such a model.
+    """
+    own = getattr(model, "optimizer", None)
+    for layer in keras_contract.layers_of(model):
+        if getattr(layer, "optimizer", None) not in (None, own):
+            raise ValueError(
+                f"{owner}: '{layer.name}' in the model has an optimizer of its own; save the "
+                f"weights of '{layer.name}' alone, and load them into such a model."
+            )
 
 
 def _tokens(name: str, vocabulary: Vocabulary, layers: bool) -> list[Hashable]:
@@ -160,7 +176,11 @@ def _of_lookup(
 
 
 def _plain(token: Any) -> Any:
-    return token.item() if isinstance(token, np.generic) else token
+    """Returns a token as Python has it; bytes, of which TensorFlow makes texts, as a text."""
+    token = token.item() if isinstance(token, np.generic) else token
+    with contextlib.suppress(UnicodeDecodeError):
+        return token.decode() if isinstance(token, bytes) else token
+    return token
 
 
 def _maps(owner: str, model: keras.Model, rows: Mapping[str, Rows]) -> dict[str, RowMap]:
