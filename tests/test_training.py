@@ -420,7 +420,7 @@ def test_the_text_is_cut_into_inputs_and_their_next_characters():
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_a_text_that_is_shorter_than_a_sequence_is_refused(split):
     config = Data(name="text", sequence_length=8_000, **{split: f"{split}[2:3]"})
-    with pytest.raises(ConfigError, match=rf"=8000 is too long: data\.{split} has \d+ char"):
+    with pytest.raises(ConfigError, match=rf"=8000 is too long: data\.{split} has [\d,]+ char"):
         data_sets.load(config, 1)
 
 
