@@ -72,6 +72,14 @@ def test_a_terminal_without_all_characters_shows_escapes():
     assert (done.returncode, b"Backpr\\u2026" in done.stdout) == (0, True), done.stderr
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
+def test_a_full_standard_output_is_a_sentence():
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "tf_graft", "--version"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (1, "tf-graft: no space left on device.\n")
+
+
 def test_list_names_what_configs_use(command):
     result = command("list")
     assert result.exit_code == 0
@@ -94,6 +102,19 @@ def test_a_dry_run_describes_the_run_and_writes_nothing(command, tmp_path):
     assert "Steps: 88 (2 epochs of 44)." in result.stdout
     assert "optimizer" in result.stdout.splitlines()[-1]
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_a_dry_run_of_a_run_that_continues_needs_not_what_it_started_from(command, tmp_path):
+    few = "run.epochs=1", "data.train=train[:10%]"
+    assert command("train", CONFIG, "run.dir=former", *few).exit_code == 0
+    started = "fine_tuning.start_from=former/model.keras", "run.dir=run", *few
+    assert command("train", CONFIG, *started).exit_code == 0
+    (tmp_path / "former" / "model.keras").unlink()
+    result = command("train", CONFIG, *started, "--dry-run")
+    assert result.exit_code == 0, result.output
+    result = command("train", CONFIG, *started, "run.fresh=true", "--dry-run")
+    assert "there is no file former/model.keras" in result.output
 
 
 @pytest.mark.slow

@@ -93,6 +93,14 @@ BAD_TEXTS = {
         edited("data:", "dataset:"),
         ":1: unknown key 'dataset'; did you mean 'data'?",
     ),
+    "strategy without its name": (
+        edited("epochs: 2", "epochs: 2\nstrategy: {}"),
+        ":11: 'name' is missing in 'strategy'.",
+    ),
+    "unknown strategy": (
+        edited("epochs: 2", "epochs: 2\nstrategy: {name: mirror}"),
+        ":11: no strategy 'mirror'; did you mean 'mirrored'?",
+    ),
     "repeated key": (
         edited("epochs: 2", "epochs: 2\n  epochs: 3"),
         ":11: 'epochs' is repeated; it stands on line 10 too.",
@@ -347,6 +355,15 @@ def test_files(tmp_path):
     with pytest.raises(ConfigError, match="at most 64 KiB"):
         load(path)
     assert load(path, own=True).run.epochs == 2
+
+
+def test_paths_may_begin_with_the_home_folder(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/someone")
+    start = "fine_tuning={start_from: ~/old/model.keras}"
+    config = parse(GOOD, overrides=["run.dir=~/runs/new", "data.dir=~/data", start])
+    assert config.run.dir == "/home/someone/runs/new"
+    assert config.data.dir == "/home/someone/data"
+    assert config.fine_tuning.start_from == "/home/someone/old/model.keras"
 
 
 def test_an_endless_file_is_not_read_to_its_end():

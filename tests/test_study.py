@@ -20,6 +20,7 @@ from tf_graft import cli
 from tf_graft.processes.cluster import LAUNCHED
 from tf_graft.study import execution, plan
 from tf_graft.training import results
+from tf_graft.training.log import Log
 from tf_graft.training.source import ConfigError
 
 ROOT = Path(__file__).parents[1]
@@ -180,6 +181,30 @@ def test_an_arm_like_another_has_what_it_does_not_say_itself(study):
     assert not of["once"].sweep
     assert of["from_the_first"].after == "sgd"
     assert [*of["from_the_first"].set][-1] == "optimizer.learning_rate"  # it changes what is there
+
+
+def test_names_of_arms_may_look_like_numbers(study):
+    made = study(f"{STUDY}\n  '0.1': {{like: sgd}}\n  '1e-3': {{like: '0.1', after: '0.1'}}\n")
+    assert [cell.arm for cell in made.cells][-2:] == ["0.1", "1e-3"]
+
+
+def test_how_far_a_run_is_takes_as_long_for_a_long_one(tmp_path):
+    trial = plan.Trial(plan.Cell("task", "arm"), "", 0, tmp_path / "seed_0")
+    assert execution.progress(trial) == "begins"
+    trial.folder.mkdir()
+    log = Log(trial.folder / "steps.csv", ["step", "loss"], 0)
+    assert execution.progress(trial) == "begins"
+    for step in range(1, 1001):
+        log.add({"step": step, "loss": 2.5})
+    log.close()
+    assert execution.progress(trial) == "step 1,000, loss 2.5"
+    with open(log.path, "r+") as file:
+        file.readline()
+        file.seek(file.tell())
+        file.write("damaged")  # such rows are not looked at
+        file.seek(0, 2)
+        file.write("1001,2.")  # of a run that writes
+    assert execution.progress(trial) == "step 1,000, loss 2.5"
 
 
 def test_runs_are_made_at_the_same_time_and_those_that_wait_come_later(study, processes):

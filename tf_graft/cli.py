@@ -52,7 +52,8 @@ def main() -> None:
     with contextlib.suppress(OSError):  # what has taken the place of standard output may refuse
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")  # not all encodings have all texts
-    app()
+    with errors():  # also of standard output, which a command may fill after its own work
+        app()
 
 
 def _print_version(wanted: bool) -> None:

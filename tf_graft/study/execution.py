@@ -15,7 +15,8 @@ from tf_graft.processes.cluster import LAUNCHED, SHOWN
 from tf_graft.study.outcomes import Outcomes, asked, sums_file
 from tf_graft.study.plan import Plan, Trial
 from tf_graft.training import config as configs
-from tf_graft.training.log import read
+from tf_graft.training.folder import RunFolder
+from tf_graft.training.log import last
 from tf_graft.training.stop import StopRequest
 
 GRACE = 60.0  # seconds for the runs to save their states after a signal
@@ -92,15 +93,14 @@ class Execution:
                 yield from (self.plan.trial(cell, value, s) for s in self.plan.study.seeds[1:])
 
     def _start(self, trial: Trial) -> None:
-        chosen = self.outcomes.chosen_before(trial.cell)
-        config = self.plan.config(trial, chosen)
-        self.outcomes.check(trial)
+        config = self.outcomes.config(trial)
+        self.outcomes.check(trial, config)
         trial.folder.parent.mkdir(parents=True, exist_ok=True)
         write(asked(trial), configs.dump(config))
         sums_file(trial).unlink(missing_ok=True)
         if sums := self.outcomes.sums(trial):
             write(sums_file(trial), sums)
-        overrides = self.plan.overrides(trial, chosen)
+        overrides = self.plan.overrides(trial, self.outcomes.chosen_before(trial.cell))
         file = str(self.plan.config_file(trial))
         command = [sys.executable, "-m", "tf_graft", "train", file, *overrides]
         threads = str(max(1, (os.cpu_count() or 1) // self._jobs))
@@ -154,10 +154,8 @@ def said(trial: Trial) -> str:
 
 def progress(trial: Trial) -> str:
     """Says how far a run is, from its log."""
-    log = read(trial.folder / "steps.csv")
-    if not log or not len(log["step"]):
-        return "begins"
-    return f"step {log['step'][-1]:,.0f}, loss {log['loss'][-1]:.4g}"
+    row = last(RunFolder(str(trial.folder)).steps)
+    return f"step {row['step']:,.0f}, loss {row['loss']:.4g}" if row else "begins"
 
 
 def _output(trial: Trial) -> Path:

@@ -11,6 +11,7 @@ from tf_graft.study.plan import Cell, Plan, Trial
 from tf_graft.training import config as configs
 from tf_graft.training import folder, results
 from tf_graft.training.folder import RunFolder
+from tf_graft.training.schema import RunConfig
 from tf_graft.training.source import ConfigError
 
 # The keys that may change between two calls of a study; more epochs would change schedules.
@@ -76,19 +77,30 @@ class Outcomes:
             numbers = _numbers(trial)
             if numbers is None or not self.ready(trial):
                 return None
-            self.check(trial)
+            self.check(trial, self.config(trial))
             self._known[trial] = float(_number(numbers, self.plan))
         return self._known[trial]
 
-    def check(self, trial: Trial) -> None:
+    def config(self, trial: Trial) -> RunConfig:
+        """Returns the config of a run, with the value that the sweep of the arm before chose.
+
+        Raises:
+            ConfigError: the config cannot be read, or a value does not fit in it.
+        """
+        return self.plan.config(trial, self.chosen_before(trial.cell))
+
+    def check(self, trial: Trial, config: RunConfig) -> None:
         """Refuses a folder with a run of another config, or made after a run that is gone.
+
+        Args:
+            trial: the run.
+            config: its config.
 
         Raises:
             ConfigError: the folder holds such a run.
         """
         if not trial.folder.exists():
             return
-        config = self.plan.config(trial, self.chosen_before(trial.cell))
         if not asked(trial).exists():
             holds = f"a run of another config: {asked(trial)} is missing"
         elif changes := configs.differences(configs.load(asked(trial), own=True), config, FREE):

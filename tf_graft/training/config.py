@@ -27,7 +27,9 @@ from tf_graft.training.source import (
     shown,
 )
 
+FILE = "config.yaml"  # a run's config, in its folder
 MAX_BYTES = 64 * 1024
+TEXTS = ("name", "dir", "start_from", "after", "like")  # keys whose text may look like a number
 SERIALIZED = {"class_name", "module", "registered_name"}
 NUMBER = re.compile(r"[+-]?\d[\d_]*\.?\d*(e[+-]?\d+)?", re.IGNORECASE)
 FLOAT32 = (1.1754944e-38, 3.4028235e38)  # the smallest and the largest of its normal numbers
@@ -199,7 +201,7 @@ def _check_values(values: Config, source: Source) -> None:
                 _check_text(key, text, source)
         if isinstance(value, int | float):
             _check_number(key, value, source)
-        if isinstance(value, str) and NUMBER.fullmatch(value) and key[-1] not in ("name", "dir"):
+        if isinstance(value, str) and NUMBER.fullmatch(value) and key[-1] not in TEXTS:
             text = for_message(value)
             raise source.error(key, f"{last_name(key)} is the text '{text}'; write {text}.")
         if SERIALIZED.intersection(key):  # Keras would import the module that it names

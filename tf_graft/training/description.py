@@ -8,6 +8,7 @@ import numpy as np
 from tf_graft.core.nesting import nested
 from tf_graft.training import run
 from tf_graft.training.config import dump
+from tf_graft.training.folder import RunFolder
 from tf_graft.training.place import enter
 from tf_graft.training.schema import RunConfig
 
@@ -22,11 +23,12 @@ def parts(config: RunConfig) -> Iterator[str]:
     Raises:
         ConfigError: the config cannot be run.
     """
-    place = enter(config)
+    place, folder = enter(config), RunFolder.of(config)
     with run.environment(config), place.together():
         data = run.batches(config, place)
         started: list[str] = []
-        model = run.compiled(config, data, place, started.append)
+        anew = not folder.resumes(config)
+        model = run.compiled(config, data, place, started.append, anew)
         yield dump(config)
         yield from started
         ours = next(each for each in nested(model.optimizer) if hasattr(each, "table"))

@@ -56,6 +56,11 @@ def _sentence(error: ErrorDetails, key: Key, root: type[Section]) -> str:
         return f"unknown key '{unknown}'{section}; {suggest(unknown, _known_keys(error, root))}"
     if error["type"] == "missing":
         return f"'{key[-1]}' is missing{section}."
+    if error["type"] == "union_tag_not_found":
+        return f"'name' is missing in '{last_name(key)}'."
+    if error["type"] == "union_tag_invalid":
+        unknown = str(error["ctx"]["tag"])
+        return f"no {last_name(key)} '{for_message(unknown)}'; {suggest(unknown, STRATEGIES)}"
     problem = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
     if error["type"] == "value_error":
         return f"{problem}."

@@ -82,7 +82,7 @@ class RunFolder:
         self.config, self.steps, self.metrics, self.plot, self.summary, self.model = (
             self.path / name
             for name in (
-                "config.yaml",
+                configs.FILE,
                 "steps.csv",
                 "metrics.csv",
                 "plot.png",
@@ -94,7 +94,12 @@ class RunFolder:
         self.norms, self.averaged = self.path / norms.FILE, self.path / "averaged.keras"
         self.checkpoints, self.tensorboard = self.path / "checkpoints", self.path / "tensorboard"
         self._opened: os.stat_result | None = None
-        self._emptying, self._lock = self.path / "config.yaml.emptying", self.path / "run.lock"
+        self._emptying, self._lock = self.path / f"{configs.FILE}.emptying", self.path / "run.lock"
+
+    @classmethod
+    def of(cls, config: RunConfig) -> "RunFolder":
+        """Returns the folder of the run that a config describes."""
+        return cls(config.run.dir or "runs/run")
 
     def state(self) -> State:
         """Returns the state of the run.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tf_graft.processes.cluster import LOST, Cluster, Task
+from tf_graft.training import config as configs
 from tf_graft.training.schema import RunConfig
 from tf_graft.training.source import ConfigError
 from tf_graft.training.stop import StopRequest
@@ -49,7 +50,7 @@ def launch(
         LaunchError: a task failed; all others have been ended.
     """
     tasks, left = _tasks(config, tasks), iter(range(restarts))
-    written = Path(config.run.dir or "") / "config.yaml"  # `RunFolder` would import TensorFlow
+    written = Path(config.run.dir or "") / configs.FILE  # `RunFolder` would import TensorFlow
     before = _identity(written)
     with StopRequest().listening() as stop:
         while True:

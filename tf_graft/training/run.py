@@ -62,7 +62,7 @@ def train(config: RunConfig, say: Callable[[str], None] = print) -> Numbers:
         Stopped: a signal ended the run, whose state is saved.
         KeyboardInterrupt: Ctrl-C ended the run before that; the message says what is kept.
     """
-    place, folder = enter(config), RunFolder(config.run.dir or "runs/run")
+    place, folder = enter(config), RunFolder.of(config)
     try:
         return _trained(config, place, folder, say)
     except KeyboardInterrupt:

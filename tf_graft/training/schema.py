@@ -3,9 +3,11 @@
 Sizes have limits, so that a config from elsewhere cannot claim the whole machine by mistake.
 """
 
+import os
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Discriminator,
@@ -29,6 +31,7 @@ Seed = Annotated[int, Field(ge=0, le=2**31 - 3)]  # the global seed is one more,
 ClassNumber = Annotated[int, Field(ge=0, lt=2**31)]
 FormerRow = Annotated[int, Field(ge=-1, lt=2**31)]
 Name = Annotated[str, Field(min_length=1)]
+FilePath = Annotated[Name, AfterValidator(os.path.expanduser)]
 Cross = Annotated[list[Name], Field(min_length=2, max_length=2)]
 Epochs = Annotated[int, Field(ge=0, le=1_000_000)]
 
@@ -66,7 +69,7 @@ class Data(Section):
         str, Field(pattern=r"^[A-Za-z0-9_]+(/[A-Za-z0-9_][\w.\-]*)?(:\d+\.\d+\.\d+)?$")
     ] = "digits"
     """`digits`, `text`, `words`, or a name of tensorflow-datasets"""
-    dir: Annotated[str, Field(min_length=1)] | None = None
+    dir: FilePath | None = None
     """the folder of prepared data sets; `TFDS_DATA_DIR` or `~/.cache/tf_graft/datasets`"""
     batch_size: Annotated[int, Field(ge=1, le=65_536)] = 32
     """the number of examples in a batch, for all replicas or workers together"""
@@ -238,9 +241,9 @@ Model = Annotated[
 class Vocabularies(Section):
     """The tokens of a table's rows, then and now: files with a token in each line."""
 
-    former: Name
+    former: FilePath
     """the file of the tokens in `start_from`"""
-    present: Name
+    present: FilePath
     """the file of the tokens in this run"""
 
 
@@ -253,7 +256,7 @@ FormerRows = Annotated[
 class FineTuning(Section):
     """The weights that training starts from, and layers that are frozen at first."""
 
-    start_from: Name | None = None
+    start_from: FilePath | None = None
     """trained weights: the folder of a run, or a file that ends in `.keras` or `.weights.h5`"""
     new_layers: Annotated[list[Name], Field(max_length=65_536)] = []
     """layers that start from random weights in any case, such as the head"""
@@ -391,7 +394,7 @@ class Run(Section):
     """the number of passes over the training data"""
     seed: Seed = 0
     """the seed of weights, shuffling and dropout"""
-    dir: Annotated[str, Field(min_length=1)] | None = None
+    dir: FilePath | None = None
     """the folder of the run; else `runs/` and the config's name"""
     fresh: bool = False
     """whether to remove an existing run first; acts once"""
