@@ -28,7 +28,7 @@ def enter_folder():
     """Enters a folder of the page's own, which has what the root of a checkout has."""
     folder = tempfile.mkdtemp(prefix="tf_graft_page_")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    for name in ("configs", "docs", "tests"):
+    for name in ("configs", "docs", "studies", "tests"):
         os.symlink(os.path.join(os.environ["CHECKOUT"], name), os.path.join(folder, name))
     os.chdir(folder)
 
