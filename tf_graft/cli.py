@@ -52,7 +52,7 @@ def main() -> None:
     with contextlib.suppress(OSError):  # what has taken the place of standard output may refuse
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")  # not all encodings have all texts
-    with errors():  # also of standard output, which a command may fill after its own work
+    with errors():  # also for a standard output that is full once a command shows its results
         app()
 
 
