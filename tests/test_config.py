@@ -479,6 +479,14 @@ def test_words_count_updates_that_end_in_a_later_epoch(every, epochs, total, epo
     assert optimizer.updates(config, 44) == (total, epoch)
 
 
+def test_total_counts_from_the_end_of_a_delay_of_whole_steps():
+    decay = "{name: poly_decay, learning_rate: 0.1, decay_steps: total, begin_decay_at: 44.0}"
+    config = parse(GOOD, overrides=[f"optimizer={{name: sgd, learning_rate: {decay}}}"])
+    made = optimizer.build(config, 44, keras.Model)
+    made.iterations.assign(66)  # in the middle of steps 44 to 88
+    assert float(made.learning_rate) == pytest.approx(0.05, rel=0.02)
+
+
 def test_total_counts_from_the_first_step_if_a_warmup_does_not_shift():
     inner = "{name: poly_decay, learning_rate: 1.0, decay_steps: total}"
     rate = f"{{name: warmup, steps: 10, shift: false, schedule: {inner}}}"

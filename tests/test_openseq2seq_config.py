@@ -75,6 +75,15 @@ def test_everything_together():
         # 4 epochs of 7 steps: 28 updates, or 14 of two steps; 3 are the warm-up
         ("poly_decay", {"warmup_steps": 3}, 1, {"begin_decay_at": 3, "decay_steps": 25}),
         ("poly_decay", {"warmup_steps": 3}, 2, {"begin_decay_at": 3, "decay_steps": 11}),
+        ("poly_decay", {"warmup_steps": 3.0}, 1, {"begin_decay_at": 3, "decay_steps": 25}),
+        (
+            "poly_decay",
+            {"warmup_steps": "epoch"},
+            1,
+            {"warmup_steps": 7, "begin_decay_at": 7, "decay_steps": 21},
+        ),
+        ("poly_decay", {"begin_decay_at": 5.0}, 1, {"begin_decay_at": 5, "decay_steps": 23}),
+        ("poly_decay", {"begin_decay_at": "epoch"}, 1, {"begin_decay_at": 7, "decay_steps": 21}),
         (
             "cosine_decay",
             {"begin_decay_at": 5, "warmup_steps": 3, "min_lr": 0.1},
@@ -134,6 +143,14 @@ def test_the_translation_is_what_a_run_keeps():
         ({"optimizer_params": "{momentum: 2}"}, "7: Momentum(momentum=2): momentum must lie"),
         ({"lr_policy": "poly"}, "8: no policy 'poly'; there are fixed_lr,"),
         ({"lr_policy_params": "{warmup_steps: -1}"}, "9: warmup_steps is -1; it must be at least"),
+        (
+            {"lr_policy_params": "{learning_rate: 0.1, warmup_steps: 1.5}"},
+            "9: warmup_steps is 1.5; without decay_steps it must be a whole number or 'epoch'.",
+        ),
+        (
+            {"lr_policy_params": "{learning_rate: 0.1, warmup_steps: 3, begin_decay_at: epoch}"},
+            "9: begin_decay_at is 'epoch'; without decay_steps, give the other one so, too, or",
+        ),
         ({"lr_policy_params": "{power: 2.0}"}, "it also needs 'learning_rate'."),
         ({"lr_policy_params": "{learning_rate: 0.1, gamma: 2}"}, "it does not take 'gamma'"),
         ({"lr_polici": "x"}, "unknown key 'lr_polici' in 'openseq2seq'; did you mean 'lr_policy'?"),

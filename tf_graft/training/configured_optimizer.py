@@ -202,7 +202,8 @@ def _resolve(schedule: Config, total: int, epoch: int) -> Config:
     delays = [schedule.get(key) for key in ("begin_decay_at", "warmup_steps", "steps", "offset")]
     numbers = [epoch if delay == "epoch" else delay for delay in delays]
     shifts = schedule.get("shift", True)  # a warm-up may run at the beginning of its schedule
-    delay = max((n for n in numbers if isinstance(n, int) and shifts), default=0)
+    whole = [int(n) for n in numbers if isinstance(n, int | float) and n == int(n)]
+    delay = max(whole, default=0) if shifts else 0
     left = {"total": max(total - delay, 1), "epoch": epoch}
     resolved: Config = {}
     for key, value in schedule.items():

@@ -9,7 +9,7 @@ from tf_graft.openseq2seq.optimizers import NAMES
 from tf_graft.schedules.lr_policy import POLICIES
 from tf_graft.training.schema import OPENSEQ2SEQ as SECTION
 from tf_graft.training.schema import OpenSeq2Seq
-from tf_graft.training.source import Key, Source
+from tf_graft.training.source import Key, Source, shown
 
 
 def translate(values: Config, section: OpenSeq2Seq, source: Source) -> Config:
@@ -97,12 +97,25 @@ def _rate(section: OpenSeq2Seq, source: Source) -> Config:
     known = inspect.signature(POLICIES[section.lr_policy]).parameters
     if "decay_steps" in known and "decay_steps" not in params:
         if "begin_decay_at" in known and "warmup_steps" in known:
-            begins = [params.get(name) for name in ("begin_decay_at", "warmup_steps")]
-            params["begin_decay_at"] = max([step for step in begins if isinstance(step, int)] + [0])
+            params["begin_decay_at"] = _begin(params, source)
         params["decay_steps"] = "total"  # until the end, from `begin_decay_at` on
     if "steps_per_epoch" in known and "steps_per_epoch" not in params:
         params["steps_per_epoch"] = "epoch"
     return {"name": "lr_policy", "policy": section.lr_policy, "params": params}
+
+
+def _begin(params: Config, source: Source) -> int | str:
+    """Returns the step at which a decay until the end of the run begins, after the warm-up."""
+    given = {name: params[name] for name in ("begin_decay_at", "warmup_steps") if params.get(name)}
+    for name, value in given.items():
+        place = (SECTION, "lr_policy_params", name)
+        if value != "epoch" and not (isinstance(value, int | float) and value == int(value)):
+            message = f"{name} is {shown(value)}; without decay_steps it must be a whole number or"
+            raise source.error(place, f"{message} 'epoch'.")
+        if value == "epoch" and len(set(given.values())) > 1:
+            message = f"{name} is 'epoch'; without decay_steps, give the other one so, too, or give"
+            raise source.error(place, f"{message} both as numbers.")
+    return "epoch" if "epoch" in given.values() else int(max(given.values(), default=0))
 
 
 def _note_places(source: Source, optimizer: Config) -> None:
