@@ -20,6 +20,8 @@ from tf_graft.training.folder_errors import FolderError
 from tf_graft.training.source import ConfigError
 from trust import Result, folders, links, lives, operations
 
+# What a message tells the user to do.
+ADVICE = re.compile(r"same command( without run\.fresh=true)? continues|run\.dir")
 SIZES = [2**n for n in range(5, 17)]
 # Where a real process is killed: (life, operation, path).
 REAL = [
@@ -164,7 +166,7 @@ def _ends_in_a_sentence(runs, life):
     try:
         runs(life.overrides)
     except (FolderError, ConfigError) as error:
-        if "\n" in str(error) or not re.search(r"same command continues|run\.dir", str(error)):
+        if "\n" in str(error) or not ADVICE.search(str(error)):
             return f"{type(error).__name__} says: {error}"
     except KeyboardInterrupt:
         return None
