@@ -157,8 +157,23 @@ def test_rates_may_be_those_of_the_first_steps():
     of_run = report.GraftReport(recorded(ratio, steps=np.arange(10, 210, 10)))
     assert of_run.rates("constant", until=59).rates["a/bias"] == pytest.approx(2.0)
     assert of_run.rates("constant").rates["a/bias"] == pytest.approx(2 * 3**0.75)
-    with pytest.raises(report.ReportError, match=r"nothing was recorded until step 9\."):
+    with pytest.raises(report.ReportError, match=r"until step 9, no step .* was recorded\."):
         of_run.rates("constant", until=9)
+    for until, error in (("3", TypeError), (True, TypeError), (2.5, ValueError), (-1, ValueError)):
+        with pytest.raises(error, match=r"^rates\(until=.*must be"):
+            of_run.rates("constant", until=until)
+
+
+@pytest.mark.parametrize("kind", ["global", "auto", "constant"])
+def test_records_without_a_step_do_not_count(kind):
+    """A warm-up may begin at a rate of 0 within the optimizers, where the graft's own is not 0."""
+    direction = np.full((3, 3), 2.0)
+    direction[0] = 0
+    of_run = report.GraftReport(recorded(np.ones((3, 3)), direction=direction))
+    with pytest.raises(report.ReportError, match=r"until step 1, no step of the graft"):
+        of_run.rates(kind, until=1)
+    found = of_run.rates(kind, until=2)
+    assert found.factor("a/kernel") == pytest.approx(1.0)
 
 
 STEPS = np.arange(10, 2_000, 10)[:, np.newaxis]
@@ -317,6 +332,14 @@ OTHERS = {
     "other names": (HEADER._replace(paths=["a/kernel", "a/bias", "c/kernel"]), "no 'c/kernel'"),
     "other shapes": (HEADER._replace(shapes=[[3, 3], [2], [2, 4]]), "shapes of the variables"),
     "fewer": (HEADER._replace(paths=PATHS[:2], shapes=SHAPES[:2]), "'b/kernel' is no variable"),
+    "another magnitude": (
+        HEADER._replace(magnitude="Lion"),
+        r"another graft \(AdaGraft\(Adam, SGD\), not AdaGraft\(Lion, SGD\)\); choose",
+    ),
+    "another norm": (
+        HEADER._replace(use_global_norm=True),
+        r"not AdaGraft\(Adam, SGD, use_global_norm=True\)",
+    ),
 }
 
 
@@ -593,6 +616,10 @@ def test_what_measures_nothing_is_refused(tmp_path):
         report.GraftRecorder(tmp_path / "r", every=0)
     with pytest.raises(RuntimeError, match=r"^GraftRecorder\.record: it has no optimizer yet"):
         report.GraftRecorder(tmp_path / "r").record()
+    with pytest.raises(RuntimeError, match=r"^GraftRecorder\.sync: there is no file yet"):
+        report.GraftRecorder(tmp_path / "r", optimizer=graft()).sync()
+    with pytest.raises(TypeError, match=r"^GraftRecorder\(writer='logs'\): .* a SummaryWriter"):
+        report.GraftRecorder(tmp_path / "r", writer="logs")
     assert not list(tmp_path.iterdir())
 
 
@@ -836,6 +863,25 @@ def test_a_steep_course_of_few_records_is_fitted():
     assert of_run.rates("power_law").exponent == 100
 
 
+def test_rates_that_could_not_be_loaded_are_not_saved(tmp_path):
+    steep = report.MeasuredRates("power_law", {"w": 1.0}, exponent=10.0)
+    with pytest.raises(report.ReportError, match=r"rates\.json: within .* a rate would be above"):
+        steep.save(tmp_path / "rates.json")
+    with pytest.raises(TypeError, match=r"^MeasuredRates\.save\(path=3\): path must be a str or"):
+        GOOD["global"].save(3)
+    assert not list(tmp_path.iterdir())
+
+
+def test_rates_may_be_numbers_of_numpy(tmp_path):
+    factors = {"w": np.float32(0.5), "b": np.int64(2)}
+    curve = {"steps": np.array([1.0, 3.0]), "curve": [np.float64(1), 2]}
+    for given in (report.MeasuredRates("piecewise", factors, **curve), factors):
+        held = tf_graft.LayerwiseRates("sgd", given).rates
+        assert dict(held.rates) == {"w": 0.5, "b": 2.0}
+        held.save(tmp_path / "rates.json")
+        assert report.MeasuredRates.load(tmp_path / "rates.json") == held
+
+
 def test_average_of_a_graft_is_reproduced():
     """With a ratio that stands still, the exported rates take the graft's very steps."""
     adam, sgd = tf_graft.SGD(0.3), tf_graft.SGD(2.0)
@@ -949,7 +995,7 @@ def test_a_config_takes_rates_from_the_run_that_measured_them(workshop, exported
     for given, says in (
         ("{run: nowhere}", "nowhere"),
         ("{run: run, kind: linear}", "kind must be one of constant, piecewise"),
-        ("{run: run, until: 0}", "nothing was recorded until step 0."),
+        ("{run: run, until: 0}", "until step 0, no step of the graft was recorded."),
         ("{run: run, kinds: constant}", "unexpected keyword argument 'kinds'"),
     ):
         done = workshop("train", "layerwise.yaml", f"optimizer.rates={given}", "run.dir=no")

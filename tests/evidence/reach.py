@@ -1,4 +1,4 @@
-"""The code of optimizers that rows of the evidence reach, so that other rows stay of today."""
+"""The code that rows of the evidence reach, so that a change of other code leaves them of today."""
 
 import ast
 import functools
@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterator
 from support import model_rows
 from tf_graft.core.nesting import nested
 
-FOLDERS = ("optimizers", "wrappers", "grafting", "agn")  # each file has an optimizer, or its parts
+# Each file has an optimizer, or what some optimizers use. A row reaches what its own import.
+FOLDERS = ("optimizers", "wrappers", "grafting", "agn", "openseq2seq", "schedules")
 OF_OPTIMIZERS = tuple(f"tf_graft.{name}." for name in FOLDERS)
 
 

@@ -17,7 +17,8 @@ MATRIX, TPU = "docs/data/matrix.json", "docs/data/tpu.json"
 MARKS = {"quick": "not slow and not rare", "slow": "slow", "rare": "rare"}
 DRAWS = 1000
 # Folders and files of the package that take no part in the step of an optimizer.
-BESIDE = ("study", "training", "processes", "cli", "listing", "terminal", "exits", "vocabulary")
+COMMANDS = ("study", "training", "processes", "cli", "listing", "terminal", "exits")
+BESIDE = (*COMMANDS, "vocabulary", "fit", "monitor", "averages")
 OF_MATRIX = ("tests/matrix.py", "tests/programs/strategy_cases.py")
 # Code of the matrix that a part reaches only with one of these: the way, the run, or a row.
 ONLY_IN_MATRIX = {

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import numpy as np
 import tensorflow as tf
 
+from tf_graft.core import checks
 from tf_graft.core.checks import shown
 from tf_graft.core.files.report_files import ReportError
 from tf_graft.core.media import for_notebook
@@ -187,17 +188,19 @@ class GraftReport:
             until: the last step whose records count; else all do.
 
         Raises:
-            ValueError: the kind is unknown.
-            ReportError: the graft's learning rate was always 0, or nothing was recorded by then.
+            TypeError: `until` is no number.
+            ValueError: the kind is unknown, or `until` is negative or no whole number.
+            ReportError: the graft's learning rate or its steps were always 0 until then, or nothing
+                was recorded.
         """
         if kind not in (*KINDS, AUTO):
             known = ", ".join((*KINDS, AUTO))
             raise ValueError(f"rates(kind={shown(kind)}): kind must be one of {known}.")
         at = self._moving()
-        if until is not None:
+        if checks.integer("rates", "until", until, 0, optional=True) is not None:
             at = at[self.records.steps[at] <= until]
         if not at.size:
-            raise ReportError(f"nothing was recorded until step {until}.")
+            raise ReportError(f"until step {until}, no step of the graft was recorded.")
         kind = self._best_kind(at) if kind == AUTO else kind
         return self._fitted(kind, at, with_learning_rate)
 
@@ -209,15 +212,16 @@ class GraftReport:
         distances differ by less than a hundredth, the simplest one is chosen.
 
         Raises:
-            ReportError: the graft's learning rate was always 0.
+            ReportError: the graft's learning rate or its steps were always 0.
         """
         return self._best_kind(self._moving())
 
     def _moving(self) -> np.ndarray:
-        """Returns the numbers of the records with a learning rate."""
-        at = np.flatnonzero(self.records.learning_rate > 0)
+        """Returns the numbers of the records in which the graft made a step."""
+        direction, wanted = self._steps(np.arange(len(self.records.steps)))
+        at = np.flatnonzero(direction.any(axis=1) & wanted.any(axis=1))
         if not at.size:
-            raise ReportError("the graft's learning rate was always 0.")
+            raise ReportError("the graft's learning rate or its steps were always 0.")
         return at
 
     def _best_kind(self, at: np.ndarray) -> str:

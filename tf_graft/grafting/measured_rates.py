@@ -1,6 +1,7 @@
 """The learning rates for each layer that a graft measured, for use without the graft."""
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Self
 import numpy as np
 import tensorflow as tf
 
+from tf_graft.core import checks
 from tf_graft.core.checks import shown
 from tf_graft.core.files.checked_state import renamed
 from tf_graft.core.files.report_files import ReportError, difference, write_whole
@@ -63,15 +65,17 @@ class MeasuredRates:
     exponent: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuses arguments that do not describe rates.
+        """Refuses arguments that do not describe rates, and makes the others plain numbers.
 
         Raises:
             ValueError: an unknown kind, or an argument of it that is no number or out of range.
         """
         try:
-            each_checked({name: getattr(self, name) for name in of_kind(self.kind)})
+            plain = each_checked({name: getattr(self, name) for name in of_kind(self.kind)})
         except ValueError as error:
             raise ValueError(f"MeasuredRates: {error}") from None
+        for name, value in plain.items():
+            object.__setattr__(self, name, value)
 
     def course(
         self, t: tf.Tensor, constant: Callable[..., tf.Tensor] = tf.constant
@@ -135,9 +139,13 @@ class MeasuredRates:
         """Writes a rates file (JSON), whole or not at all.
 
         Raises:
-            ReportError: the file cannot be written.
+            TypeError: `path` is no path.
+            ReportError: the file cannot be written, or `load` would refuse it: within 2^31 steps,
+                the rates would be above 1e30.
         """
+        path = checks.instance("MeasuredRates.save", "path", path, str, os.PathLike)
         values = self.to_dict()
+        self.from_dict(values, shown(path, str))
         text = json.dumps({**values, CHECKSUM: _checksum(values)}, indent=1) + "\n"
         write_whole(Path(path), text)
 

@@ -4,6 +4,8 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
 from tf_graft.core.checks import fault, shown
 from tf_graft.core.types import Config
 
@@ -71,6 +73,8 @@ def _highest(
 
 
 def _number(name: str, value: object) -> float:
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{name} is {shown(value)[:60]}; it must be a number.")
     if not abs(value) <= LARGEST:  # NaN too
@@ -108,7 +112,7 @@ def _rates(name: str, values: object) -> dict[str, float]:
 
 
 def _numbers(name: str, values: object) -> tuple[float, ...]:
-    if not isinstance(values, list | tuple) or not values:
+    if not isinstance(values, list | tuple | np.ndarray) or not len(values):
         raise ValueError(f"{name} must be a list of numbers.")
     return tuple(_positive(f"an entry of {name}", value) for value in values)
 

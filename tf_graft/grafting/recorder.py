@@ -80,10 +80,10 @@ class GraftRecorder(keras.callbacks.Callback):
             Lingvo's.
 
     Raises:
-        TypeError: there is no AdaGraft.
+        TypeError: an argument is not of its type; there is no AdaGraft.
         ValueError: the AdaGraft has `diagnostic=False`.
-        ReportError: the file is not a file of records, has records of other variables, or is
-            damaged.
+        ReportError: the file is not a file of records, has records of other variables or of a graft
+            of other optimizers, or is damaged.
 
     Example:
         >>> import tempfile
@@ -109,6 +109,8 @@ class GraftRecorder(keras.callbacks.Callback):
         super().__init__()
         self.path = Path(checks.instance("GraftRecorder", "path", path, str, os.PathLike))
         self.every = checks.integer("GraftRecorder", "every", every, 1)
+        if writer is not None:
+            checks.instance("GraftRecorder", "writer", writer, tf.summary.SummaryWriter)
         self._given = optimizer
         self._graft = None if optimizer is None else measuring(optimizer)
         self._writer = writer
@@ -151,8 +153,13 @@ class GraftRecorder(keras.callbacks.Callback):
             tensorboard.write(self._writer, step, tagged)
 
     def sync(self) -> int:
-        """Waits until all records are on disk and returns their checksum."""
-        assert self._file is not None
+        """Waits until all records are on disk and returns their checksum.
+
+        Raises:
+            RuntimeError: the file is not open yet.
+        """
+        if self._file is None:
+            raise RuntimeError("GraftRecorder.sync: there is no file yet; record a step first.")
         return self._file.sync()
 
     def _open(self, graft: Graft, step: int) -> RecordFile:

@@ -231,13 +231,18 @@ def _damaged(path: Path, found: _Parsed) -> ReportError:
 
 
 def _check_same(path: Path, old: Header, header: Header) -> None:
-    if old.shapes == header.shapes and renamed(old.paths, header.paths):
+    grafts = [(each.magnitude, each.direction, each.use_global_norm) for each in (old, header)]
+    if not renamed(old.paths, header.paths):
+        what = f"model ({difference(old.paths, header.paths)})"
+    elif old.shapes != header.shapes:
+        what = "model (the shapes of the variables differ)"
+    elif grafts[0] != grafts[1]:
+        what = f"graft ({_said(old)}, not {_said(header)})"
+    else:
         return
-    what = (
-        "the shapes of the variables differ"
-        if renamed(old.paths, header.paths)
-        else difference(old.paths, header.paths)
-    )
-    raise ReportError(
-        f"{path}: it holds the records of another model ({what}); choose another file."
-    )
+    raise ReportError(f"{path}: it holds the records of another {what}; choose another file.")
+
+
+def _said(header: Header) -> str:
+    norm = ", use_global_norm=True" if header.use_global_norm else ""
+    return f"AdaGraft({header.magnitude}, {header.direction}{norm})"
