@@ -289,6 +289,23 @@ def test_batch_normalization_of_a_frozen_layer_among_others():
     assert [x.tobytes() for x in after] == [x.tobytes() for x in seeds]
 
 
+def test_batch_normalization_of_a_layer_that_is_called_twice():
+    """Each call counts the same, as in a siamese network; a layer without a call keeps its own."""
+    norm, idle = keras.layers.BatchNormalization(), keras.layers.BatchNormalization()
+    inputs = [keras.Input([1]), keras.Input([1])]
+    model = keras.Model(inputs, [norm(each) for each in inputs])
+    model.idle = idle
+    idle.build([None, 1])
+    idle.moving_mean.assign([7.0])
+    low, high = tf.constant([[0.0], [2.0]]), tf.constant([[100.0], [102.0]])
+    recompute_batch_normalization(model, [([low, high],), ([low, high],), ([low, low],)])
+    np.testing.assert_allclose(norm.moving_mean, [(4 * 1 + 2 * 101) / 6], rtol=1e-6)
+    np.testing.assert_allclose(norm.moving_variance, [1.0], rtol=1e-6)
+    np.testing.assert_array_equal(idle.moving_mean, [7.0])
+    np.testing.assert_array_equal(idle.moving_variance, [1.0])
+    assert "call" not in vars(norm)
+
+
 def test_batch_normalization_forgets_a_nan():
     model, x, _ = model_and_data()
     expected = model.get_layer(index=1)
@@ -428,3 +445,7 @@ def test_files_that_cannot_be_averaged():
         averages.average_files(model, [])
     with pytest.raises(TypeError, match="they must be a list of names"):
         averages.average_files(model, "a.weights.h5")
+    with pytest.raises(
+        TypeError, match=r"^average_files\(file=1\): file must be a str or PathLike"
+    ):
+        averages.average_files(model, [1])

@@ -351,11 +351,31 @@ def test_the_plot_is_not_as_high_as_an_explosion():
         ({"low": 1.0, "high": 0.5}, r"high must be finite and above 1\.$"),
         ({"steps": 2}, r"steps must be at least 3\.$"),
         ({"explosion": 1.0}, r"explosion must be finite and above 1\.$"),
+        ({"batch_size": 0}, r"^find_learning_rate\(batch_size=0\): batch_size must be at least 1"),
     ],
 )
 def test_arguments_out_of_range_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         tg.find_learning_rate(classifier(tg.SGD(0.1)), (X, Y), **arguments)
+
+
+@pytest.mark.parametrize("data", [None, [X, Y], "digits", (), (X, Y, None, X)], ids=type)
+def test_what_is_no_data_is_refused(data):
+    with pytest.raises(TypeError, match=r"^find_learning_rate\(data=.*must be a tuple \(x, y\)"):
+        tg.find_learning_rate(classifier(tg.SGD(0.1)), data)
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+def test_data_without_a_batch_are_refused():
+    with pytest.raises(ValueError, match=r"^find_learning_rate: there is no batch in the data\.$"):
+        tg.find_learning_rate(classifier(tg.SGD(0.1)), batches().take(0))
+
+
+def test_a_train_step_without_a_loss_is_refused(monkeypatch):
+    model = classifier(tg.SGD(0.1))
+    monkeypatch.setattr(model, "train_step", lambda data: {"mine": tf.constant(1.0)})
+    with pytest.raises(ValueError, match=r"train_step returns no 'loss', only \['mine'\]\.$"):
+        tg.find_learning_rate(model, (X, Y))
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import tf_graft as tg
 from support import samples
+from support.replicas import mirrored
 
 S = keras.optimizers.schedules
 WEIGHTS = {"body/kernel": [[1.0, -2.0], [0.5, 3.0]], "body/bias": [0.5, 1.0], "head": [2.0]}
@@ -211,6 +212,56 @@ def test_a_frozen_layer_keeps_its_place_in_the_order():
     other = keras.Sequential([keras.Input([2]), keras.layers.Dense(2, name="other")])
     with pytest.raises(ValueError, match="matches none of the 2 variables"):
         tg.SGD(1.0, learning_rate_multipliers=found).build(other.trainable_variables)
+
+
+def two_towers():
+    """Layers in parts of one name have one path; an optimizer numbers them."""
+    inputs, towers = [keras.Input([2]), keras.Input([2])], []
+    for _ in inputs:
+        tower = keras.Sequential([keras.Input([2]), keras.layers.Dense(2, name="d")], name="body")
+        towers.append(keras.Sequential([keras.Input([2]), tower]))
+    joined = keras.layers.Add()([tower(x) for tower, x in zip(towers, inputs, strict=True)])
+    model = keras.Model(inputs, keras.layers.Dense(1, name="head")(joined))
+    found = [v.path for v in model.trainable_variables]
+    assert len({*found}) == len(found) - 2
+    return model, towers
+
+
+def test_groups_tell_layers_of_one_path_apart():
+    model, _ = two_towers()
+    found = tg.layerwise_decay(model, 0.5)
+    assert [*found.values()] == [0.25, 0.25, 0.5, 0.5, 1.0, 1.0]
+    optimizer = tg.AdamW(
+        *(0.1, 0.1),
+        learning_rate_multipliers=found,
+        exclude_from_weight_decay=tg.no_decay(model),
+    )
+    optimizer.build(model.trainable_variables)
+    rows = [re.split(r"  +", line) for line in optimizer.table().splitlines()[1:]]
+    assert [row[3] for row in rows] == ["yes", "no"] * 3
+    rates = [float(row[2]) for row in rows]
+    assert rates == [0.025, 0.025, 0.05, 0.05, 0.1, 0.1]
+
+
+def test_a_frozen_layer_of_a_path_that_another_has():
+    model, towers = two_towers()
+    towers[0].trainable = False
+    found = tg.layerwise_decay(model, 0.5)
+    assert len(found) == 6
+    optimizer = tg.SGD(1.0, learning_rate_multipliers=found)
+    before = [v.numpy() for v in model.trainable_variables]
+    gradients = [tf.ones(v.shape) for v in model.trainable_variables]
+    optimizer.apply(gradients, model.trainable_variables)
+    moved = [np.max(b - v.numpy()) for b, v in zip(before, model.trainable_variables, strict=True)]
+    np.testing.assert_allclose(moved, [0.5, 0.5, 1.0, 1.0], rtol=1e-6)
+
+
+def test_a_layer_that_is_used_twice_is_one_layer():
+    shared = keras.layers.Dense(2, name="shared")
+    part = keras.Sequential([keras.Input([2]), shared], name="part")
+    low, head = keras.layers.Dense(2), keras.layers.Dense(1)
+    model = keras.Sequential([keras.Input([2]), low, shared, part, head])
+    assert [*tg.layerwise_decay(model, 0.5).values()] == [0.25, 0.25, 0.5, 0.5, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -499,6 +550,36 @@ def test_the_optimizer_is_built_for_layers_that_are_frozen_at_first(optimizer):
     """A pattern may name one; and those that cannot add variables later need not."""
     _, moved = unfreezing(optimizer, {1: ["middle"], 2: ["low"]})
     assert moved == [["head"], ["middle", "head"], ["low", "middle", "head"]]
+
+
+def frozen_net(optimizer, strategy=None):
+    with (strategy or tf.distribute.get_strategy()).scope():
+        layers = [keras.layers.Dense(2, name="low"), keras.layers.Dense(1, name="head")]
+        model = keras.Sequential([keras.Input([2]), *layers])
+        model.compile(optimizer(), "mse")
+    layers[0].trainable = False
+    return model
+
+
+@pytest.mark.slow
+def test_layers_that_are_frozen_before_are_unfrozen_after_other_callbacks():
+    """A Monitor that comes first builds the optimizer for what is trainable by then."""
+    model, ones = frozen_net(lambda: tg.wrap(keras.optimizers.Adam(0.1))), np.ones([4, 2])
+    before = model.get_layer("low").get_weights()[0]
+    callbacks = [tg.Monitor(1), tg.Unfreeze({1: ["low"]})]
+    model.fit(ones, ones[:, :1], epochs=2, verbose=0, callbacks=callbacks)
+    assert (model.get_layer("low").get_weights()[0] != before).any()
+
+
+@pytest.mark.slow
+def test_an_optimizer_that_replicas_built_without_a_layer_says_so_before_the_first_epoch():
+    model = frozen_net(lambda: tg.AGN(tg.Adam(0.1)), mirrored())
+    begun, ones = Trained(), np.ones([4, 2])
+    with pytest.raises(ValueError, match=r"^Unfreeze: AGN.*cannot add any.*Leave the layers train"):
+        model.fit(ones, ones[:, :1], verbose=0, callbacks=[begun, tg.Unfreeze({1: ["low"]})])
+    assert begun.moved == []
+    assert not model.get_layer("low").trainable
+    tg.Unfreeze({1: ["low"]}).set_model(frozen_net(tg.Adam, mirrored()))  # builds for all
 
 
 def test_a_model_without_weights_is_refused():

@@ -89,6 +89,19 @@ def test_a_model_that_was_trained_before_is_traced_again_once():
     assert model.train_function is first
 
 
+class Unfreezing(keras.callbacks.Callback):
+    """Unfreezes a layer in the second epoch, without state for it by then."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 1:
+            self.layer.trainable = True
+            self.model.make_train_function(force=True)
+
+
 @pytest.mark.parametrize("first", [True, False])
 def test_a_layer_may_be_unfrozen(first):
     base = keras.layers.Dense(2, name="base")
@@ -96,8 +109,8 @@ def test_a_layer_may_be_unfrozen(first):
     base.trainable = False
     model.compile(tg.Adam(1e-3), "mse", jit_compile=False)
     model.optimizer.build(model.trainable_variables)  # without the base
-    monitor, unfreeze = tg.Monitor(every=1), tg.Unfreeze({1: ["base"]})
-    callbacks = [monitor, unfreeze] if first else [unfreeze, monitor]
+    monitor, unfreezing = tg.Monitor(every=1), Unfreezing(base)
+    callbacks = [monitor, unfreezing] if first else [unfreezing, monitor]
     x, y = np.ones((4, 2)), np.ones((4, 1))
     model.fit(x, y, batch_size=2, epochs=3, verbose=0, callbacks=callbacks)
     assert [record.step for record in monitor.records] == [1, 2, 3, 4, 5, 6]
@@ -165,6 +178,82 @@ def test_a_skipped_update_is_counted_and_has_no_step():
     assert [record.skipped for record in monitor.records] == [False, True, False]
 
 
+def test_logs_have_the_same_names_in_each_epoch():
+    """With 4 batches an epoch, every second epoch has a record."""
+    _, _, history = fitted(tg.SGD(0.1), tg.Monitor(8), epochs=4)
+    assert [len(values) for values in history.values()] == [4] * 5
+    for name in ("gradient_norm", "step_ratio", "clipped"):
+        assert np.isnan(history[name]).tolist() == [True, False, True, False]
+    assert history["skipped_steps"] == [0] * 4
+
+
+def test_logs_leave_out_skipped_updates_and_variables_of_zeros():
+    monitor = tg.Monitor(1)
+    model = net()
+    model.compile(tg.SGD(0.1, learning_rate_multipliers={"a/": 0.0}), "mse")
+    model.layers[0].set_weights([np.zeros([3, 4]), np.zeros([4])])
+    y = Y.copy()
+    y[8:16] = np.nan
+    history = model.fit(X, y, batch_size=8, shuffle=False, verbose=0, callbacks=[monitor]).history
+    assert [record.skipped for record in monitor.records] == [False, True, False, False]
+    kept = [record for record in monitor.records if not record.skipped]
+    np.testing.assert_allclose(
+        history["gradient_norm"], [np.mean([record.gradient_norm for record in kept])]
+    )
+    assert np.isnan(norms(kept[-1], "ratio")).tolist() == [True, True, False, False]
+    ratios = [record.largest_ratio for record in kept]
+    assert 0 < history["step_ratio"][0] == pytest.approx(np.mean(ratios))
+    assert history["skipped_steps"] == [1]
+
+
+class Raising(keras.callbacks.Callback):
+    """Ends fit by an error after the first batch of an epoch was trained."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_fit_leaves_no_measurement_open():
+    monitor, model = tg.Monitor(every=2), net()
+    model.compile(tg.SGD(0.1), "mse")
+    fit = {"batch_size": 8, "verbose": 0, "shuffle": False}
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, Y, **fit, callbacks=[Raising(), monitor])
+    monitor.batches = 1
+    with pytest.raises(KeyboardInterrupt):  # in the second batch, which is measured
+        model.fit(X, Y, **fit, callbacks=[Raising(), monitor])
+    weights = Weights()
+    model.fit(X, Y, **fit, callbacks=[monitor, weights])
+    assert [record.step for record in monitor.records] == [4, 6]
+    before, after = weights.seen[1:3]
+    steps = lengths([b - a for a, b in zip(before, after, strict=True)])
+    np.testing.assert_allclose(norms(monitor.records[0], "step_norm"), steps, rtol=1e-4)
+
+
+def test_it_goes_on_after_a_model_was_compiled_anew_within_an_accumulation():
+    monitor, model = tg.Monitor(every=4), net()
+    for epochs in (1, 3):  # of 4 batches: at the end of the first fit a measurement is open
+        model.compile(tg.SGD(0.1, gradient_accumulation_steps=3), "mse")
+        model.fit(X, Y, batch_size=8, epochs=epochs, verbose=0, callbacks=[monitor])
+    assert [record.step for record in monitor.records] == [2, 3, 4]
+
+
+def test_an_error_within_a_step_leaves_no_measurement_open():
+    w, optimizer = tf.Variable([3.0, 4.0]), tg.SGD(0.5)
+    optimizer.build([w])
+    monitor = tg.Monitor(1, optimizer)
+
+    def step(scale):
+        with monitor.step():
+            optimizer.apply([tf.constant([1.0, 0.0])], [w])
+            assert scale > 0
+
+    with pytest.raises(AssertionError):
+        step(0)
+    step(1)
+    assert [norms(record, "step_norm").tolist() for record in monitor.records] == [[0.5]]
+
+
 def test_a_skipped_update_has_no_line_in_the_file_and_its_folder_is_made(tmp_path):
     monitor = loop(tg.SGD(0.5), [(ROWS, 2.0), (ROWS, np.nan), (ROWS, 2.0)])
     monitor.path = tmp_path / "new" / "norms.csv"
@@ -224,6 +313,66 @@ def test_the_file_has_all_records_and_drops_later_ones_on_resume(tmp_path):
     assert [line.split(",")[0] for line in lines[5:]] == ["4"] * 4 + ["6"] * 4
 
 
+def steps_in(path):
+    return [int(line.split(",")[0]) for line in path.read_text().splitlines()[1:]]
+
+
+def scalar_steps(monitor, optimizer, w, gradients):
+    for gradient in gradients:
+        with monitor.step():
+            optimizer.apply([tf.constant(gradient)], [w])
+    monitor.write()
+
+
+def test_going_back_in_one_process_drops_what_was_recorded_after(tmp_path):
+    w, optimizer = tf.Variable(1.0), tg.SGD(0.5)
+    optimizer.build([w])
+    monitor = tg.Monitor(1, optimizer, path=tmp_path / "norms.csv")
+    scalar_steps(monitor, optimizer, w, [1.0] * 4)
+    optimizer.iterations.assign(2)
+    scalar_steps(monitor, optimizer, w, [3.0])
+    assert steps_in(monitor.path) == [1, 2, 3]
+    assert norms_file.NormsReport.read(monitor.path).gradient[:, 0].tolist() == [1, 1, 3]
+    assert [record.step for record in monitor.records] == [1, 2, 3, 4, 3]
+
+
+def test_a_line_stays_if_the_first_update_after_a_resume_is_skipped(tmp_path):
+    w, optimizer = tf.Variable(1.0), tg.SGD(0.5)
+    optimizer.build([w])
+    scalar_steps(tg.Monitor(1, optimizer, tmp_path / "norms.csv"), optimizer, w, [1.0] * 4)
+    optimizer.iterations.assign(2)
+    again = tg.Monitor(1, optimizer, tmp_path / "norms.csv")
+    scalar_steps(again, optimizer, w, [np.nan])
+    assert steps_in(again.path) == [1, 2]
+    scalar_steps(again, optimizer, w, [1.0])
+    assert steps_in(again.path) == [1, 2, 3]
+
+
+def test_layers_that_keras_numbers_anew_are_the_same_layers(tmp_path):
+    def plain():
+        return keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
+
+    for model, epochs in ((plain(), 1), (plain(), 2)):
+        model.compile(tg.SGD(0.1), "mse")
+        monitor = tg.Monitor(4, path=tmp_path / "norms.csv")
+        if epochs == 2:
+            model.optimizer.build(model.trainable_variables)
+            model.optimizer.iterations.assign(4)
+        model.fit(X, Y, batch_size=8, verbose=0, callbacks=[monitor])
+    read = norms_file.NormsReport.read(monitor.path)
+    assert read.paths == [v.path for v in model.trainable_variables]
+    assert read.steps.tolist() == [4, 8]
+    assert np.isfinite(read.weight).all()
+
+
+def test_a_place_where_no_file_can_be_is_refused_before_training(tmp_path):
+    (tmp_path / "file").touch()
+    monitor = tg.Monitor(2, path=tmp_path / "file" / "norms.csv")
+    with pytest.raises(ReportError, match=r"norms\.csv cannot be written: (file exists|not a dir)"):
+        fitted(tg.SGD(0.1), monitor)
+    assert monitor.records == []
+
+
 def test_a_named_pipe_is_not_waited_for(tmp_path):
     path = tmp_path / "monitor.csv"
     os.mkfifo(path)
@@ -266,6 +415,8 @@ def test_what_is_refused():
         tg.Monitor(optimizer=keras.optimizers.Adam())
     with pytest.raises(TypeError, match=r"Monitor\(path=3\)"):
         tg.Monitor(path=3)
+    with pytest.raises(TypeError, match=r"Monitor\(writer='logs'\): writer must be a SummaryWrit"):
+        tg.Monitor(writer="logs")
     for monitor, message in (
         (tg.Monitor(), "has no optimizer"),
         (tg.Monitor(optimizer=tg.SGD(0.1)), "has no variables"),

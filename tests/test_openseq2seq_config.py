@@ -140,6 +140,10 @@ def test_the_translation_is_what_a_run_keeps():
             "6: get('Adamm'): there is no such optimizer; did you mean 'adam'?",
         ),
         ({"optimizer_params": "{}"}, "7: Momentum needs 'momentum'."),
+        (
+            {"optimizer": "Adam", "optimizer_params": "{beta1: 0.8, beta_1: 0.9}"},
+            "7: Adam takes 'beta1' or 'beta_1', which are one argument, not both.",
+        ),
         ({"optimizer_params": "{momentum: 2}"}, "7: Momentum(momentum=2): momentum must lie"),
         ({"lr_policy": "poly"}, "8: no policy 'poly'; there are fixed_lr,"),
         ({"lr_policy_params": "{warmup_steps: -1}"}, "9: warmup_steps is -1; it must be at least"),
@@ -149,7 +153,7 @@ def test_the_translation_is_what_a_run_keeps():
         ),
         (
             {"lr_policy_params": "{learning_rate: 0.1, warmup_steps: 3, begin_decay_at: epoch}"},
-            "9: begin_decay_at is 'epoch'; without decay_steps, give the other one so, too, or",
+            "9: begin_decay_at is 'epoch'; without decay_steps, write both lengths as 'epoch' or",
         ),
         ({"lr_policy_params": "{power: 2.0}"}, "it also needs 'learning_rate'."),
         ({"lr_policy_params": "{learning_rate: 0.1, gamma: 2}"}, "it does not take 'gamma'"),

@@ -305,6 +305,21 @@ def test_rates():
             r"learning_rate_decay_fn=None\): learning_rate_decay_fn must be a function of the step",
         ),
         ({"rate": "0.1"}, TypeError, "a function of the step, a schedule or a number"),
+        ({"rate": lambda: 0.1}, TypeError, "must be a function of the step, a schedule"),
+        ({"rate": lambda t: None}, TypeError, "_fn returned None; it must return one number"),
+        ({"rate": lambda t: "0.1"}, TypeError, "_fn returned '0.1'; it must return one number"),
+        ({"rate": lambda t: [1, 2]}, TypeError, "_fn returned .*; it must return one number"),
+        ({"rate": tg.schedules.FixedLR}, TypeError, "must be a function of the step, a schedule"),
+        (
+            {"params": {"learning_rate": 0.1}},
+            ValueError,
+            "the learning rate is in optimizer_params; give it as learning_rate_decay_fn",
+        ),
+        (
+            {"optimizer": "Adam", "params": {"beta1": 0.8, "beta_1": 0.9}},
+            ValueError,
+            r"optimizer='Adam'\): it takes 'beta1' or 'beta_1', which are one argument, not both",
+        ),
         (
             {"summaries": ["gradient"]},
             ValueError,

@@ -333,6 +333,8 @@ def test_the_callback_refuses_other_optimizers():
     one = model(tg.SGD)
     with pytest.raises(TypeError, match="the model's optimizer is SGD, which has no"):
         fit(one, 1, tg.EvaluationWeights())
+    with pytest.raises(TypeError, match=r"an iterator can be read once; give a list or a tf\.data"):
+        tg.EvaluationWeights(data=(x for x in [X]))
 
 
 def test_other_optimizers_cannot_contain_it():

@@ -23,6 +23,7 @@ from tf_graft.schedules import (
     ExpDecay,
     FixedLR,
     InvPolyDecay,
+    LrPolicy,
     Noam,
     OneCycle,
     PiecewiseConstant,
@@ -451,6 +452,40 @@ def test_errors_read_well():
         ExpDecay(0.1, 10, 0.5, use_staircase_decay=True)
 
 
+POLY = {"learning_rate": 0.1, "decay_steps": 10}
+PIECES = {"learning_rate": 0.1, "boundaries": [3], "decay_rates": [0.5]}
+NOAM = {"learning_rate": 1.0, "d_model": 4, "warmup_steps": 4}
+
+
+@pytest.mark.parametrize(
+    ("policy", "params", "message"),
+    [
+        ("poly_decay", {**POLY, "warmup_steps": None}, r"\['warmup_steps'\] must be a number"),
+        ("poly_decay", {**POLY, "learning_rate": [0.1, 0.2]}, r"rate'\] must be a number"),
+        ("piecewise_constant", {**PIECES, "boundaries": 3}, r"boundaries'\] must be a list of num"),
+        ("piecewise_constant", {**PIECES, "decay_rates": ["a"]}, r"rates'\] must be a number"),
+        ("transformer_policy", {**NOAM, "dtype": 3.5}, r"dtype'\] must be a float dtype"),
+        ("transformer_policy", {**NOAM, "dtype": "int32"}, r"dtype'\] must be a float dtype"),
+    ],
+)
+def test_what_no_policy_takes_is_refused(policy, params, message):
+    with pytest.raises(TypeError, match=rf"^LrPolicy\(params\['.*{message}"):
+        LrPolicy(policy, params)
+
+
+def test_arguments_of_a_policy_may_be_numpys():
+    numpy = {**PIECES, "boundaries": np.array([3]), "decay_rates": np.array([0.5], np.float32)}
+    schedule = LrPolicy("piecewise_constant", numpy | {"learning_rate": np.float64(0.1)})
+    assert schedule.params == PIECES
+    assert type(schedule.params["boundaries"][0]) is int
+    assert float(schedule(4)) == pytest.approx(0.05)
+    for dtype in (np.float16, tf.float16, "float16"):
+        policy = LrPolicy("transformer_policy", {**NOAM, "dtype": dtype, "max_lr": None})
+        again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(policy))
+        assert again.params == policy.params == {**NOAM, "dtype": "float16", "max_lr": None}
+        assert float(again(65520)) == 0  # the trap of float16
+
+
 @pytest.mark.parametrize("kind", [np.float32, np.float64, np.int64, np.array, int])
 def test_numpy_numbers_become_plain_ones(kind):
     schedule = PolyDecay(kind(2), kind(10), power=kind(1), warmup_steps=kind(2))
@@ -704,6 +739,12 @@ def test_get_nests_in_sequences_and_momenta():
         ({"name": "warmup", "steps": 4}, ValueError, "warmup also needs 'schedule'"),
         ({"name": "fixed_lr", "learning_rate": -1}, ValueError, r"FixedLR\(learning_rate=-1\)"),
         ({"learning_rate": 1}, ValueError, "must have a 'name'"),
+        (
+            {"name": "sequence", "schedules": 3, "milestones": [1]},
+            TypeError,
+            r"^Sequence\(schedules=3\): schedules must be a list of schedules",
+        ),
+        ({"name": "warmup", "schedule": [1], "steps": 4}, TypeError, r"get\(\[1\]\): give a sch"),
         ({"name": 3}, TypeError, "the name is 3"),
         ({"name": ["warmup"]}, TypeError, "must be a string"),
         (None, TypeError, "give a schedule, a number"),

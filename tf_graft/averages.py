@@ -1,8 +1,9 @@
 """Averages of the weights during training and from files, and their batch normalization."""
 
 import contextlib
+import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
@@ -49,6 +50,8 @@ def average_files(model: keras.Model, files: Iterable[str | os.PathLike[str]]) -
     owner = "average_files"
     checks.instance(owner, "model", model, keras.Model)
     names = checks.listed(f"{owner}: the files are {{}}; they must be a list of names.", files)
+    for name in names:
+        checks.instance(owner, "file", name, str, os.PathLike)
     if not names:
         raise ValueError(f"{owner}: there is no file.")
     weights = [v for v in model.weights if tf.as_dtype(v.dtype).is_floating]
@@ -69,8 +72,9 @@ def recompute_batch_normalization(model: keras.Model, data: Iterable[Any]) -> No
     """Computes the moving statistics of batch normalization anew, for the present weights.
 
     Call this after you average weights: the old statistics belong to the activations of the old
-    weights. The new mean and variance are averages over the batches, each with the same weight.
-    Everything else stays as it is. A model without batch normalization needs no data.
+    weights. The new mean and variance are averages over the batches, each with the same weight; of
+    a layer that the model calls several times, over all of its calls. Everything else stays as it
+    is. A model without batch normalization needs no data.
 
     Args:
         model: a model that has been built, with the averages as its weights.
@@ -102,17 +106,12 @@ def recompute_batch_normalization(model: keras.Model, data: Iterable[Any]) -> No
         return
     if isinstance(data, str | bytes) or not isinstance(data, Iterable):
         raise TypeError(f"{owner}: the data are {checks.shown(data)}; they must be batches.")
-    batches = 0
-    statistics = keras_contract.moving_statistics(model)
+    statistics, empty = keras_contract.moving_statistics(model), True
     with _cumulative(layers), _kept(model, statistics):
-        for variable in statistics:  # the first batch replaces them, but not a NaN
-            variable.assign(np.zeros(variable.shape))
         for batch in data:
-            for layer in layers:
-                layer.momentum = batches / (batches + 1)
             model(batch[0] if isinstance(batch, tuple) else batch, training=True)
-            batches += 1
-        if not batches:
+            empty = False
+        if empty:
             raise ValueError(f"{owner}: there is no batch in the data.")
         for variable in statistics:
             if wrong := misfit(variable.numpy(), model_weights.UNBOUNDED):
@@ -124,15 +123,31 @@ def recompute_batch_normalization(model: keras.Model, data: Iterable[Any]) -> No
 
 @contextlib.contextmanager
 def _cumulative(layers: list[Any]) -> Iterator[None]:
-    """Computes cumulative statistics within the context, then restores the layers' momentum."""
+    """Within the context, statistics are means over a layer's calls, each with the same weight."""
     before = [(layer, layer.momentum, layer.trainable) for layer in layers]
     for layer in layers:
-        layer.trainable = True
+        layer.trainable, layer.call = True, _counted(layer)
     try:
         yield
     finally:
         for layer, momentum, trainable in before:
+            del layer.call  # that of the class is left
             layer.momentum, layer.trainable = momentum, trainable
+
+
+def _counted(layer: Any) -> Callable[..., Any]:
+    """Returns the layer's `call` with the momentum that makes its statistics cumulative."""
+    call, calls = layer.call, itertools.count()
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        before = next(calls)
+        if not before:  # the first call replaces the statistics, but not a NaN
+            for variable in (layer.moving_mean, layer.moving_variance):
+                variable.assign(np.zeros(variable.shape))
+        layer.momentum = before / (before + 1)
+        return call(*args, **kwargs)
+
+    return counted
 
 
 @contextlib.contextmanager

@@ -1,12 +1,12 @@
 """The callback by which `fit`, `evaluate` and `predict` use the evaluation weights."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
 
 from tf_graft.averages import recompute_batch_normalization
-from tf_graft.core import keras_contract
+from tf_graft.core import checks, keras_contract
 from tf_graft.core.nesting import nested
 from tf_graft.core.state import write
 from tf_graft.core.state.optimizer_state import nothing
@@ -24,11 +24,11 @@ class EvaluationWeights(keras.callbacks.Callback):
 
     Args:
         data: batches from which to compute the statistics of batch normalization for the evaluation
-            weights, by `tf_graft.averages.recompute_batch_normalization`; None leaves those of the
-            training weights.
+            weights, by `tf_graft.averages.recompute_batch_normalization`; they are read after each
+            epoch. None leaves the statistics of the training weights.
 
     Raises:
-        TypeError: the model's optimizer has no evaluation weights.
+        TypeError: the model's optimizer has no evaluation weights; `data` cannot be read twice.
 
     Example:
         `model.fit(x, y, validation_data=test, callbacks=[EvaluationWeights()])`
@@ -36,6 +36,11 @@ class EvaluationWeights(keras.callbacks.Callback):
 
     def __init__(self, data: Iterable[Any] | None = None) -> None:
         super().__init__()
+        if isinstance(data, Iterator):
+            raise TypeError(
+                f"EvaluationWeights(data={checks.shown(data)}): after each epoch data are read "
+                "anew, and an iterator can be read once; give a list or a tf.data.Dataset."
+            )
         self.data = data
         self._exchanged: list[TwoWeights] = []
         self._put_back_statistics: Callable[[], None] = nothing  # those of the training weights

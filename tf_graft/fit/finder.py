@@ -182,7 +182,8 @@ def find_learning_rate(
     Raises:
         TypeError: If an argument is not of its type, or the optimizer has no single learning rate
             or finds the length of its steps itself.
-        ValueError: If an argument lies outside its range; if the model is not compiled or built.
+        ValueError: If an argument lies outside its range; if the model is not compiled or built, or
+            its `train_step` returns no `"loss"`; if there is no batch.
 
     Example:
         >>> import tf_graft as tg
@@ -200,14 +201,28 @@ def find_learning_rate(
     low, high = checked(model, low, high)
     steps = checks.integer(OWNER, "steps", steps, low=3)
     explosion = checks.number(OWNER, "explosion", explosion, low=1, open_low=True)
-    x, *others = data if isinstance(data, tuple) else (data,)
+    batch_size = checks.integer(OWNER, "batch_size", batch_size, 1, optional=True)
+    x, *others = _given(data)
     targets = dict(zip(("y", "sample_weight"), others, strict=False))
     whole = isinstance(x, tf.data.Dataset | tf.distribute.DistributedDataset)
     test = _RangeTest(np.geomspace(low, high, steps), explosion)
     fit = {"batch_size": batch_size, "shuffle": not whole, "verbose": 0, "callbacks": [test]}
     with _kept(model), test.put_back:
         model.fit(x, **targets, **fit, epochs=steps)  # as many as are needed if data are short
+    if not test.batches:
+        raise ValueError(f"{OWNER}: there is no batch in the data.")
     return test.curve()
+
+
+def _given(data: Any) -> tuple[Any, ...]:
+    """Returns the arguments of `fit` that the data stand for."""
+    given = data if isinstance(data, tuple) else (data,)
+    if data is None or isinstance(data, list | str) or not 0 < len(given) <= 3:
+        raise TypeError(
+            f"{OWNER}(data={checks.shown(data)}): data must be a tuple (x, y), or one thing that "
+            "has both, such as a tf.data.Dataset."
+        )
+    return given
 
 
 def checked(model: keras.Model, low: float, high: float) -> tuple[float, float]:
@@ -272,7 +287,7 @@ class _RangeTest(keras.callbacks.Callback):
         self.losses: list[float] = []
         self.smoothed: list[float] = []
         self.mean = _FadingMean()
-        self.exploded = False
+        self.exploded, self.batches = False, 0
         self.put_back = contextlib.ExitStack()
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -295,7 +310,11 @@ class _RangeTest(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Notes the loss; ends the test at its last rate, or if the loss explodes."""
-        loss = float((logs or {})["loss"])
+        self.batches += 1
+        logs = logs or {}
+        if "loss" not in logs:
+            raise ValueError(f"{OWNER}: the model's train_step returns no 'loss', only {[*logs]}.")
+        loss = float(logs["loss"])
         if math.isfinite(loss):
             self.losses.append(loss)
             self.smoothed.append(self.mean.add(loss))

@@ -1,6 +1,7 @@
 """Unfreeze: a callback that trains further layers from given epochs on."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -13,9 +14,10 @@ class Unfreeze(keras.callbacks.Callback):
     """Freezes layers when `fit` begins, and trains each of them from its epoch on.
 
     A frozen layer is one with `trainable=False`: its gradients are not computed, and its batch
-    normalization uses the statistics that it has. An optimizer that is not built yet is built when
-    `fit` begins, for all layers; so its arguments may name layers that are frozen at first. An
-    optimizer of this package that was built for some adds state for the others when they come.
+    normalization uses the statistics that it has. When `fit` begins, the optimizer is built for all
+    layers, before any callback begins; so its arguments may name layers that are frozen at first.
+    An optimizer of this package that was built for some of them adds state for the others. One of
+    Keras cannot, so the layers must be trainable when its `fit` begins on several replicas.
 
     Set up this way, gradual unfreezing of a model with a new head trains the head first, then the
     layers below it, one after the other:
@@ -34,7 +36,8 @@ class Unfreeze(keras.callbacks.Callback):
     Raises:
         TypeError: `layers` is no dict of lists by epoch.
         ValueError: an epoch is below 0; or, when `fit` begins, the model has no layer of that name,
-            or several, a layer is given twice, or neither model nor optimizer is built.
+            or several, a layer is given twice, neither model nor optimizer is built, or the
+            optimizer was built for fewer layers and cannot add any.
 
     Reference:
         Howard and Ruder, 2018, "Universal language model fine-tuning for text classification"
@@ -58,7 +61,7 @@ class Unfreeze(keras.callbacks.Callback):
         self._trained: frozenset[int] | None = None  # the epochs whose layers are trained
 
     def set_model(self, model: keras.Model) -> None:
-        """Finds the layers in the model."""
+        """Finds the layers in the model, and builds the optimizer for all of them."""
         super().set_model(model)
         known = keras_contract.layers_of(model)
         self._due = {e: [_found(x, known) for x in those] for e, those in self._given.items()}
@@ -66,18 +69,40 @@ class Unfreeze(keras.callbacks.Callback):
         for layer in everything:
             if sum(layer is other for other in everything) > 1:
                 raise ValueError(f"Unfreeze: the layer '{layer.name}' is given twice.")
+        if model.built and model.optimizer is not None:
+            with self._all_trainable(known), model.distribute_strategy.scope():
+                self._build(model)
+
+    @contextlib.contextmanager
+    def _all_trainable(self, known: Sequence[keras.Layer]) -> Iterator[None]:
+        """Makes the given layers trainable within the context."""
+        before = [(layer, layer.trainable) for layer in known]  # a layer before those within it
+        self._set_trainable(True)
+        try:
+            yield
+        finally:
+            for layer, trainable in before:
+                layer.trainable = trainable
+
+    def _build(self, model: keras.Model) -> None:
+        built = model.optimizer.built
+        try:
+            model.optimizer.build(model.trainable_variables)
+        except ValueError as error:
+            if not built:
+                raise
+            raise ValueError(
+                f"Unfreeze: {error} Leave the layers trainable, as Unfreeze freezes them itself: "
+                "with replicas, fit builds an optimizer for what is trainable before it."
+            ) from error
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
         """Freezes all given layers; the first epoch trains those whose epoch has come."""
         if not self.model.optimizer.built:
-            if not self.model.built:
-                raise ValueError(
-                    "Unfreeze: the model has no weights yet, so the optimizer cannot be built for "
-                    "them; give it a keras.Input, or call it on a batch before fit."
-                )
-            self._set_trainable(True)
-            with self.model.distribute_strategy.scope():
-                self.model.optimizer.build(self.model.trainable_variables)
+            raise ValueError(
+                "Unfreeze: the model has no weights yet, so the optimizer cannot be built for "
+                "them; give it a keras.Input, or call it on a batch before fit."
+            )
         self._set_trainable(False)
         self._trained = None
 

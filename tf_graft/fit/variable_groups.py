@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import keras
 
 from tf_graft.core import checks, keras_contract, patterns
+from tf_graft.core.state import parameters
 
 
 def layerwise_decay(
@@ -51,12 +52,14 @@ def layerwise_decay(
     rate = checks.number(owner, "rate", rate, 0, 1, open_low=True)
     checks.instance(owner, "model", model, keras.Model)
     given = layers if layers is not None else _in_order(model)
-    found = [checks.instance(owner, "layers", layer, keras.Layer) for layer in given]
-    found = [layer for layer in found if layer.weights]
+    checked = [checks.instance(owner, "layers", layer, keras.Layer) for layer in given]
+    distinct = {id(layer): layer for layer in checked if layer.weights}  # one may be used twice
+    found = list(distinct.values())
     if not found:
         raise ValueError(f"{owner}: there is no layer with weights; build the model first.")
+    exact = _exact(model)
     return {
-        patterns.exact(variable.path): rate ** (len(found) - 1 - i)
+        exact.get(id(variable)) or patterns.exact(variable.path): rate ** (len(found) - 1 - i)
         for i, layer in enumerate(found)
         for variable in _floating(layer.weights)
     }
@@ -95,8 +98,19 @@ def no_decay(model: keras.Model) -> list[str]:
         or variable is getattr(layer, "bias", None)
         or len(variable.shape) <= 1
     }
-    trainable = (v for v in model.weights if id(v) in undecayed and v.trainable)
-    return [patterns.exact(variable.path) for variable in trainable]
+    exact = _exact(model)
+    return [exact[id(v)] for v in model.trainable_variables if id(v) in undecayed]
+
+
+def _exact(model: keras.Model) -> dict[int, str]:
+    """Returns patterns for a model's weights by `id`; each matches one of an optimizer's paths.
+
+    An optimizer numbers equal paths. It has the trainable variables first; others come later.
+    """
+    frozen = (v for v in model.weights if not v.trainable)
+    variables = [*model.trainable_variables, *frozen]
+    paths = parameters.paths(variables)
+    return {id(v): patterns.exact(path) for v, path in zip(variables, paths, strict=True)}
 
 
 def _in_order(model: keras.Model) -> Iterator[keras.Layer]:

@@ -1,11 +1,9 @@
 """A callback that measures weights, gradients and steps of any optimizer during training."""
 
 import contextlib
-import csv
-import io
 import math
 import os
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +12,6 @@ import numpy as np
 import tensorflow as tf
 
 from tf_graft.core import checks, tensorboard
-from tf_graft.core.files import whole_files
 from tf_graft.core.nesting import nested
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.tensors import numerics
@@ -56,7 +53,7 @@ class Record(NamedTuple):
         gradient_norm: the L2 norm of all gradients together, before they are clipped.
         clipped: whether `clipnorm` or `global_clipnorm` made a gradient shorter.
         skipped_steps: the number of updates so far that were skipped because of a gradient that was
-            not finite.
+            not finite. Keras' `LossScaleOptimizer` skips updates on its own, which do not count.
         skipped: whether this update was skipped. `step` is then that of the update before.
     """
 
@@ -66,6 +63,12 @@ class Record(NamedTuple):
     clipped: bool
     skipped_steps: int
     skipped: bool = False
+
+    @property
+    def largest_ratio(self) -> float:
+        """The largest ratio of a variable; NaN if none has one."""
+        ratios = [norms.ratio for norms in self.variables.values()]
+        return max((ratio for ratio in ratios if not math.isnan(ratio)), default=math.nan)
 
 
 class Monitor(keras.callbacks.Callback):
@@ -81,12 +84,14 @@ class Monitor(keras.callbacks.Callback):
 
     It adds four values to each epoch's logs: `gradient_norm` and `step_ratio` (the largest ratio of
     a variable), both as means over the epoch's records; `clipped`, the share of records with
-    clipping; and `skipped_steps`.
+    clipping; and `skipped_steps`. Records of skipped updates do not count; in an epoch without
+    other records, the first three are NaN. Callbacks that read them, such as `CSVLogger`, come
+    after this one in the list.
 
-    With gradient accumulation, a record is made when the update is complete; if the process ends
-    before, the measurement that was begun is lost. With
-    `steps_per_execution` above 1, a record contains the change of weights over one execution, and
-    the gradient of its first step. With `AGN` on replicas, a record is of the first replica.
+    With gradient accumulation, a record is made when the update is complete; if `fit` ends before,
+    the measurement that was begun is lost. With `steps_per_execution` above 1, a record contains
+    the change of weights over one execution, and the gradient of its first step. With `AGN` on
+    replicas, a record is of the first replica.
 
     Args:
         every: the number of batches from one record to the next (of executions with
@@ -94,7 +99,7 @@ class Monitor(keras.callbacks.Callback):
         optimizer: an optimizer of this package, or one that contains it, such as Keras'
             `LossScaleOptimizer`. None: the model's, in `fit`.
         path: a CSV file to write all records to, with a line for each variable, but those of
-            skipped updates. If training resumes from an earlier step, lines of later steps are
+            skipped updates. If training goes back to an earlier step, lines of later steps are
             dropped. Default: None.
         writer: a `tf.summary` writer, for TensorBoard. Default: None.
 
@@ -106,7 +111,7 @@ class Monitor(keras.callbacks.Callback):
     Raises:
         TypeError: an argument is not of its type; there is no optimizer of this package.
         ValueError: `every` is below 1; the optimizer is on parameter servers.
-        ReportError: the file at `path` is not a file of a `Monitor`.
+        ReportError: the file at `path` is not a file of a `Monitor`, or cannot be written.
 
     Example:
         >>> import tf_graft as tg
@@ -134,6 +139,8 @@ class Monitor(keras.callbacks.Callback):
         self.every = checks.integer("Monitor", "every", every, 1)
         if path is not None:
             path = Path(checks.instance("Monitor", "path", path, str, os.PathLike))
+        if writer is not None:
+            checks.instance("Monitor", "writer", writer, tf.summary.SummaryWriter)
         self.path, self.records = path, list[Record]()
         self._writer, self._given = writer, optimizer
         self._optimizer = None if optimizer is None else _measurable(optimizer)
@@ -149,9 +156,8 @@ class Monitor(keras.callbacks.Callback):
         if not self._optimizer.built:
             with self.model.distribute_strategy.scope():
                 self._optimizer.build(self.model.trainable_variables)
-        if self.path is not None:
-            list(_earlier(self.path, 0))  # a file of others is refused before the first epoch
-            _make_folder(self.path)
+        self._measuring = None  # one that an earlier fit began and did not end
+        self.write()  # a file that cannot be is refused before the first epoch
         if self._prepare():
             self.model.make_train_function(force=True)  # the present one may be traced
 
@@ -169,13 +175,13 @@ class Monitor(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: MutableMapping[str, Any] | None = None) -> None:
         """Adds the means of the epoch's records to the logs, and writes the file."""
-        records = self.records[self._epoch :]
-        if records and logs is not None:
-            ratios = [max(n.ratio for n in r.variables.values()) for r in records]
-            logs["gradient_norm"] = sum(r.gradient_norm for r in records) / len(records)
-            logs["step_ratio"] = sum(ratios) / len(records)
-            logs["clipped"] = sum(r.clipped for r in records) / len(records)
-            logs["skipped_steps"] = records[-1].skipped_steps
+        records = [record for record in self.records[self._epoch :] if not record.skipped]
+        if logs is not None:
+            assert self._optimizer is not None
+            logs["gradient_norm"] = _mean([record.gradient_norm for record in records])
+            logs["step_ratio"] = _mean([record.largest_ratio for record in records])
+            logs["clipped"] = _mean([record.clipped for record in records])
+            logs["skipped_steps"] = int(self._optimizer.skipped_steps.numpy())
         self.write()
 
     @contextlib.contextmanager
@@ -190,7 +196,11 @@ class Monitor(keras.callbacks.Callback):
             raise ValueError("Monitor.step: the optimizer has no variables; call its build first.")
         self._prepare()
         self._begin()
-        yield
+        try:
+            yield
+        except BaseException:
+            self._measuring = None  # another step may follow
+            raise
         self._end()
 
     def table(self) -> str:
@@ -205,16 +215,8 @@ class Monitor(keras.callbacks.Callback):
         """Writes all records to the file, if there is a path; `fit` does so after each epoch."""
         if self.path is None:
             return
-        first = self.records[0].step if self.records else None
-        text = io.StringIO()
-        lines = csv.writer(text, lineterminator="\n")
-        lines.writerow(norms.COLUMNS)
-        lines.writerows(_earlier(self.path, first))
-        for record in self.records:
-            if not record.skipped:
-                lines.writerows((record.step, path, *n) for path, n in record.variables.items())
-        _make_folder(self.path)
-        whole_files.write(self.path, text.getvalue())
+        records, first = _without_former_ones(self.records)
+        norms.write(self.path, [(each.step, each.variables) for each in records], first)
 
     def _prepare(self) -> bool:
         """Makes the optimizer measure its gradients; returns False if it already did."""
@@ -331,17 +333,19 @@ def _measurable(optimizer: OptimizerLike) -> Optimizer:
     return ours[0]
 
 
-def _make_folder(file: Path) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
 
 
-def _earlier(path: Path, first: int | None) -> Iterator[list[str]]:
-    """Yields the lines of a file of an earlier process for the updates before `first`.
+def _without_former_ones(records: Sequence[Record]) -> tuple[list[Record], float]:
+    """Returns the records to write, and the first step whose lines of an earlier process go.
 
-    Raises:
-        ReportError: the file is no file of a monitor, or is damaged.
+    Training may have gone back to an earlier step: what was recorded after that step before is
+    dropped, as are skipped updates, which have no lines.
     """
-    if path.exists():
-        for line in norms.lines(path):
-            if first is None or line.step < first:
-                yield line.written
+    kept, first = list[Record](), math.inf
+    for record in reversed(records):
+        if not record.skipped and record.step < first:
+            kept.append(record)
+        first = min(first, record.step + record.skipped)
+    return kept[::-1], first

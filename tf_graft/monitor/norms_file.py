@@ -1,12 +1,15 @@
 """The file that a `Monitor` writes: the norms of weights, gradients and steps, by layer."""
 
 import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
 import numpy as np
 
-from tf_graft.core.files.report_files import ReportError
+from tf_graft.core.files.checked_state import renamed
+from tf_graft.core.files.report_files import ReportError, write_whole
 from tf_graft.core.files.whole_files import file_only
 
 FILE = "norms.csv"  # in the folder of a run
@@ -144,3 +147,37 @@ def _parsed(path: Path, number: int, written: list[str]) -> Line:
         return Line(int(step), variable, measured, written)
     except ValueError:
         raise ReportError(f"{path}: line {number} is damaged; put back a copy.") from None
+
+
+def write(
+    path: Path, records: Sequence[tuple[int, Mapping[str, Sequence[float]]]], first: float
+) -> None:
+    """Writes records after those that the file has of updates before `first`.
+
+    Args:
+        path: the file, of which a reader sees the old content or the new one.
+        records: for each, the number of the update, and the measurements by the variable's path.
+        first: the number of the first update whose lines in the file are dropped.
+
+    Raises:
+        ReportError: it is no file of a monitor, is damaged, or cannot be written.
+    """
+    present = [*records[-1][1]] if records else []
+    earlier = lines(path) if path.exists() else []
+    names = _named_now(dict.fromkeys(line.variable for line in earlier), present)
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(COLUMNS)
+    for line in earlier:
+        if line.step < first:
+            rows.writerow((line.step, names[line.variable], *line.written[2:]))
+    for step, measured in records:
+        names = _named_now(measured, present)
+        rows.writerows((step, names[variable], *each) for variable, each in measured.items())
+    write_whole(path, text.getvalue())
+
+
+def _named_now(paths: Iterable[str], present: Sequence[str]) -> dict[str, str]:
+    """Returns the present path of each variable: Keras may have numbered the layers anew."""
+    former = list(paths)
+    return dict(zip(former, present if renamed(former, present) else former, strict=True))

@@ -39,6 +39,21 @@ class Named(NamedTuple):
     defaults: Config = {}  # noqa: RUF012
     required: tuple[str, ...] = ()
 
+    def arguments(self, params: Mapping[str, object]) -> Config:
+        """Returns the arguments here, with TensorFlow 1's defaults.
+
+        Raises:
+            ValueError: one is missing, or given under both of its names; the message is a clause
+                that follows the optimizer's name.
+        """
+        for name in self.required:
+            if name not in params:
+                raise ValueError(f"needs '{name}'.")
+        for name, here in self.names.items():
+            if name in params and here in params:
+                raise ValueError(f"takes '{name}' or '{here}', which are one argument, not both.")
+        return {**self.defaults, **{self.names.get(k, k): value for k, value in params.items()}}
+
 
 NAMES = {
     "Adagrad": Named(Adagrad, defaults={"epsilon": 1e-30}),  # TensorFlow 1 has none
@@ -63,8 +78,19 @@ class OfStep(keras.optimizers.schedules.LearningRateSchedule):
         self.function = function
 
     def __call__(self, step: TensorLike) -> tf.Tensor:
-        """Computes the rate at a step, a float32 scalar."""
-        return tf.cast(self.function(tf.cast(step, tf.int64)), tf.float32)
+        """Computes the rate at a step, a float32 scalar.
+
+        Raises:
+            TypeError: the function returns something else.
+        """
+        rate = self.function(tf.cast(step, tf.int64))
+        try:
+            return tf.reshape(tf.cast(rate, tf.float32), [])
+        except (TypeError, ValueError, tf.errors.OpError):
+            raise TypeError(
+                f"optimize_loss: learning_rate_decay_fn returned {shown(rate)}; it must return one "
+                "number."
+            ) from None
 
     def get_config(self) -> Config:
         """Raises an error: a function cannot be serialized.
@@ -88,12 +114,23 @@ def rate_of(decay: object) -> RateLike:
         return decay
     if isinstance(decay, numbers.Real) and not isinstance(decay, bool):
         return decay
-    if not callable(decay):
+    if not callable(decay) or inspect.isclass(decay) or not _takes_one(decay):
         raise TypeError(
             f"optimize_loss(learning_rate_decay_fn={shown(decay)}): learning_rate_decay_fn must be "
             "a function of the step, a schedule or a number."
         )
     return OfStep(decay)
+
+
+def _takes_one(function: Callable[..., object]) -> bool:
+    """Returns whether a function takes one argument, as far as Python knows its signature."""
+    try:
+        inspect.signature(function).bind(0)
+    except TypeError:
+        return False
+    except ValueError:  # Python does not know it
+        return True
+    return True
 
 
 def build(
@@ -110,17 +147,23 @@ def build(
 
     Raises:
         TypeError: `optimizer` is none of these, or there is no learning rate.
-        ValueError: the name is unknown, an argument is invalid, or an instance is given arguments.
+        ValueError: the name is unknown, an argument is invalid, `params` has a learning rate, or an
+            instance is given arguments.
     """
     if isinstance(optimizer, keras.optimizers.Optimizer):
         return _instance(optimizer, params, decay)
     given = dict(params or {})
+    if "learning_rate" in given:
+        raise ValueError(
+            "optimize_loss: the learning rate is in optimizer_params; give it as "
+            "learning_rate_decay_fn."
+        )
     if isinstance(optimizer, str):
         named = NAMES.get(optimizer) or _other(optimizer)
-        for name in named.required:
-            if name not in given:
-                raise ValueError(f"optimize_loss(optimizer='{optimizer}'): it needs '{name}'.")
-        given = named.defaults | {named.names.get(k, k): value for k, value in given.items()}
+        try:
+            given = named.arguments(given)
+        except ValueError as error:
+            raise ValueError(f"optimize_loss(optimizer='{optimizer}'): it {error}") from None
         optimizer = named.make
     if not inspect.isclass(optimizer) or not issubclass(optimizer, keras.optimizers.Optimizer):
         raise TypeError(

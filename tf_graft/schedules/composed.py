@@ -1,7 +1,7 @@
 """The base class of schedules that contain other schedules."""
 
 import numbers
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, ClassVar, Self, TypeAlias
 
 import keras
@@ -23,6 +23,11 @@ class Composed(Schedule):
     """
 
     inner: ClassVar[str] = "schedule"
+
+    @classmethod
+    def made(cls, given: object, get: Callable[[object], LearningRateSchedule]) -> object:
+        """Returns the inner schedule, which `get` makes from what a config has in its place."""
+        return get(given)
 
     def get_config(self) -> Config:
         """Returns the constructor's arguments, the schedules in them serialized."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tf_graft.core import checks
@@ -22,6 +23,7 @@ POLICIES: dict[str, Callable[..., Scalar]] = {
         lr_policies.inv_poly_decay,
     )
 }
+LISTS = ("boundaries", "decay_rates")
 
 
 @keras.saving.register_keras_serializable(package="tf_graft")
@@ -35,7 +37,7 @@ class LrPolicy(Schedule):
         params: its arguments by name, without the step; None for no arguments.
 
     Raises:
-        TypeError: an argument of the policy must be a number and is not.
+        TypeError: an argument of the policy is not of its kind, such as a number.
         ValueError: the policy is unknown, one of its arguments is missing or unknown, or a number
             is NaN or infinite. Ranges are not checked: the traps remain.
 
@@ -56,23 +58,47 @@ class LrPolicy(Schedule):
         super().__init__()
         if not isinstance(params, Mapping | None):
             raise TypeError(f"LrPolicy(params={checks.shown(params)}): params must be a dict.")
-        self.params = dict(params or {})
+        given = dict(params or {})
         _, *known = inspect.signature(POLICIES[policy]).parameters.values()
         parameters = {parameter.name: parameter for parameter in known}
-        refuse_unknown(f"LrPolicy(policy='{policy}'): it", parameters, self.params)
-        refuse_missing(f"LrPolicy(policy='{policy}'): it", parameters, self.params)
-        for name, value in self.params.items():
-            _refuse_no_numbers(f"params['{name}']", value)
+        refuse_unknown(f"LrPolicy(policy='{policy}'): it", parameters, given)
+        refuse_missing(f"LrPolicy(policy='{policy}'): it", parameters, given)
+        self.params = {name: _plain(value, parameters[name]) for name, value in given.items()}
 
     def __call__(self, step: TensorLike) -> tf.Tensor:
         """Returns the rate at `step` (number of updates done before this one), a float32 scalar."""
         return tf.cast(POLICIES[self.policy](as_step(step), **self.params), tf.float32)
 
 
-def _refuse_no_numbers(name: str, value: object) -> None:
-    """Refuses NaN, infinities, and values that are neither numbers nor lists of numbers."""
-    if name == "params['use_staircase_decay']":
-        checks.boolean("LrPolicy", name, value)
-    elif name != "params['dtype']":
-        for number in value if isinstance(value, list | tuple) else [value]:
-            checks.number("LrPolicy", name, number, optional=True)
+def _plain(value: object, parameter: inspect.Parameter) -> object:
+    """Returns an argument of a policy as a plain object; a whole number stays one.
+
+    Raises:
+        TypeError: it is not of the kind of the parameter: a number, a list of numbers, a dtype ...
+        ValueError: a number is NaN or infinite.
+    """
+    name = f"params['{parameter.name}']"
+    if parameter.name == "use_staircase_decay":
+        return checks.boolean("LrPolicy", name, value)
+    if parameter.name == "dtype":
+        return _dtype(name, value)
+    if parameter.name in LISTS:
+        given = value.tolist() if isinstance(value, np.ndarray) else value
+        listed = checks.listed(f"LrPolicy({name}={{}}): {name} must be a list of numbers.", given)
+        return [_number(name, each) for each in listed]
+    return None if value is None and parameter.default is None else _number(name, value)
+
+
+def _number(name: str, value: object) -> object:
+    checks.number("LrPolicy", name, value)
+    return value.item() if isinstance(value, np.generic | np.ndarray) else value
+
+
+def _dtype(name: str, value: object) -> str:
+    try:
+        dtype = tf.as_dtype(value)
+    except TypeError:
+        dtype = tf.string
+    if not dtype.is_floating:
+        raise TypeError(f"LrPolicy({name}={checks.shown(value)}): {name} must be a float dtype.")
+    return str(dtype.name)

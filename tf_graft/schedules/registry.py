@@ -131,9 +131,8 @@ def _build(name: object, arguments: object) -> LearningRateSchedule:
     refuse_unknown(where, parameters, arguments)
     refuse_missing(where, parameters, arguments)
     if issubclass(schedule_class, Composed):
-        inner = arguments[schedule_class.inner]
-        made = [get(each) for each in inner] if isinstance(inner, list | tuple) else get(inner)
-        arguments = {**arguments, schedule_class.inner: made}
+        name = schedule_class.inner
+        arguments = {**arguments, name: schedule_class.made(arguments[name], get)}
     if schedule_class in KERAS:
         keras_arguments.check(name, arguments)
     schedule = schedule_class(**arguments)

@@ -1,9 +1,11 @@
 """Schedules one after another."""
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import keras
 import tensorflow as tf
+from keras.optimizers.schedules import LearningRateSchedule
 
 from tf_graft.core.types import TensorLike
 from tf_graft.schedules import composed
@@ -34,6 +36,11 @@ class Sequence(composed.Composed):
     """
 
     inner: ClassVar[str] = "schedules"
+
+    @classmethod
+    def made(cls, given: object, get: Callable[[object], LearningRateSchedule]) -> object:
+        """Returns the inner schedules, each made by `get`; what is no list is left as it is."""
+        return [get(each) for each in given] if isinstance(given, list | tuple) else given
 
     def __init__(self, schedules: composed.GivenList, milestones: Milestones):
         super().__init__()

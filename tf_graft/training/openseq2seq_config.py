@@ -65,12 +65,12 @@ def _named(section: OpenSeq2Seq, source: Source) -> Config:
     named = NAMES.get(section.optimizer)
     if named is None:
         return {"name": section.optimizer, **section.optimizer_params}
-    for name in named.required:
-        if name not in section.optimizer_params:
-            message = f"{section.optimizer} needs '{name}'."
-            raise source.error((SECTION, "optimizer_params"), message)
-    params = {named.names.get(k, k): value for k, value in section.optimizer_params.items()}
-    flat = {"name": snake_case(named.make.__name__), **named.defaults, **params}
+    try:
+        arguments = named.arguments(section.optimizer_params)
+    except ValueError as error:
+        message = f"{section.optimizer} {error}"
+        raise source.error((SECTION, "optimizer_params"), message) from None
+    flat = {"name": snake_case(named.make.__name__), **arguments}
     is_ours = named.make.__module__.startswith("tf_graft.")
     return flat if is_ours else {"name": "wrapped", "optimizer": flat}
 
@@ -113,7 +113,7 @@ def _begin(params: Config, source: Source) -> int | str:
             message = f"{name} is {shown(value)}; without decay_steps it must be a whole number or"
             raise source.error(place, f"{message} 'epoch'.")
         if value == "epoch" and len(set(given.values())) > 1:
-            message = f"{name} is 'epoch'; without decay_steps, give the other one so, too, or give"
+            message = f"{name} is 'epoch'; without decay_steps, write both lengths as 'epoch' or"
             raise source.error(place, f"{message} both as numbers.")
     return "epoch" if "epoch" in given.values() else int(max(given.values(), default=0))
 
