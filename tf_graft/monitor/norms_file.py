@@ -180,4 +180,5 @@ def write(
 def _named_now(paths: Iterable[str], present: Sequence[str]) -> dict[str, str]:
     """Returns the present path of each variable: Keras may have numbered the layers anew."""
     former = list(paths)
-    return dict(zip(former, present if renamed(former, present) else former, strict=True))
+    anew = former != present and renamed(former, present)  # the first is faster
+    return dict(zip(former, present if anew else former, strict=True))

@@ -131,8 +131,8 @@ def _build(name: object, arguments: object) -> LearningRateSchedule:
     refuse_unknown(where, parameters, arguments)
     refuse_missing(where, parameters, arguments)
     if issubclass(schedule_class, Composed):
-        name = schedule_class.inner
-        arguments = {**arguments, name: schedule_class.made(arguments[name], get)}
+        inner = schedule_class.inner
+        arguments = {**arguments, inner: schedule_class.made(arguments[inner], get)}
     if schedule_class in KERAS:
         keras_arguments.check(name, arguments)
     schedule = schedule_class(**arguments)
