@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 import tf_graft as tg
 from support.replicas import mirrored
+from support.unfreezing import Unfreezing
 from tf_graft import cli
 from tf_graft.monitor import norms_file
 from tf_graft.report import ReportError
@@ -87,19 +88,6 @@ def test_a_model_that_was_trained_before_is_traced_again_once():
     model.fit(X, Y, batch_size=8, verbose=0, callbacks=[monitor, tg.Monitor(2)])
     assert [record.step for record in monitor.records] == [12, 16]
     assert model.train_function is first
-
-
-class Unfreezing(keras.callbacks.Callback):
-    """Unfreezes a layer in the second epoch, without state for it by then."""
-
-    def __init__(self, layer):
-        super().__init__()
-        self.layer = layer
-
-    def on_epoch_begin(self, epoch, logs=None):
-        if epoch == 1:
-            self.layer.trainable = True
-            self.model.make_train_function(force=True)
 
 
 @pytest.mark.parametrize("first", [True, False])

@@ -20,6 +20,7 @@ import tf_graft
 from support import forked
 from support.replicas import mirrored
 from support.stopping import stopping_at
+from support.unfreezing import Unfreezing
 from tf_graft import cli, report
 from tf_graft.grafting import findings, fits, recorder, records, variance
 from tf_graft.grafting import measured_rates as rates
@@ -445,18 +446,25 @@ def test_a_recorder_follows_another_optimizer(tmp_path):
 
 
 @pytest.mark.slow
-def test_layers_that_are_unfrozen_later_are_not_in_a_file(tmp_path):
+@pytest.mark.parametrize("known", [True, False], ids=["Unfreeze", "of_ones_own"])
+def test_layers_that_are_unfrozen_later_are_in_a_file_if_the_graft_was_built_for_them(
+    known, tmp_path
+):
     model = small_model()
     model.get_layer("one").trainable = False
     model.compile(graft(), "mse")
     model.fit(DATA, DATA[:, :1], batch_size=8, verbose=0)
     writer = tf.summary.create_file_writer(str(tmp_path / "tb"))
     recorder = report.GraftRecorder(tmp_path / "r", writer=writer)
-    unfreeze = tf_graft.Unfreeze({1: ["one"]})
+    unfreeze = tf_graft.Unfreeze({1: ["one"]}) if known else Unfreezing(model.get_layer("one"))
     model.fit(DATA, DATA[:, :1], batch_size=4, epochs=4, verbose=0, callbacks=[recorder, unfreeze])
     found = report.read(tmp_path / "r")
     assert found.steps.tolist() == list(range(6, 46))
-    assert [path.rpartition("/")[0] for path in found.header.paths] == ["two", "two"]
+    layers = [path.rpartition("/")[0] for path in found.header.paths]
+    assert layers == (["one", "one", "two", "two"] if known else ["two", "two"])
+    assert (found.magnitude[:, -1] > 0).all()
+    assert not known or (found.magnitude[:10, 0] == 0).all()
+    assert (found.magnitude[10:, 0] > 0).all()
 
 
 def norm_of(x):

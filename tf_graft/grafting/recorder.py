@@ -63,7 +63,8 @@ class GraftRecorder(keras.callbacks.Callback):
     custom training loop call `record` after each step. With `steps_per_execution` above 1 it sees
     only the last step of each execution. If training resumes from a saved state, the recorder
     continues the file and drops the rows of later steps. A file has the variables that the graft
-    was built for when it was opened: layers that you unfreeze later are not in it.
+    was built for when it was opened. These include the layers of `Unfreeze`, but not those that you
+    unfreeze later on your own.
 
     Args:
         path: the file; see `tf_graft.grafting.records`.
