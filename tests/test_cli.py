@@ -1,5 +1,6 @@
 """The command line: what it prints, where, and its exit codes."""
 
+import errno
 import os
 import re
 import signal
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 import tf_graft
 from tf_graft import cli
 from tf_graft.fit.finder import LearningRateCurve
-from tf_graft.training import loop, models, progress, run
+from tf_graft.training import loop, models, plots, progress, run
 
 # Keras 3.15's convert_to_numpy on NumPy 2, met wherever a model is saved.
 pytestmark = pytest.mark.filterwarnings(
@@ -247,9 +248,9 @@ def test_find_draws_and_suggests_and_leaves_no_run(command, tmp_path):
 @pytest.mark.slow
 def test_find_computes_on_one_device(command):
     config = CONFIG.replace("sgd_poly", "mirrored")
-    result = command("find", config, "--steps", "5", "--output", "here.png")
+    result = command("find", config, "--steps", "5", "--output", "new/here.png")
     assert result.exit_code == 0, result.output
-    assert "Drawn in here.png." in result.stdout
+    assert "Drawn in new/here.png." in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -267,6 +268,26 @@ def test_find_says_what_to_do(losses, line):
     losses = np.array(losses)
     curve = LearningRateCurve(np.array([0.1, 0.2, 0.4, 0.8]), losses, losses, False)
     assert cli._suggested(curve, 0.8) == line
+
+
+@pytest.mark.slow
+def test_find_suggests_although_the_picture_cannot_be_written(command, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "curve.png")
+
+    monkeypatch.setattr(plots, "save", full)
+    result = command("find", CONFIG, "--steps", "30", "--low", "0.001")
+    assert result.exit_code == 1, result.output
+    assert result.stdout.startswith("Suggested learning rate:")
+    assert "no space left" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["find", "schedule"])
+def test_a_picture_in_a_file_is_refused_before_anything_is_done(name, command, tmp_path):
+    (tmp_path / "file").touch()
+    result = command(name, CONFIG, "--output", "file/curve.png")
+    assert result.exit_code == 1, result.output
+    assert result.stderr in ("file: file exists.\n", "file/curve.png: not a directory.\n")
 
 
 @pytest.mark.parametrize("name", ["find", "schedule"])
@@ -445,6 +466,14 @@ def test_new_refuses_in_one_sentence(arguments, says, command, tmp_path):
     assert result.stderr.count("\n") == 1
     assert (tmp_path / "here.yaml").read_text() == "mine"
     assert {path.name for path in tmp_path.iterdir()} == {"here.yaml"}
+
+
+@pytest.mark.slow
+def test_new_makes_the_folder_of_its_file(command, tmp_path):
+    result = command("new", "mlp", "digits", "of/mine/a.yaml")
+    assert result.exit_code == 0, result.output
+    assert result.stdout == "Written to of/mine/a.yaml. Train it: tf-graft train of/mine/a.yaml\n"
+    assert (tmp_path / "of" / "mine" / "a.yaml").exists()
 
 
 @pytest.mark.slow

@@ -208,11 +208,13 @@ def find(
         raise typer.BadParameter(f"--low {low:g} must be above 0 and below --high {high:g}.")
     with errors():
         parsed = _load(config, overrides)
-        from tf_graft.training import rate_test
+        from tf_graft.training import plots, rate_test
 
         path = output or Path(f"{config.stem}_find.png")
-        curve = rate_test.draw(parsed, path, low, high, steps, _say)
-    _say(_suggested(curve, high))
+        plots.prepare(path)
+        curve = rate_test.made(parsed, low, high, steps, _say)
+        _say(_suggested(curve, high))  # before the file, which a full disk may refuse
+        rate_test.draw(curve, parsed, path)
     _say(f"Drawn in {path}.")
 
 

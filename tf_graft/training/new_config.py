@@ -47,6 +47,7 @@ def write(model: str, data: str, optimizer: str, path: Path) -> None:
 
     Raises:
         ConfigError: a name is unknown, the model is not for these data, or the file exists.
+        OSError: the file or its folder cannot be made.
     """
     source = Source("tf-graft new")
     if path.exists():
@@ -58,6 +59,7 @@ def write(model: str, data: str, optimizer: str, path: Path) -> None:
     start.tensorflow()
     text = _text(model, data, optimizer, path, source)
     parse(text, str(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("x", encoding="utf-8") as file:
         file.write(text)
 

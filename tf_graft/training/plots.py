@@ -64,14 +64,16 @@ def save(figure: Figure, path: Path) -> None:
         figure.savefig(part, dpi=120, metadata={"Software": DRAWN_BY})
 
 
-def refuse_others(path: Path) -> None:
-    """Refuses to replace a file that is no picture of this package.
+def prepare(path: Path) -> None:
+    """Makes the folder of a picture; refuses to replace a file that is no picture of this package.
 
     Raises:
         ConfigError: there is such a file.
+        OSError: the folder cannot be made.
     """
     if kind(path) == "file" and DRAWN_BY.encode() not in path.read_bytes()[:HEAD]:
         raise ConfigError(f"{path} is not of tf-graft, and stays as it is; give another --output.")
+    path.parent.mkdir(parents=True, exist_ok=True)
 
 
 def _one_color(curves: Mapping[str, np.ndarray]) -> dict[str, Any]:

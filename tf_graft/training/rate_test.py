@@ -14,25 +14,22 @@ from tf_graft.training.schema import RunConfig
 from tf_graft.training.source import ConfigError
 
 
-def draw(
+def made(
     config: RunConfig,
-    path: Path,
     low: float,
     high: float,
     steps: int,
     say: Callable[[str], None] = print,
 ) -> LearningRateCurve:
-    """Runs the test and draws it; it writes nothing into the run's folder.
+    """Runs the test; it writes nothing into the run's folder.
 
     It computes on one device, whatever the config's strategy or mesh, with the run's batches: the
     losses are the same everywhere. `say` is called with each line for the user; the other
     arguments are those of `find_learning_rate`.
 
     Raises:
-        ConfigError: the config cannot be run, or not tested at these learning rates; or
-            another program's file is at `path`.
+        ConfigError: the config cannot be run, or not tested at these learning rates.
     """
-    plots.refuse_others(path)
     config.strategy = config.mesh = None
     with run.environment(config):
         data = data_sets.load(config.data, config.run.steps_per_execution)
@@ -42,9 +39,12 @@ def draw(
         except (TypeError, ValueError) as error:
             raise ConfigError(str(error)) from None
         batches = data.stream(config.run.seed, 0)
-        curve = find_learning_rate(model, batches, low=low, high=high, steps=steps)
+        return find_learning_rate(model, batches, low=low, high=high, steps=steps)
+
+
+def draw(curve: LearningRateCurve, config: RunConfig, path: Path) -> None:
+    """Draws the test of a config."""
     figure = Figure(figsize=(7, 3.8), layout="constrained")
     curve.plot(figure.subplots())
     figure.suptitle(for_figure(f"{config.source.file}: {config.optimizer.name}"))
     plots.save(figure, path)
-    return curve

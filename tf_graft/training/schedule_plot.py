@@ -44,7 +44,7 @@ def draw(config: RunConfig, path: Path) -> Drawn:
     It is one for all variables, or one for each group of variables that differ: the matrices and
     the others of `Muon`, the groups of `MultiOptimizer`, layers with a multiplier.
     """
-    plots.refuse_others(path)
+    plots.prepare(path)
     batches = data.load(config.data, config.run.steps_per_execution)
     model = functools.cache(functools.partial(models.build, config.model, batches))
     chosen = optimizer.build(config, batches.steps_per_epoch, model)
