@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 
 import tf_graft as tg
 from support.replicas import mirrored
-from support.unfreezing import Unfreezing
 from tf_graft import cli
 from tf_graft.monitor import norms_file
 from tf_graft.report import ReportError
@@ -97,8 +96,14 @@ def test_a_layer_may_be_unfrozen(first):
     base.trainable = False
     model.compile(tg.Adam(1e-3), "mse", jit_compile=False)
     model.optimizer.build(model.trainable_variables)  # without the base
-    monitor, unfreezing = tg.Monitor(every=1), Unfreezing(base)
-    callbacks = [monitor, unfreezing] if first else [unfreezing, monitor]
+
+    def unfreeze(epoch, logs):  # as a user's own may: there is no state for the layer yet
+        if epoch == 1:
+            base.trainable = True
+            model.make_train_function(force=True)
+
+    monitor, own = tg.Monitor(every=1), keras.callbacks.LambdaCallback(on_epoch_begin=unfreeze)
+    callbacks = [monitor, own] if first else [own, monitor]
     x, y = np.ones((4, 2)), np.ones((4, 1))
     model.fit(x, y, batch_size=2, epochs=3, verbose=0, callbacks=callbacks)
     assert [record.step for record in monitor.records] == [1, 2, 3, 4, 5, 6]

@@ -20,7 +20,6 @@ import tf_graft
 from support import forked
 from support.replicas import mirrored
 from support.stopping import stopping_at
-from support.unfreezing import Unfreezing
 from tf_graft import cli, report
 from tf_graft.grafting import findings, fits, recorder, records, variance
 from tf_graft.grafting import measured_rates as rates
@@ -456,7 +455,15 @@ def test_layers_that_are_unfrozen_later_are_in_a_file_if_the_graft_was_built_for
     model.fit(DATA, DATA[:, :1], batch_size=8, verbose=0)
     writer = tf.summary.create_file_writer(str(tmp_path / "tb"))
     recorder = report.GraftRecorder(tmp_path / "r", writer=writer)
-    unfreeze = tf_graft.Unfreeze({1: ["one"]}) if known else Unfreezing(model.get_layer("one"))
+
+    def own(epoch, logs):
+        if epoch == 1:
+            model.get_layer("one").trainable = True
+            model.make_train_function(force=True)
+
+    unfreeze = keras.callbacks.LambdaCallback(on_epoch_begin=own)
+    if known:
+        unfreeze = tf_graft.Unfreeze({1: ["one"]})
     model.fit(DATA, DATA[:, :1], batch_size=4, epochs=4, verbose=0, callbacks=[recorder, unfreeze])
     found = report.read(tmp_path / "r")
     assert found.steps.tolist() == list(range(6, 46))
