@@ -209,7 +209,7 @@ def find_learning_rate(
     fit = {"batch_size": batch_size, "shuffle": not whole, "verbose": 0, "callbacks": [test]}
     with _kept(model), test.put_back:
         model.fit(x, **targets, **fit, epochs=steps)  # as many as are needed if data are short
-    if not test.batches:
+    if not test.losses and not test.exploded:
         raise ValueError(f"{OWNER}: there is no batch in the data.")
     return test.curve()
 
@@ -287,7 +287,7 @@ class _RangeTest(keras.callbacks.Callback):
         self.losses: list[float] = []
         self.smoothed: list[float] = []
         self.mean = _FadingMean()
-        self.exploded, self.batches = False, 0
+        self.exploded = False
         self.put_back = contextlib.ExitStack()
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -310,7 +310,6 @@ class _RangeTest(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Notes the loss; ends the test at its last rate, or if the loss explodes."""
-        self.batches += 1
         logs = logs or {}
         if "loss" not in logs:
             raise ValueError(f"{OWNER}: the model's train_step returns no 'loss', only {[*logs]}.")

@@ -93,7 +93,7 @@ class Unfreeze(keras.callbacks.Callback):
                 raise
             raise ValueError(
                 f"Unfreeze: {error} Leave the layers trainable, as Unfreeze freezes them itself: "
-                "with replicas, fit builds an optimizer for what is trainable before it."
+                "with replicas, Keras builds the optimizer for what is trainable when you call fit."
             ) from error
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:

@@ -85,8 +85,8 @@ class Monitor(keras.callbacks.Callback):
     It adds four values to each epoch's logs: `gradient_norm` and `step_ratio` (the largest ratio of
     a variable), both as means over the epoch's records; `clipped`, the share of records with
     clipping; and `skipped_steps`. Records of skipped updates do not count; in an epoch without
-    other records, the first three are NaN. Callbacks that read them, such as `CSVLogger`, come
-    after this one in the list.
+    other records, all but `skipped_steps` are NaN. Put callbacks that read these values, such as
+    `CSVLogger`, after this one in the list.
 
     With gradient accumulation, a record is made when the update is complete; if `fit` ends before,
     the measurement that was begun is lost. With `steps_per_execution` above 1, a record contains

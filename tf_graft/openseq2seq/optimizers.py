@@ -128,8 +128,8 @@ def _takes_one(function: Callable[..., object]) -> bool:
         inspect.signature(function).bind(0)
     except TypeError:
         return False
-    except ValueError:  # Python does not know it
-        return True
+    except ValueError:  # Python does not know the signature
+        pass
     return True
 
 
