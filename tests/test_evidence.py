@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from evidence import changes, reach, running, state
 from evidence.ledger import Ledger, Row
-from evidence.suites import ONLY_IN_MATRIX, Suite, suites
+from evidence.suites import LOADING, ONLY_IN_MATRIX, Suite, suites
 
 DATA = changes.ROOT / "docs" / "data"
 ROW = Row(3, [], 1.0, "abc", "0.2.0", "TensorFlow 2.21.0, Keras 3.15.1", "2026-11-27")
@@ -110,6 +110,12 @@ def test_what_changed_is_named(repository):
     )
     repository("x: int = 1\ny = 3\ny, x = x, y\nclass A:\n    def g(self): ...\ndef f(): ...\n")
     assert changes.changed(first) == {f"tf_graft/step.py::{name}" for name in ("", "y", "A")}
+
+
+def test_what_is_imported_is_named(repository):
+    first = repository("import a.b\nfrom m import x, y\nfrom n import z as w\n")
+    repository("import a.b\nfrom m import y, v\nfrom n import x\nfrom m import z as w\n")
+    assert changes.changed(first) == {f"tf_graft/step.py::{name}" for name in "xvw"}
     row = ROW._replace(commit=first)
     assert row.stale(["tf_graft/"], ["tf_graft/step.py::A"])
     assert not row.stale(["tf_graft/"], ["tf_graft/step.py::A", "tf_graft/step.py::"])
@@ -136,6 +142,7 @@ def test_a_part_of_the_matrix_does_not_rest_on_what_only_others_reach(monkeypatc
     assert stale("tests/support/model_cells.py::weights") == [False, False, True]
     assert stale("tests/matrix.py::save") == [True, True, True]
     assert stale("tests/test_files.py::SHAPES") == [False, False, False]
+    assert stale(LOADING[0]) == [False, False, False]
 
 
 def test_code_of_an_optimizer_makes_only_its_own_parts_stale(monkeypatch):
@@ -159,7 +166,7 @@ def test_code_of_an_optimizer_makes_only_its_own_parts_stale(monkeypatch):
 
 
 def test_code_that_only_some_parts_of_the_matrix_reach_is_there():
-    for name in ONLY_IN_MATRIX:
+    for name in (*ONLY_IN_MATRIX, *LOADING):
         path, _, defined = name.partition("::")
         code = changes.now(path)
         assert code

@@ -103,6 +103,62 @@ def test_a_model_with_an_optimizer_of_keras_is_loaded_as_keras_does(tmp_path):
     assert int(target.optimizer.iterations) == 4
 
 
+class Gan(keras.Model):
+    """Two models, each trained by an optimizer of its own, which `hold` keeps in the model."""
+
+    def __init__(self, hold, *optimizers):
+        super().__init__()
+        self.discriminator = keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])
+        self.generator = keras.Sequential([keras.Input([2]), keras.layers.Dense(4)])
+        self.built = True
+        self.pairs = lambda: zip((self.discriminator, self.generator), optimizers, strict=True)
+        hold(self, optimizers)
+
+    def step(self):
+        for part, optimizer in self.pairs():
+            optimizer.apply([tf.ones_like(v) for v in part.variables], part.trainable_variables)
+        return self
+
+    def everything(self):
+        held = [v for _, optimizer in self.pairs() for v in optimizer.variables]
+        return [v.numpy().tobytes() for v in (*self.variables, *held)]
+
+
+def as_attributes(gan, optimizers):
+    gan.of_discriminator, gan.of_generator = optimizers
+
+
+def in_a_list(gan, optimizers):
+    gan.optimizers = list(optimizers)
+
+
+def in_a_dict(gan, optimizers):
+    gan.optimizers = {"of": dict(zip("dg", optimizers, strict=True))}
+
+
+@pytest.mark.parametrize("hold", [as_attributes, in_a_list, in_a_dict])
+@pytest.mark.parametrize("first", [keras.optimizers.RMSprop, SGD])
+def test_a_model_with_two_optimizers_is_put_back_where_one_refuses(hold, first, tmp_path):
+    """Keras goes on with what comes after the refusal, and says the refusal at the end."""
+    Gan(hold, first(0.1), Adam(0.1)).step().save_weights(tmp_path / "gan.weights.h5")
+    gan = Gan(hold, first(0.2), Adam(0.2, use_ema=True)).step()
+    before = gan.everything()
+    with pytest.raises(ValueError, match="/average', was not there"):
+        gan.load_weights(tmp_path / "gan.weights.h5")
+    assert gan.everything() == before
+
+
+def test_a_model_with_two_optimizers_that_are_not_built_keeps_nothing_that_was_refused(tmp_path):
+    saved = Gan(as_attributes, Adam(0.1), SGD(0.1)).step()
+    saved.save_weights(tmp_path / "gan.weights.h5")
+    gan = Gan(as_attributes, Adam(0.2), Adam(0.2))
+    before = gan.everything()
+    with pytest.raises(ValueError, match="Adam: what was saved is the state of SGD"):
+        gan.load_weights(tmp_path / "gan.weights.h5")
+    assert gan.everything() == before
+    assert [int(optimizer.iterations) for _, optimizer in gan.step().pairs()] == [1, 1]
+
+
 @pytest.mark.slow
 def test_of_two_optimizers_in_a_checkpoint_none_is_restored_where_one_refuses(tmp_path):
     first, second = (fit(compiled(Adam(0.01))) for _ in range(2))

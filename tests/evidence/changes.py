@@ -5,7 +5,7 @@ import functools
 import pathlib
 import re
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 ROOT = pathlib.Path(__file__).parents[2]
 PACKAGE = "tf_graft/__init__.py"
@@ -51,8 +51,8 @@ def uncommitted(paths: Iterable[str]) -> list[str]:
 def changed(commit: str) -> frozenset[str]:
     """Returns the definitions whose code now differs from a commit: "folder/file.py::name".
 
-    They are functions, classes and variables of modules. The name is empty for other statements,
-    and for a file that is not Python, which counts as a whole.
+    They are functions, classes, variables and imported names of modules. The name is empty for
+    other statements, and for a file that is not Python, which counts as a whole.
 
     Raises:
         UnknownCommit: the repository does not have the commit.
@@ -89,9 +89,19 @@ def code_of(text: str, file: str) -> dict[str, str]:
             node.body = [each for each in node.body if not (is_text(each) or is_version(each))]
     code: dict[str, str] = {}
     for node in tree.body:
-        name = name_of(node)
-        code[name] = code.get(name, "") + ast.dump(node)
+        for name, said in definitions(node):
+            code[name] = code.get(name, "") + said
     return code
+
+
+def definitions(node: ast.stmt) -> Iterator[tuple[str, str]]:
+    """Yields what a statement defines: each name, and the code of it."""
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        module = node.module if isinstance(node, ast.ImportFrom) else ""
+        for alias in node.names:
+            yield alias.asname or alias.name, f"import {module} {alias.name}"
+    else:
+        yield name_of(node), ast.dump(node)
 
 
 def name_of(node: ast.stmt) -> str:

@@ -15,7 +15,7 @@ from keras.src.saving import saving_lib
 from tensorflow.experimental import dtensor
 
 from tf_graft.core.errors import CheckpointError
-from tf_graft.core.keras_contract.models import snapshot_of_tables
+from tf_graft.core.keras_contract.models import layers_of, snapshot_of_tables
 from tf_graft.core.keras_contract.variables import storage
 from tf_graft.core.nesting import nested
 from tf_graft.core.types import Entry, Store, VariableLike
@@ -125,11 +125,14 @@ def all_or_nothing(model: keras.Model) -> Iterator[None]:
     """A context after whose error a model and its optimizers are as they were before."""
     ours = _of_this_package(model)
     put_back = [snapshot_of_tables(model), *(optimizer.saved.snapshot() for optimizer in ours)]
-    before = [(v, tf.convert_to_tensor(v)) for v in map(storage, model.variables)]
+    others = [*model.variables, *_variables_of_other_optimizers(model)]
+    before = [(v, tf.convert_to_tensor(v)) for v in map(storage, others)]
 
     def build() -> None:
-        model.optimizer.build(model.trainable_variables)
-        put_back.extend(optimizer.saved.snapshot() for optimizer in ours)
+        compiled: Any = getattr(model, "optimizer", None)
+        if any(optimizer in ours for optimizer in nested(compiled)):
+            compiled.build(model.trainable_variables)
+            put_back.extend(optimizer.saved.snapshot() for optimizer in ours)
 
     undo_build = _build.set(build)
     try:
@@ -137,7 +140,7 @@ def all_or_nothing(model: keras.Model) -> Iterator[None]:
     except BaseException:
         for variable, value in before:
             variable.assign(value)
-        for undo in put_back:
+        for undo in reversed(put_back):  # the oldest values are put back last
             undo()
         raise
     finally:
@@ -164,8 +167,31 @@ def _all_or_nothing(load: Callable[..., None]) -> Callable[..., None]:
 
 def _of_this_package(model: keras.Model) -> list[Any]:
     """Returns the optimizers of a model that are of this package, inner ones too."""
-    inner = nested(getattr(model, "optimizer", None))
-    return [optimizer for optimizer in inner if hasattr(optimizer, "saved")]
+    return [optimizer for optimizer in _optimizers_of(model) if hasattr(optimizer, "saved")]
+
+
+def _variables_of_other_optimizers(model: keras.Model) -> list[keras.Variable]:
+    ours = {id(v) for optimizer in _of_this_package(model) for v in optimizer.variables}
+    every = [v for optimizer in _optimizers_of(model) for v in optimizer.variables]
+    return [v for v in every if id(v) not in ours]
+
+
+def _optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
+    """Returns the optimizers that Keras saves with a model, and those within them.
+
+    They are attributes of the model or of a layer, as the two of a GAN are, or in lists and dicts.
+    """
+    found: dict[int, keras.optimizers.Optimizer] = {}
+    seen: set[int] = set()
+    values: list[Any] = [vars(layer) for layer in layers_of(model)]
+    while values:
+        value = values.pop()
+        if isinstance(value, keras.optimizers.Optimizer):
+            found |= {id(each): each for each in nested(value)}
+        elif isinstance(value, dict | list | tuple) and id(value) not in seen:
+            seen.add(id(value))
+            values.extend(value.values() if isinstance(value, dict) else value)
+    return list(found.values())
 
 
 def _as_large_as_told(get: Callable[..., Any]) -> Callable[..., Any]:
