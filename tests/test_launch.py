@@ -184,6 +184,25 @@ def test_all_are_started_again_when_one_has_lost_another(name, tasks, alone, tas
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("dies", "ending"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "was killed by SIGKILL"),
+        (f"sys.exit({LOST})", "has lost another process"),
+    ],
+)
+def test_all_are_started_again_when_a_worker_dies_after_the_chief_has_ended(dies, ending, tasks_do):
+    """The run is complete then, and ends at once when it is started again."""
+    said = []
+    dies_late = f"if open(runs).read() == 'x': time.sleep(1.0); {dies}"
+    assert tasks_do("multi_worker", WORKERS, said.append, worker_1=dies_late) == 0
+    assert said[1:] == [
+        f"The worker 1 {ending}; all are restarted, from the last saved state.",
+        said[0],
+    ]
+
+
+@pytest.mark.slow
 def test_a_run_begins_anew_once(tasks_do, tmp_path):
     """Processes that start again continue it, unless they ended before it had begun."""
     config, told = tmp_path / "run" / "config.yaml", tmp_path / "told"
@@ -225,6 +244,17 @@ def test_a_signal_is_handed_on_and_the_chief_may_finish(signum, tasks_do, tmp_pa
     )
     threading.Thread(target=when_ready, args=(tmp_path / "ready", signum)).start()
     assert tasks_do("multi_worker", WORKERS, worker_0=finish, others="time.sleep(60)") == 9
+
+
+@pytest.mark.slow
+def test_a_chief_that_completes_the_run_after_a_signal_decides_the_code(tasks_do, tmp_path):
+    """Its worker stops at the signal, with another code."""
+    finish = (
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
+        f"open({str(tmp_path / 'ready')!r}, 'w').close()\ntime.sleep(60)"
+    )
+    threading.Thread(target=when_ready, args=(tmp_path / "ready", signal.SIGTERM)).start()
+    assert tasks_do("multi_worker", WORKERS, worker_0=finish, others="time.sleep(60)") == 0
 
 
 @pytest.mark.slow

@@ -110,7 +110,7 @@ def _watched(
             cluster.send(stop.signum, [cluster.chief] if serves else cluster.tasks)
             if not cluster.wait([cluster.chief], GRACE):
                 raise LaunchError(f"the {_name(cluster.chief)} did not stop; it was killed.")
-            return _collected(cluster)
+            return _code_of_chief(cluster)
         for task, code in _failed(cluster):
             if code < 0 and task[0] == "worker" and serves and next(restarts, None) is not None:
                 say(f"The {_name(task)} {_ending(code)}; it is restarted, and the run continues.")
@@ -148,15 +148,28 @@ def _failed(cluster: Cluster) -> list[tuple[Task, int]]:
 
 
 def _collected(cluster: Cluster) -> int:
-    """Waits for the other tasks to end, and returns the chief's exit code."""
-    code = cluster.ended()[cluster.chief]
-    others = [] if "ps" in cluster.spec or code else cluster.tasks[1:]
-    if not cluster.wait(others, LINGER):
-        late = next(task for task in others if task not in cluster.ended())
+    """Waits for the other tasks to end, and returns the chief's exit code.
+
+    Raises:
+        LaunchError: a worker has failed, or does not end.
+        _Broken: a worker was killed while it ended, or has lost another one.
+    """
+    code = _code_of_chief(cluster)
+    if "ps" in cluster.spec or code:
+        return code
+    if not cluster.wait(cluster.tasks, LINGER):
+        late = next(task for task in cluster.tasks if task not in cluster.ended())
         raise LaunchError(f"the {_name(late)} did not end with the chief; it was killed.")
-    for task in others:
-        if cluster.ended()[task]:
-            raise LaunchError(_failure(cluster, task, cluster.ended()[task]))
+    for task, code in _failed(cluster):
+        if _is_broken(code):
+            raise _Broken(task, code)
+        raise LaunchError(_failure(cluster, task, code))
+    return 0
+
+
+def _code_of_chief(cluster: Cluster) -> int:
+    """Returns the exit code of the chief, which has ended; 128 + n after signal n."""
+    code = cluster.ended()[cluster.chief]
     return 128 - code if code < 0 else code
 
 
