@@ -248,7 +248,9 @@ def test_bytes_are_as_computed(batch, shard_slots):
 
     weights = VOCABULARY * D + T * D * WIDE + WIDE + WIDE * CLASSES
     held = weights // parts + CLASSES
-    data = around(batch, held) + around(batch, B * T, size=8)  # ids of the row-sparse gradient
+    dense = held - VOCABULARY * D // parts
+    rows = around(batch, B * T * D // parts) + around(batch, B * T, size=8)  # values, and ids
+    data = around(batch, dense) + rows
     tensor = around(parts, examples * (T * D + CLASSES + T * D))  # embedding, and both ways
     left = WIDE // parts if parts > 1 else 0  # the bias that `model` divides already
     steps = around(batch, held - left) if shard_slots else 0
