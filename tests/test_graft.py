@@ -25,6 +25,7 @@ NATIVE = {
     sample.name: sample.make
     for sample in samples.SAMPLES
     if sample.cls.__module__.startswith("tf_graft.optimizers")
+    and not sample.name.startswith("schedule_free")  # they can only be the outermost optimizer
 }
 BUILT_IN = {name: lambda *a, make=make: wrap(make(*a)) for name, make in samples.BUILT_IN.items()}
 EVERY = {**NATIVE, **{f"keras_{name}": make for name, make in BUILT_IN.items()}}
@@ -54,11 +55,11 @@ class Run:
             path: {r: state[f"{path}/{r}"] for r in optimizer.slots_for(path)} for path in model
         }
         self.states, self.steps, self.after = [], [], []
+        self.rates = {role: tf.constant(RATE) for role in optimizer.rule.rates()}
         for number in range(steps):
-            rates = {"learning_rate": tf.constant(RATE)}
-            self.shared = self.shared | optimizer.advance(self.shared, rates, t_of(number))
+            self.shared = self.shared | optimizer.advance(self.shared, self.rates, t_of(number))
             self.states.append({path: s | self.shared for path, s in slots.items()})
-            points = points_of(shapes, number, self.states[-1], rates)
+            points = points_of(shapes, number, self.states[-1], self.rates)
             proposed = list(optimizer.rule.proposals(points))
             self.steps.append(dict(zip(shapes, (d.numpy() for d, _ in proposed), strict=True)))
             self.after.append(dict(zip(shapes, (new for _, new in proposed), strict=True)))
@@ -88,8 +89,8 @@ def grafted(magnitude, direction, number, **options):
         states[path] = {}
         for role, child in children.items():
             states[path] |= under(role, child.states[number][path])
-    for role in children:
-        rates |= under(role, {"learning_rate": tf.constant(RATE)})
+    for role, child in children.items():
+        rates |= under(role, child.rates)
     points = points_of(magnitude.shapes, number, states, rates)
     return dict(zip(magnitude.shapes, graft.rule.proposals(points), strict=True))
 

@@ -27,11 +27,16 @@ COUNTERS = "counts the optimizer's variables: here `skipped_steps` and `micro_st
 # Patterns of tests that fail, each with the reason, and with what the failure says.
 EXCEPTIONS = {
     "AdamWTest.test_weight_decay_is_none": (WORDS, "weight_decay must be a number"),
+    "FtrlTest.test_invalid_learning_rate_power": (WORDS, "must lie in [-1, 0]"),
+    "FtrlTest.test_invalid_*": (WORDS, "must be finite and at least 0"),
     "OptimizerTest.test_clip_args": (WORDS, "at most one way of clipping can be given"),
     "OptimizerTest.test_empty_gradients": (WORDS, "no variable has a gradient"),
     "OptimizerTest.test_mixed_with_tf_variables": (WORDS, "no gradient for Variable; left alone"),
     "SGDTest.test_invalid_momentum": (WORDS, "momentum must lie in"),
-    "OptimizerTest.test_get_method": ("`get(None)` is an error, not None", "get(None): an optim"),
+    "OptimizerTest.test_get_method": (
+        "`get(None)` is an error, not None",
+        "get(None): give an optim",
+    ),
     "OptimizerTest.test_gradient_accumulation": (PRIVATE, "'_accumulated_gradients'"),
     "NadamTest.test_build_with_empty_var_list": (PRIVATE, "'_u_product'"),
     "MuonTest.test_Newton_Schulz": (PRIVATE, "'zeropower_via_newtonschulz5'"),
@@ -49,6 +54,10 @@ EXCEPTIONS = {
     "OptimizerTest.test_optimizer_auto_naming": (
         "names are not numbered: state is saved under paths that begin with them",
         "+ adam_1",
+    ),
+    "OptimizerTest.test_set_weights": (
+        "an optimizer that is not built keeps the values until it is",
+        "ValueError not raised",
     ),
     "OptimizerTest.test_setting_lr_to_callable_untracks_lr_var": (COUNTERS, "4 != 2"),
     "SGDTest.test_single_step": (COUNTERS, "4 != 2"),

@@ -150,7 +150,7 @@ class Centered(Around, rule=_CenterRule):
             for p in self.state.parameters:
                 value = p.read(Whole())
                 write.put(center_of(p), value)
-                p.replace(value)  # as a result of the branch, or XLA copies the weights each step
+                p.replace(_computed(value))
 
         write.either(tf.equal(tf.add_n(counts), 0), start)
 
@@ -245,6 +245,14 @@ def _pull(parameters: Sequence[Parameter]) -> None:
     """Copies the center into the model's variables."""
     for p in parameters:
         p.replace(tf.convert_to_tensor(replicas.local(center_of(p))))
+
+
+def _computed(weights: tf.Tensor) -> tf.Tensor:
+    """Returns weights as a result of a branch's own.
+
+    If a branch returns the weights themselves, or does not assign them, XLA copies them each step.
+    """
+    return tf.where(tf.equal(weights, weights), weights, weights - weights)  # NaN stays NaN
 
 
 def _value_of(variable: VariableLike) -> tf.Tensor:

@@ -57,7 +57,8 @@ class RowWiseAdagrad(ta.Optimizer):
         return {"accumulator": ta.Slot(fill, shape="rows", within=ta.NOT_NEGATIVE)}
 
     def step(self, g: tf.Tensor, w: tf.Tensor, s: ta.Slots, lr: tf.Tensor, t: tf.Tensor) -> ta.Step:
-        size = max(1, math.prod(w.shape[1:]))  # rows may have no entries
-        a = s["accumulator"] + tf.reduce_sum(g * g, list(range(1, g.shape.rank))) / size
+        # A graph would turn a division into this product. Rows may have no entries.
+        per_entry = 1 / max(1, math.prod(w.shape[1:]))
+        a = s["accumulator"] + tf.reduce_sum(g * g, list(range(1, g.shape.rank))) * per_entry
         rate = lr / ta.of_rows(tf.sqrt(a) + self.epsilon, g)
         return -rate * g, {"accumulator": a}

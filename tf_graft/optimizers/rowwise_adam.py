@@ -61,8 +61,9 @@ class RowWiseAdam(ta.Optimizer):
     def step(self, g: tf.Tensor, w: tf.Tensor, s: ta.Slots, lr: tf.Tensor, t: tf.Tensor) -> ta.Step:
         within_row = list(range(1, g.shape.rank))
         m = ta.running_mean(s["momentum"], g, self.beta_1, t)
-        size = max(1, math.prod(w.shape[1:]))  # rows may have no entries
-        square = tf.reduce_sum(g * g, within_row, keepdims=True) / size
+        # A graph would turn a division into this product. Rows may have no entries.
+        per_entry = 1 / max(1, math.prod(w.shape[1:]))
+        square = tf.reduce_sum(g * g, within_row, keepdims=True) * per_entry
         v = ta.running_mean(ta.of_rows(s["velocity"], g), square, self.beta_2, t)
         root = tf.sqrt(ta.quotient(v, ta.one_minus_power(self.beta_2, t))) + self.epsilon
         rate = ta.quotient(lr, ta.one_minus_power(self.beta_1, t))
