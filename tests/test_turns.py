@@ -146,12 +146,15 @@ def test_equal_shapes_are_spread_evenly():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MAKE)
 def test_matrices_alone_take_the_steps_of_a_batch(name, monkeypatch):
-    """But for the last bit of products, which differs in a batch of one matrix."""
+    """But for the last bit of products, which differs in a batch of one matrix.
+
+    With SOAP the weights of either lie up to 2e-6 from a float64 computation (on an AMD EPYC).
+    """
     together = stepped(*made(name), range(1, 9))
     monkeypatch.setattr(matrix_optimizer, "SMALL", 0)
     alone = stepped(*made(name), range(1, 9))
     for role, value in together.items():
-        np.testing.assert_allclose(alone[role], value, rtol=1e-5, atol=1e-6, err_msg=role)
+        np.testing.assert_allclose(alone[role], value, rtol=1e-5, atol=4e-6, err_msg=role)
 
 
 @pytest.mark.slow
