@@ -53,6 +53,7 @@ sys.exit(1 if failed else 0)
 """
 
 
+@pytest.mark.rare  # `test_layers.py` finds circles as well
 def test_a_command_may_import_any_part_of_the_package_first():
     """The command imports parts late, and not all of them."""
     package = Path(tf_graft.__file__).parent

@@ -14,7 +14,6 @@ from trust import AREAS, clusters
 
 Arguments = list[str]
 MATRIX, TPU = "docs/data/matrix.json", "docs/data/tpu.json"
-MARKS = {"quick": "not slow and not rare", "slow": "slow", "rare": "rare"}
 DRAWS = 1000
 # Folders and files of the package that take no part in the step of an optimizer.
 COMMANDS = ("study", "training", "processes", "cli", "listing", "terminal", "exits")
@@ -75,7 +74,10 @@ def suites(jax: str = sys.executable) -> dict[str, Suite]:
         jax: a Python that has jax and libtpu.
     """
     return {
-        "tests": Suite("All tests pass.", dict(_tests())),
+        "rare tests": Suite(
+            "The tests that `.ci/run` leaves out pass: cases similar to those that it runs.",
+            dict(_rare_tests()),
+        ),
         "recordings": Suite(
             "Recorded runs of other programs are repeated with this package.",
             {"all": ["tests/recordings.py"]},
@@ -107,6 +109,7 @@ def suites(jax: str = sys.executable) -> dict[str, Suite]:
             "If processes of a cluster are killed or stopped, it ends as if nothing had happened.",
             dict(_clusters()),
             ("tf_graft/", "tests/trust/clusters.py", "tests/trust/lives.py"),
+            but_not=dict.fromkeys(dict(_clusters()), reach.unreached(["adam"])),
         ),
         "TPU programs": Suite(
             "The TPU's compiler compiles each step, and the program copies no table.",
@@ -149,14 +152,12 @@ def _groups(names: Iterable[str], size: int) -> Iterator[tuple[str, list[str]]]:
         yield " to ".join(dict.fromkeys([group[0], group[-1]])), group
 
 
-def _tests() -> Iterator[tuple[str, Arguments]]:
+def _rare_tests() -> Iterator[tuple[str, Arguments]]:
     paths = [path.relative_to(changes.ROOT) for path in changes.ROOT.glob("tests/test_*.py")]
     by_name = {path.stem.removeprefix("test_"): str(path) for path in sorted(paths)}
-    pytest = ["-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "-m"]
-    yield "examples in docstrings", [*pytest, MARKS["quick"], "tf_graft"]
-    for name, mark in MARKS.items():
-        for title, group in _groups(by_name, 8):
-            yield f"{name}, {title}", [*pytest, mark, *(by_name[each] for each in group)]
+    pytest = ["-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "-m", "rare"]
+    for title, group in _groups(by_name, 8):
+        yield title, [*pytest, *(by_name[each] for each in group)]
 
 
 def _matrix(through: str) -> Iterator[tuple[str, Arguments]]:
