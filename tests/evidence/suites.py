@@ -109,7 +109,7 @@ def suites(jax: str = sys.executable) -> dict[str, Suite]:
             "If processes of a cluster are killed or stopped, it ends as if nothing had happened.",
             dict(_clusters()),
             ("tf_graft/", "tests/trust/clusters.py", "tests/trust/lives.py"),
-            but_not=dict.fromkeys(dict(_clusters()), reach.unreached(["adam"])),
+            but_not=dict.fromkeys(dict(_clusters()), reach.unreached(["adam"])),  # their optimizer
         ),
         "TPU programs": Suite(
             "The TPU's compiler compiles each step, and the program copies no table.",
