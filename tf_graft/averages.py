@@ -72,9 +72,9 @@ def recompute_batch_normalization(model: keras.Model, data: Iterable[Any]) -> No
     """Computes the moving statistics of batch normalization anew, for the present weights.
 
     Call this after you average weights: the old statistics belong to the activations of the old
-    weights. The new mean and variance are averages over the batches, each with the same weight; of
-    a layer that the model calls several times, over all of its calls. Everything else stays as it
-    is. A model without batch normalization needs no data.
+    weights. The new mean and variance are averages over the batches, each with the same weight. For
+    a layer that the model calls several times, they are averages over all of its calls. Everything
+    else stays as it is. A model without batch normalization needs no data.
 
     Args:
         model: a model that has been built, with the averages as its weights.

@@ -26,8 +26,8 @@ ROWS, WIDTH = 100_000, 64  # of a table, whose bytes are counted
 def list_optimizers(pattern: str = "*", **facts: Any) -> dict[str, str]:
     """Returns the names of optimizers, as configs write them, with a summary of each.
 
-    Facts choose among them. A fact that depends on the optimizer inside another one is not known of
-    a wrapper, so that no wrapper is listed.
+    Each fact restricts the list. If a fact depends on the optimizer inside a wrapper, it is unknown
+    for the wrapper, and the wrapper is not listed.
 
     Args:
         pattern: a shell pattern for names, in which case and underscores do not matter: `"ada*"`.
@@ -47,6 +47,7 @@ def list_optimizers(pattern: str = "*", **facts: Any) -> dict[str, str]:
 
     Raises:
         TypeError: there is no such fact, or it is of another type.
+        ValueError: `slots` is below 0.
 
     Example:
         >>> [*list_optimizers("ada*", rows=True)]

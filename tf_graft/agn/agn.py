@@ -72,10 +72,11 @@ class AGN(OnServers):
     once a period and wait for each other only then. A period of 1 is therefore plain synchronous
     training. A checkpoint under a strategy holds the center and the first replica's local state.
 
-    Differences from contrib's: the center counts its own steps, so that Adam's bias correction is
-    right; `a` starts at zero; row-sparse gradients are pushed by their rows; a non-finite gradient
-    is neither applied nor accumulated, and a non-finite mean never reaches the center; the center
-    is saved, and can be exported. In contrib, `num_worker` and `use_locking` had no effect.
+    Differences from `tf.contrib.opt.AGNOptimizer`: the center counts its own steps, so that Adam's
+    bias correction is right; `a` starts at zero; row-sparse gradients are pushed by their rows; a
+    non-finite gradient is neither applied nor accumulated, and a non-finite mean never reaches the
+    center; the center is saved, and can be exported. In contrib, `num_worker` and `use_locking` had
+    no effect.
 
     `lookahead` and `diloco` make an `AGN` with the settings of those methods. Averaging (post-local
     SGD) is `mode="updates"` with `center_optimizer=SGD(communication_period)`: it pushes the

@@ -127,10 +127,10 @@ class Centered(Around, rule=_CenterRule):
     def reset_rows(
         self, table: VariableLike, rows: TensorLike, weights: TensorLike | None = None
     ) -> None:
-        """Also gives the rows of the center the weights of the table; see `Optimizer.reset_rows`.
+        """Resets rows as in `Optimizer.reset_rows`, and copies their weights into the center.
 
         Raises:
-            ValueError: the variables are on parameter servers; or see there.
+            ValueError: the variables are on parameter servers; or as in `Optimizer.reset_rows`.
         """
         owner = f"{type(self).__name__}.reset_rows"
         if self.on_servers:

@@ -36,7 +36,7 @@ def lookahead(
         **common: see `AGN`.
 
     Returns:
-        An `AGN`, which has all its methods; on several replicas each has fast weights of its own.
+        An `AGN` with all its methods; on several replicas each has fast weights of its own.
 
     Example:
         >>> import tensorflow as tf
@@ -84,7 +84,7 @@ def diloco(
     ```
 
     It is an `AGN` whose center is `c`; see `AGN` for what the model holds, evaluates and saves.
-    With one worker it is SNOO (a Nesterov step every k steps), with Muon inside it is MuLoCo.
+    With one worker it is SNOO (a Nesterov step every k steps); with Muon inside it is MuLoCo.
 
     Args:
         optimizer: an optimizer of tf_graft or Keras, a name or a config; the paper has AdamW.
@@ -95,7 +95,7 @@ def diloco(
         **common: see `AGN`.
 
     Returns:
-        An `AGN`, which has all its methods.
+        An `AGN` with all its methods.
 
     Example:
         >>> optimizer = diloco("adamw", communication_period=20)

@@ -228,7 +228,7 @@ def wrap(optimizer: Any, **common: Unpack[Common]) -> Optimizer:
 
     Args:
         optimizer: an optimizer, a name or a config.
-        **common: see `Wrapped`.
+        **common: see `tf_graft.algorithm.Common`; they replace the optimizer's own.
 
     Raises:
         TypeError: the argument is not an optimizer, or cannot be wrapped.

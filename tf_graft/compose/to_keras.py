@@ -72,13 +72,15 @@ def to_keras(optimizer: Any) -> keras.optimizers.Optimizer:
     optimizer is built, the result is built for the same variables, and goes on from the same
     update. The given optimizer stays as it is, and shares no state with the result.
 
-    The steps are equal on dense gradients that are finite, up to rounding: Keras rounds `beta_2` of
-    Adam's kind to float32. Everything else is as in Keras: repeated rows, sums over replicas,
-    `sparse`, `jit_compile`, and gradients that are not finite, which `nonfinite="skip"` skips here
-    and Keras applies. Keras' config does not contain exclusions from weight decay.
+    The steps are equal on dense gradients that are finite, up to rounding: Keras rounds the
+    `beta_2` of Adam and its relatives to float32. Everything else is as in Keras: repeated rows,
+    sums over replicas, `sparse`, `jit_compile`, and gradients that are not finite, which
+    `nonfinite="skip"` skips here and Keras applies. Keras' config does not contain exclusions from
+    weight decay.
 
     Args:
-        optimizer: an optimizer, a name or a config; any other one of Keras is returned as it is.
+        optimizer: an optimizer, a name or a config; any other optimizer of Keras is returned as it
+            is.
 
     Returns:
         The optimizer, whose class is exactly Keras'.
@@ -86,9 +88,9 @@ def to_keras(optimizer: Any) -> keras.optimizers.Optimizer:
     Raises:
         TypeError: the argument is no optimizer.
         ValueError: something would be lost, which the message names: steps that no optimizer of
-            Keras takes, or an argument that it cannot express, also `nonfinite="raise"`; exclusions
-            from weight decay of an optimizer that is not built, as Keras searches in other names;
-            or it is called while a step is traced.
+            Keras takes, or an argument that it cannot express, such as `nonfinite="raise"`;
+            exclusions from weight decay of an optimizer that is not built, because Keras searches
+            in other names; or it is called while a step is traced.
 
     Example:
         >>> from tf_graft.optimizers import Adagrad

@@ -167,7 +167,8 @@ class Wrapper(Optimizer, rule=ComposedRule):
 
     Attributes:
         roles: the names of the arguments that are children, by role.
-        column: the column of `option_table.TABLE` that says which one acts on a common argument.
+        column: the column of `option_table.TABLE` that says which optimizer acts on a common
+            argument.
         rule: gives the children's rules in `rule.inner`, by role; ask one for its `proposals`.
     """
 
@@ -210,7 +211,7 @@ class Wrapper(Optimizer, rule=ComposedRule):
         self.state.settle(self.mesh)
 
     def take(self, role: str, attribute: str, child: Optimizer) -> None:
-        """Takes a child, kept in an attribute of this name, and the variables of its arguments."""
+        """Keeps a child in an attribute of this name, and takes over its arguments' variables."""
         setattr(self, attribute, child)
         self.rule.inner[role] = child.rule
         self.state.adopt(role, child.state)
@@ -232,7 +233,7 @@ class Wrapper(Optimizer, rule=ComposedRule):
         return False
 
     def rates_within(self, role: str, rates: Rates) -> dict[str, Any]:
-        """Returns the rates of the child of a role, of the wrapper's rates."""
+        """Returns those of the wrapper's rates that are for the child of a role."""
         return within(role, rates)
 
     def point_within(self, role: str, p: Point) -> Point:

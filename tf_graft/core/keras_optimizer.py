@@ -236,10 +236,10 @@ class KerasOptimizer(keras.optimizers.Optimizer, Algorithm):
     def load_own_variables(self, store: Store) -> None:
         """Reads the state back, by path and role: either all of it, or nothing changes.
 
-        When Keras loads the weights of a model, its optimizer is built first. Otherwise, one that
-        is not built takes its counters and rates at once, and the rest when it is built. From the
-        state of a Keras optimizer it takes the part that is the same here; if there is none, a
-        warning says so.
+        When Keras loads the weights of a model, its optimizer is built first. Otherwise, an
+        optimizer that is not built takes its counters and rates at once, and the rest when it is
+        built. From the state of a Keras optimizer it takes the part that is the same here; if there
+        is none, a warning says so.
 
         Raises:
             CheckpointError: the state is another optimizer's, of other variables or damaged.

@@ -75,8 +75,8 @@ class Optimizer(KerasOptimizer):
             ValueError: gradients and variables differ in number or shape; a variable is unknown or
                 given twice; there is no gradient at all.
             tf.errors.InvalidArgumentError: a row is out of range; with `nonfinite="raise"`, a
-                gradient is not finite or too large, or such a learning rate. Whatever is raised,
-                nothing has changed.
+                gradient is not finite or too large, or the learning rate is negative or not finite.
+                Whatever is raised, nothing has changed.
 
         Threads that call `apply` eagerly wait for each other. Steps of a `tf.function` do not wait:
         call such a function from one thread at a time.
@@ -87,7 +87,7 @@ class Optimizer(KerasOptimizer):
     def update_step(
         self, gradient: Gradient, variable: VariableLike, learning_rate: Scalar
     ) -> None:
-        """Updates one variable without aggregation, checks, clipping, averaging and counting."""
+        """Updates one variable without aggregation, checks, clipping, averaging or counting."""
         owner = f"{type(self).__name__}.update_step"
         rate = rates.number_or_tensor(owner, learning_rate)
         variables = matching.variables(owner, [variable])
@@ -96,7 +96,7 @@ class Optimizer(KerasOptimizer):
         self.state.everywhere(self.engine.update_alone, *both, rate)
 
     def finalize_variable_values(self, var_list: Iterable[VariableLike]) -> None:
-        """Assigns the averages to the variables with `use_ema`; `fit` calls it when it ends.
+        """With `use_ema`, assigns the averages to the variables; `fit` calls it when it ends.
 
         With `sparse="lazy_decay"`, the rows of tables catch up their weight decay. The method also
         warns if ten updates in a row were skipped: compiled steps cannot.
@@ -110,12 +110,12 @@ class Optimizer(KerasOptimizer):
             self.state.everywhere(finish, wanted, traced=True)
 
     def warn_of_skips(self) -> None:
-        """Warns if ten updates in a row were skipped; once, until another update is made.
+        """Warns once if ten updates in a row were skipped; again only after another update.
 
         Steps that are not compiled warn by themselves, and `finalize_variable_values`, with which
         `fit` ends, calls this method. Call it now and then in a compiled loop of your own, such as
-        once an epoch; it only reads two counters. If updates were made since the last call, it
-        warns if there were ten times as many skipped ones, as then ten were in a row.
+        once an epoch; it only reads two counters. If `n` updates were made since the last call, it
+        warns if at least `10 * (n + 1)` were skipped, because then ten of these were in a row.
         """
         skipped = self.engine.skips
         if tf.executing_eagerly() and skipped.found(self.state.counters):
@@ -133,20 +133,20 @@ class Optimizer(KerasOptimizer):
     def reset_rows(
         self, table: VariableLike, rows: TensorLike, weights: TensorLike | None = None
     ) -> None:
-        """Gives rows of a table the state of the start, as after an id was replaced by another.
+        """Resets the state of rows of a table, for example after another id has taken a row.
 
-        Every slot with an entry for each row has its first value there: momenta, squares, counts.
-        Accumulated gradients of these rows are dropped, and averages of weights begin with the
-        rows' weights. Other rows, slots of a whole variable and counters stay.
+        In these rows every slot with an entry for each row (momenta, squares, counts) gets its
+        first value. Accumulated gradients of these rows are dropped, and averages of weights begin
+        with the rows' weights. Other rows, slots of a whole variable and counters stay.
 
         Args:
             table: a variable that the optimizer updates, of shape [number of rows, ...].
             rows: row numbers, integers in any shape; repeated ones count once.
-            weights: the weights that the rows get, of shape `rows.shape + table.shape[1:]`, of a
-                repeated row the first. None keeps those that they have.
+            weights: the weights that the rows get, of shape `rows.shape + table.shape[1:]`; for a
+                repeated row the first ones count. None keeps the present weights.
 
         Raises:
-            TypeError: `rows` are not integers, or `weights` no numbers.
+            TypeError: `rows` are not integers, or `weights` are not numbers.
             ValueError: a row is not in the table; the weights have another shape, or a NaN or an
                 infinity; the variable is a scalar, or not the optimizer's; the optimizer is not
                 built; or it is called while a step is traced.
@@ -178,7 +178,7 @@ class Optimizer(KerasOptimizer):
         """Creates all state for the variables. Building again for the same ones does nothing.
 
         Optimizers of matrices, such as `Muon`, also ask the model's layers what is a matrix. They
-        know the model in `fit`, and in every other method of it. In a loop of your own, give
+        know the model in `fit` and in the model's other methods. In a loop of your own, give
         `build` the model before the first step.
 
         If some of the variables are new, because a layer was unfrozen or a head was replaced, the

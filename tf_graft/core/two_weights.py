@@ -25,9 +25,9 @@ class TwoWeights(Optimizer):
     """An optimizer with two kinds of weights: those it trains, and those to evaluate and save.
 
     While it trains, the model's variables are the training weights, and the slot `averaged_weights`
-    has the evaluation weights. To evaluate, the two are exchanged, so that both come back to the
-    bit, unless the variables have fewer digits than the slot (`master_weights=False`). A row whose
-    `weight_sum` is 0 was never updated; its two weights are the same, whatever the slot has.
+    has the evaluation weights. To evaluate, the two are exchanged, so that both can be restored bit
+    for bit, unless the variables have fewer digits than the slot (`master_weights=False`). A row
+    whose `weight_sum` is 0 was never updated; its two weights are the same, whatever the slot has.
     """
 
     def __init__(self, learning_rate: RateLike = 0.001, **common: Unpack[Common]):
@@ -77,7 +77,7 @@ class TwoWeights(Optimizer):
                 self.use_training_weights()
 
     def finalize_variable_values(self, var_list: Iterable[VariableLike]) -> None:
-        """Assigns the evaluation weights, with `use_ema` the averages; `fit` calls it at its end.
+        """Assigns the evaluation weights, or the averages with `use_ema`; `fit` ends with it.
 
         All variables of the optimizer get the evaluation weights.
         """

@@ -25,8 +25,9 @@ def several(mesh: dtensor.Mesh) -> bool:
 def client_share(mesh: MeshLike, batch_dim: str | None = "batch") -> tuple[int, int]:
     """Returns how many shares the clients divide each batch into, and which is this client's.
 
-    Clients on the same part of this dimension have the same share. Call `client_share` in every
-    process, like `create_mesh`; it does not wait for other clients.
+    A client is a process that holds devices of the mesh. Clients whose devices are in the same part
+    of `batch_dim` have the same share. Call `client_share` in every process, like `create_mesh`; it
+    does not wait for other clients.
 
     Args:
         mesh: the mesh.

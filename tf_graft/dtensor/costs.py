@@ -118,7 +118,7 @@ def memory(model: keras.Model) -> dict[str, int]:
     Returns:
         `"model"`: its weights, seeds and metrics; `"optimizer"`: all that its optimizer keeps so
         far (see `Optimizer.build`). The numbers are the sizes of the shards on the first device;
-        all devices hold equally much.
+        all devices hold the same amount.
 
     Raises:
         ValueError: the model is not on a mesh.

@@ -26,7 +26,7 @@ def distribute(
     local_batches: bool = False,
     shard_slots: bool = False,
 ) -> keras.Model:
-    """Moves a built Keras model to a mesh; each device holds a shard of every variable.
+    """Moves a built Keras model to a mesh; each device holds a shard or a copy of each variable.
 
     Weights, random seeds, metrics and a compiled optimizer of tf_graft keep their values. The
     layout map gives a variable's layout; variables that it does not match, metrics and seeds are
@@ -46,7 +46,7 @@ def distribute(
     order; otherwise they wait for one another forever. Call `keras.utils.set_random_seed` with the
     same number on each client first. Logs are the same on all clients. Only client 0 writes a file
     in `save` and `save_weights`. Pass `CSVLogger` only on client 0. Pass a callback that reads
-    variables, such as `tg.report.GraftRecorder`, on each client, each time with another path. Set
+    variables, such as `tg.report.GraftRecorder`, on each client, with a different path on each. Set
     `delete_checkpoint=False` in `BackupAndRestore`.
 
     You can also pass a `DataParallel` or `ModelParallel` of `keras.distribution` that was written
@@ -57,9 +57,9 @@ def distribute(
     (`.../output`) are not supported, and raise an error.
 
     You can shard the table of an `Embedding` by columns or by rows, `["model", None]`. Each device
-    then looks up the ids whose rows it holds, and sends these rows; of a step it applies what
-    belongs to its rows. An id that is not in the table raises TensorFlow's error. If `batch_dim`
-    divides the rows, the columns must be whole.
+    then looks up the ids whose rows it holds, and sends these rows; it applies only the part of a
+    step that belongs to its rows. An id that is not in the table raises TensorFlow's error. If
+    `batch_dim` divides the rows, the columns must be whole.
 
     The devices along `batch_dim` hold the same weights. With `shard_slots` they share the
     optimizer's state (slots, float32 masters, averages, accumulated gradients) and its computation:
@@ -87,8 +87,8 @@ def distribute(
             would update it once per device.
         ValueError: the model is not built, is on a mesh already, or was made under a strategy; an
             expression matches nothing, or a Keras map shards nothing; a layout does not fit its
-            variable; the mesh has no such dimension, or `shard_slots` is given none; the weights
-            have other initial values on another client. The model is then unchanged.
+            variable; the mesh has no such dimension, or `batch_dim` is None with `shard_slots`; the
+            weights have other initial values on another client. The model is then unchanged.
         RuntimeError: DTensor was used before tf_graft was imported.
 
     Example:

@@ -15,12 +15,12 @@ from tf_graft.core.types import Logs
 
 
 class EvaluationWeights(keras.callbacks.Callback):
-    """Puts the evaluation weights of a Schedule-Free optimizer into the model between epochs.
+    """Puts the evaluation weights of the optimizer into the model between epochs.
 
-    In `fit` the model has the training weights during an epoch, and the evaluation weights from its
-    last batch on: in validation, for the callbacks after this one in the list, such as a
-    `ModelCheckpoint`, and after `fit`. `evaluate` and `predict` take the callback too, and leave
-    the weights as they found them.
+    Schedule-Free optimizers and `tf_graft.EMANesterov` have evaluation weights. In `fit` the model
+    has the training weights during an epoch, and the evaluation weights from its last batch on: in
+    validation, for the callbacks after this one in the list, such as a `ModelCheckpoint`, and after
+    `fit`. `evaluate` and `predict` take the callback too, and leave the weights as they found them.
 
     Args:
         data: batches from which to compute the statistics of batch normalization for the evaluation

@@ -79,8 +79,8 @@ class LearningRateCurve:
     def smoothed_rates(self) -> np.ndarray:
         """The geometric mean of the learning rates, with the weights of the smoothed losses.
 
-        A smoothed loss is a mean over the batches before, up to nine batches old on average, whose
-        learning rates were smaller than that of the last of them.
+        A smoothed loss is a mean over past batches, which are up to nine batches old on average.
+        Their learning rates were smaller than that of the last batch.
         """
         mean = _FadingMean()
         return np.exp([mean.add(rate) for rate in np.log(self.rates)])
@@ -91,10 +91,10 @@ class LearningRateCurve:
 
         Learning rates above that of the lowest smoothed loss do not count, because there the loss
         falls only after a jump. The first ten losses do not count either (the first half, if there
-        are fewer than 20), because their mean is taken over few batches, nor does what comes before
-        the last place where the smoothed loss has done a quarter of its fall, because the noise of
-        batches can be steeper. The suggestion is None if the smoothed loss never falls, or if there
-        are fewer than three losses.
+        are fewer than 20), because their mean is taken over few batches. Losses before the last
+        place where the smoothed loss has done a quarter of its fall do not count, because the noise
+        of batches can be steeper there. The suggestion is None if the smoothed loss never falls, or
+        if there are fewer than three losses.
         """
         if len(self.rates) < 3:
             return None
@@ -163,9 +163,10 @@ def find_learning_rate(
     global generator is not. An optimizer that was not built is built afterwards.
 
     Args:
-        model: A compiled model, with any loss and any optimizer that has one learning rate, which
-            must not be a factor of steps that it finds itself, as in `Prodigy` and `COCOB`: train
-            those at a learning rate of 1. A constant replaces a schedule during the test.
+        model: A compiled model, with any loss and any optimizer that has one learning rate.
+            Optimizers that find the length of their steps themselves, such as `Prodigy` and
+            `COCOB`, are refused: train them at a learning rate of 1. A constant replaces a schedule
+            during the test.
         data: What `model.fit` takes: a `tf.data.Dataset`, a `PyDataset`, or a tuple of arrays
             `(x, y)` or `(x, y, sample_weight)`. If the data end before the test, they are read
             again from the start.

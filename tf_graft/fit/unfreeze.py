@@ -16,8 +16,9 @@ class Unfreeze(keras.callbacks.Callback):
     A frozen layer is one with `trainable=False`: its gradients are not computed, and its batch
     normalization uses the statistics that it has. When `fit` begins, the optimizer is built for all
     layers, before any callback begins; so its arguments may name layers that are frozen at first.
-    An optimizer of this package that was built for some of them adds state for the others. One of
-    Keras cannot, so the layers must be trainable when its `fit` begins on several replicas.
+    An optimizer of this package that was built for some of them adds state for the others. A Keras
+    optimizer cannot add state; with one on several replicas, the layers must be trainable when
+    `fit` begins.
 
     Set up this way, gradual unfreezing of a model with a new head trains the head first, then the
     layers below it, one after the other:

@@ -64,7 +64,7 @@ class Layer(NamedTuple):
 class GraftReport:
     """The norms and ratios of a graft during training, and the rates that follow from them.
 
-    A notebook shows it as `plot` draws it.
+    A graft is a `tf_graft.AdaGraft`. A notebook shows the report as `plot` draws it.
 
     Args:
         recorded: the records of a run; `read` loads them from its folder or file.
@@ -78,7 +78,9 @@ class GraftReport:
             and the magnitude optimizer may scale these errors to full length. Means and variances
             exclude these variables, and their exported rates are limited to the range of the other
             layers.
-        shares: the parts of the variance of the ratio's logarithm; see `Shares`.
+        shares: the parts of the variance of the ratio's logarithm: `total`, the variance, and three
+            shares of it, `shared` (the common course of all layers), `layer` (constant differences
+            between layers) and `own` (the course of each layer alone).
 
     Raises:
         ReportError: there are no records, or no variable has a ratio.
@@ -185,7 +187,7 @@ class GraftReport:
             with_learning_rate: whether the rates contain the graft's learning rate. Without it,
                 give the schedule to `LayerwiseRates(learning_rate=...)`: then it can be longer than
                 the graft's.
-            until: the last step whose records count; else all do.
+            until: the last step whose records count; None for all records.
 
         Raises:
             TypeError: `until` is no number.
@@ -205,7 +207,7 @@ class GraftReport:
         return self._fitted(kind, at, with_learning_rate)
 
     def best_kind(self) -> str:
-        """Returns the kind whose rates make the graft's steps best where they were not fitted.
+        """Returns the kind whose rates best match the graft's steps in records left out of the fit.
 
         The records are divided into ranges of steps. Each range is left out in turn; the rates are
         fitted to the others, and the distance is measured on it, as in `misses`. Of kinds whose

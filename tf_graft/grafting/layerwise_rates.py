@@ -28,10 +28,11 @@ class LayerwiseRates(Wrapper):
     ```
 
     `d` is the step that the optimizer proposes, including its own learning rate and weight decay.
-    Give it the rates that `tf-graft report --export` writes, and that graft's direction optimizer
-    with the same arguments: it then takes the graft's average step, and saves the memory and time
-    of the magnitude optimizer. The rates contain the graft's learning rate. They do not contain its
-    `weight_decay` and `learning_rate_multipliers`; give these to this optimizer, too.
+    Give this optimizer the rates that `tf-graft report --export` writes for a graft (a
+    `tf_graft.AdaGraft`), and the graft's direction optimizer with the same arguments. Then it takes
+    the graft's average step, and saves the memory and time of the magnitude optimizer. The rates
+    contain the graft's learning rate. They do not contain its `weight_decay` and
+    `learning_rate_multipliers`; give these to this optimizer, too.
 
     Args:
         optimizer: proposes the step: an optimizer of tf_graft or Keras, a name or a config.

@@ -67,7 +67,7 @@ class GraftRecorder(keras.callbacks.Callback):
     unfreeze later on your own.
 
     Args:
-        path: the file; see `tf_graft.grafting.records`.
+        path: the file, which `tf_graft.report.read` reads.
         every: how often to record: every update whose number is a multiple of this. Default 1.
         optimizer: an `AdaGraft(diagnostic=True)`, or an optimizer that contains one at any depth:
             `MixedPrecision`, `AGN`, `LARC`, Keras' `LossScaleOptimizer` ... If it contains several

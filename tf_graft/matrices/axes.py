@@ -18,8 +18,8 @@ class Axes(NamedTuple):
 
     Args:
         variable: the shape of the variable.
-        shape: the shape to which it is reshaped first, so that an axis of its own separates what
-            one axis of the variable joins, such as the gates of an LSTM.
+        shape: the shape to which the variable is reshaped first. It can split an axis that joins
+            several matrices, such as those of the gates of an LSTM.
         inputs: the axes of `shape` that are the rows of a matrix.
         outputs: the axes of `shape` that are its columns.
         batch: the axes of `shape` along which there are several matrices.
@@ -81,10 +81,10 @@ class Axes(NamedTuple):
         return _reshaped(x, self.variable)
 
     def parted(self, count: int, interleaved: bool = False) -> "Axes":
-        """Returns the axes of several matrices whose columns the last axis of a variable joins.
+        """Splits the last axis, which joins columns of several matrices; returns the new axes.
 
         Args:
-            count: how many they are.
+            count: the number of matrices.
             interleaved: whether their columns take turns; otherwise they are side by side.
         """
         last, length = len(self.shape) - 1, self.shape[-1] // count

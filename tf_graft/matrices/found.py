@@ -33,14 +33,16 @@ def axes_of(
 ) -> dict[str, Axes | None]:
     """Returns how each trainable variable of a model is a matrix, by path; None if it is none.
 
-    `Muon` and the other optimizers of matrices find the same by themselves; this is for looking.
+    `Muon` and the other optimizers of matrices find the same by themselves; use this function to
+    look at it.
 
     - `Dense`: inputs x outputs. `EinsumDense` and the kernels of attention: by the equation.
     - Convolutions: height, width and input channels together x output channels, each group apart.
       Transposed ones: input channels x height, width and output channels together.
     - Recurrent kernels: one matrix for each gate.
-    - Other variables of two axes: inputs x outputs. Of three, if `expert` is in the path, as in the
-      mixtures of experts of keras-hub: inputs x outputs for each expert, the first axis.
+    - Other variables of two axes: inputs x outputs. Variables of three axes, if `expert` is in the
+      path, as in the mixtures of experts of keras-hub: inputs x outputs for each expert, which the
+      first axis counts.
     - Kernels that join matrices of one size along their last axis: one matrix for each, if the
       layout is known. `qkv`, `attention_qkv` and `attention_qkv2` (names of a layer with a kernel,
       or attributes that hold it), with three times as many outputs as inputs: query, key and value.
@@ -55,11 +57,11 @@ def axes_of(
 
     Args:
         model: a built model.
-        axes: what to do otherwise, by regular expressions for paths; the first one that matches
-            counts. None: it is no matrix. `"layer"`: it is the matrix that its layer says, an
-            embedding or the last layer too. A dict with `"inputs"` and `"outputs"`, lists of axes:
-            these. `"batch"` lists axes along which there are several matrices, and `"shape"` is
-            what the variable is reshaped to first, if axes are joined.
+        axes: exceptions, by regular expressions for paths; the first one that matches counts. None:
+            the variable is not a matrix. `"layer"`: it is a matrix as its layer says, even in an
+            embedding or the last layer. A dict with `"inputs"` and `"outputs"`: lists of the axes
+            that are its rows and its columns. `"batch"` lists axes along which there are several
+            matrices, and `"shape"` is what the variable is reshaped to first, if axes are joined.
         heads: `"merged"`: the heads of attention are one matrix; `"apart"`: one for each head.
 
     Raises:

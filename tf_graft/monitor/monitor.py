@@ -52,8 +52,9 @@ class Record(NamedTuple):
         variables: the norms of each variable by path.
         gradient_norm: the L2 norm of all gradients together, before they are clipped.
         clipped: whether `clipnorm` or `global_clipnorm` made a gradient shorter.
-        skipped_steps: the number of updates so far that were skipped because of a gradient that was
-            not finite. Keras' `LossScaleOptimizer` skips updates on its own, which do not count.
+        skipped_steps: the number of updates so far that the optimizer skipped: see `nonfinite` in
+            `tf_graft.algorithm.Common`. Keras' `LossScaleOptimizer` skips updates on its own, which
+            do not count.
         skipped: whether this update was skipped. `step` is then that of the update before.
     """
 
@@ -91,15 +92,15 @@ class Monitor(keras.callbacks.Callback):
     With gradient accumulation, a record is made when the update is complete; if `fit` ends before,
     the measurement that was begun is lost. With `steps_per_execution` above 1, a record contains
     the change of weights over one execution, and the gradient of its first step. With `AGN` on
-    replicas, a record is of the first replica.
+    replicas, a record describes the first replica.
 
     Args:
         every: the number of batches from one record to the next (of executions with
             `steps_per_execution`). Default: 100.
         optimizer: an optimizer of this package, or one that contains it, such as Keras'
             `LossScaleOptimizer`. None: the model's, in `fit`.
-        path: a CSV file to write all records to, with a line for each variable, but those of
-            skipped updates. If training goes back to an earlier step, lines of later steps are
+        path: a CSV file to write all records to, with a line for each variable. Records of skipped
+            updates are left out. If training goes back to an earlier step, lines of later steps are
             dropped. Default: None.
         writer: a `tf.summary` writer, for TensorBoard. Default: None.
 

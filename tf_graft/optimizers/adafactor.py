@@ -32,11 +32,11 @@ class Adafactor(ta.Optimizer):
     ```
 
     A matrix of n x m weights keeps n + m numbers instead of Adam's 2 n m. A vector keeps the mean
-    square of each entry, and so does a variable with an axis shorter than `min_dim_size_to_factor`.
-    If a variable has more than two axes, `factored_axes="last"` factors the last two, as Keras
-    does, so that you can load Keras' files. `"largest"` factors the two longest, as Optax does,
-    which needs less memory: for an attention kernel of shape (512, 8, 64) it keeps 0.02 numbers for
-    each weight instead of 0.14.
+    square of each entry, and so does a variable if one of the two axes to factor is shorter than
+    `min_dim_size_to_factor`. If a variable has more than two axes, `factored_axes="last"` factors
+    the last two, as Keras does, so that you can load Keras' files. `"largest"` factors the two
+    longest, as Optax does, which needs less memory: for an attention kernel of shape (512, 8, 64)
+    it keeps 0.02 numbers for each weight instead of 0.14.
 
     Differences from Keras': no slot has the variable's shape if the mean squares are factored;
     `relative_step=False` has an effect; `relative_step=True` also has one with a schedule.

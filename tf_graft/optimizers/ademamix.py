@@ -21,7 +21,7 @@ class AdEMAMix(ta.Optimizer):
     ```
 
     `a` rises from 0 to `alpha` over `alpha_warmup` updates, and `b` from `beta_1` to `beta_3` over
-    `beta_3_warmup` updates, so that its half-life rises in a line. In optax you give schedules for
+    `beta_3_warmup` updates, so that its half-life rises linearly. In optax you give schedules for
     both instead.
 
     Args:
@@ -31,7 +31,7 @@ class AdEMAMix(ta.Optimizer):
         beta_3: decay of the slow mean.
         alpha: the weight of the slow mean.
         beta_3_warmup: the updates until `b` is `beta_3`; the paper takes all updates of the
-            training. None: it is `beta_3` from the first, which can diverge.
+            training. None: `b` is `beta_3` from the first update, with which training can diverge.
         alpha_warmup: likewise for `a`.
         epsilon: a term added to the root.
         **common: see `tf_graft.algorithm.Common`.

@@ -21,8 +21,8 @@ class Ftrl(ta.Optimizer):
     whose `z` is within `l1` of 0 is exactly 0, so most weights of rare features are. The first
     update does not start from the initial weights: they only count by their part in `z`.
 
-    With a learning rate of 0, as a warm-up begins, weights and state stay as they are; in Keras
-    they become NaN.
+    With a learning rate of 0, as at the start of a warm-up, weights and state stay as they are; in
+    Keras they become NaN.
 
     Args:
         learning_rate: number, at least 0, or schedule.

@@ -32,9 +32,9 @@ class KLShampoo(Shampoo):
     an update without a gradient for it; if they decayed, nothing would limit the first steps after
     a pause. Blocks, and roots that are not finite, are as in `Shampoo`.
 
-    Differences from the authors' code: roots are computed from eigenvectors, where that refines a
-    basis and keeps estimates of the eigenvalues, which begin with 0.1; the first update moves
-    matrices; epsilon is relative. Differences from Meta's: that does not divide by `outputs` and
+    Differences from the authors' code: roots are computed from eigenvectors; their code refines a
+    basis, and keeps estimates of the eigenvalues that begin with 0.1; the first update moves
+    matrices; epsilon is relative. Differences from Meta's: Meta's does not divide by `outputs` and
     `inputs`, its moments begin with `P = Q = I`, and its exponent is 1/4 (`exponent=0.25`). In a
     last block that is shorter, `outputs` and `inputs` count the sides of a whole block.
 
@@ -42,8 +42,9 @@ class KLShampoo(Shampoo):
         learning_rate: learning rate of the matrices: number, at least 0, or schedule.
         beta_1: decay of the momentum; 0 for none.
         beta_2: decay of the second moments.
-        epsilon: a term added to the eigenvalues, as in `Shampoo`. It is larger than there, as the
-            exponent is: the roots vary as much as those of Shampoo's 0.001 do.
+        epsilon: a term added to the eigenvalues, as in `Shampoo`. Its default is larger than that
+            of `Shampoo` because the exponent is larger: with both defaults the roots vary equally
+            much.
         relative_epsilon: whether to multiply epsilon by the largest eigenvalue of each matrix.
         exponent: exponent of the inverse roots.
         precondition_frequency: the number of updates from one computation of a root to the next.
@@ -55,7 +56,7 @@ class KLShampoo(Shampoo):
         heads: `"merged"` or `"apart"`: see `tf_graft.axes_of`.
         divide: whether replicas, or the devices of a mesh, divide the work; replicas do so for
             matrices from 512 x 512.
-        spread: whether matrices, and blocks of them, have turns, as in `Shampoo`.
+        spread: whether matrices, and blocks of them, take turns, as in `Shampoo`.
         **common: see `tf_graft.algorithm.Common`. `weight_decay` applies to the matrices.
 
     Raises:

@@ -20,14 +20,15 @@ class KLSOAP(SOAP):
     ```
 
     G has the shape [inputs, outputs]. The entries of `C` and `D` estimate the eigenvalues of `L`
-    and `R`; those below `shampoo_epsilon` times the largest of a matrix count as that. In the first
-    update, `C` and `D` are `sqrt(mean(G^2)) * I`; for a side longer than `max_size`, which is not
-    rotated, they are `I`. The product of `L` and `R` tends to the covariance that has the least
-    Kullback-Leibler divergence from that of the gradients; that of `SOAP`'s does not.
+    and `R`; those below `shampoo_epsilon` times the largest one of a matrix are raised to that
+    value. In the first update, `C` and `D` are `sqrt(mean(G^2)) * I`; for a side longer than
+    `max_size`, which is not rotated, they are `I`. The product of `L` and `R` tends to the
+    covariance that has the least Kullback-Leibler divergence from that of the gradients; the
+    product of the `L` and `R` of `SOAP` does not.
 
     Differences from the authors' code: the eigenvalues are those of `L` and `R`, not running means
     of their own that begin with 0.1, and their floor is relative, so that multiplying all gradients
-    by a number does not change the bases; and those of `SOAP`.
+    by a number does not change the bases. The differences that `SOAP` names apply, too.
 
     Args:
         learning_rate: learning rate of the matrices: number, at least 0, or schedule.
@@ -43,7 +44,7 @@ class KLSOAP(SOAP):
         heads: `"merged"` or `"apart"`: see `tf_graft.axes_of`.
         divide: whether replicas, or the devices of a mesh, divide the work; replicas do so for
             matrices from 512 x 512.
-        spread: whether the matrices have turns to get new bases, as in `SOAP`.
+        spread: whether the matrices take turns to get new bases, as in `SOAP`.
         **common: see `tf_graft.algorithm.Common`. `weight_decay` applies to the matrices.
 
     Raises:

@@ -38,7 +38,7 @@ class LARS(Layerwise):
         weight_decay_rate: weight decay inside the ratio; the common `weight_decay` applies in
             addition.
         eeta: the paper's trust coefficient.
-        nesterov: whether to look ahead (Nesterov momentum); it does nothing without one.
+        nesterov: whether to look ahead (Nesterov momentum); without momentum it has no effect.
         classic_momentum: whether the learning rates are inside the momentum.
         exclude_from_weight_decay: regular expressions; neither weight decay applies to a variable
             whose path contains a match.
@@ -50,8 +50,8 @@ class LARS(Layerwise):
         **common: see `tf_graft.algorithm.Common`.
 
     Raises:
-        TypeError, ValueError: an argument of the wrong type or out of range, named;
-            `sum_of_norms` without `classic_momentum`.
+        TypeError, ValueError: an argument of the wrong type or out of range, which the message
+            names; `sum_of_norms` without `classic_momentum`.
 
     Row-sparse gradients: the norms are those of the touched rows; with `sparse="lazy"` the momentum
     of the other rows stays as it is.

@@ -22,9 +22,9 @@ class NAdam(ta.Optimizer):
     w <- w - learning_rate * u / (sqrt(v / (1 - beta_2^t)) + epsilon)
     ```
 
-    The default of `momentum_decay` is that of Keras' Nadam, whose files are taken over. The paper
-    and PyTorch have 0.004, with which the momentum grows for thousands of steps. With None `mu_t`
-    is `beta_1` at every step, as in optax. `NAdamW` is the simpler rule of AlgoPerf.
+    The default of `momentum_decay` is that of Keras' Nadam, whose files this class can load. The
+    paper and PyTorch have 0.004, with which the momentum grows for thousands of steps. With None
+    `mu_t` is `beta_1` at every step, as in optax. `NAdamW` is the simpler rule of AlgoPerf.
 
     Args:
         learning_rate: number, at least 0, or schedule.

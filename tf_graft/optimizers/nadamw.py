@@ -20,8 +20,8 @@ class NAdamW(ta.Optimizer):
            - learning_rate * u / (sqrt(v / (1 - beta_2^t)) + epsilon)
     ```
 
-    This is the rule of AlgoPerf's baselines. In optax' `nadamw` the two terms of `u` have
-    corrections of their own: `NAdam(momentum_decay=None, weight_decay=...)`.
+    This is the rule of AlgoPerf's baselines. In optax' `nadamw` each of the two terms of `u` has
+    its own correction, as in `NAdam(momentum_decay=None, weight_decay=...)`.
 
     Args:
         learning_rate: number, at least 0, or schedule.

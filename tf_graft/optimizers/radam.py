@@ -49,7 +49,8 @@ class RAdam(ta.Optimizer):
 
     Reference:
         Liu et al., 2020, "On the variance of the adaptive learning rate and beyond" (arXiv
-        1908.03265), algorithm 2; `epsilon` and the threshold of 5 are those of PyTorch.
+        1908.03265), algorithm 2; the place of `epsilon` and the threshold of 5 are those of
+        PyTorch.
     """
 
     def __init__(

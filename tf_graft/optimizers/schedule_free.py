@@ -109,7 +109,7 @@ def _root(v: tf.Tensor, beta_2: float, epsilon: float, t: tf.Tensor) -> tf.Tenso
 
 @ta.register
 class ScheduleFreeSGD(ScheduleFree):
-    """Schedule-Free SGD: a constant learning rate and an average of the weights in place of decay.
+    """Schedule-Free SGD: an average of the weights replaces the decay of the learning rate.
 
     ```
     rate = learning_rate * min(t / warmup_steps, 1)
@@ -189,7 +189,7 @@ class ScheduleFreeSGD(ScheduleFree):
 
 @ta.register
 class ScheduleFreeAdamW(ScheduleFree):
-    """Schedule-Free AdamW: a constant learning rate and an average in place of decay.
+    """Schedule-Free AdamW: an average of the weights replaces the decay of the learning rate.
 
     ```
     v <- v + (1 - beta_2) * (g^2 - v)

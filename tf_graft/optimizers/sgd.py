@@ -25,7 +25,7 @@ class SGD(ta.Optimizer):
     Args:
         learning_rate: number, at least 0, or schedule.
         momentum: how much of the momentum is kept; without it there is no slot.
-        nesterov: whether to look ahead (Nesterov momentum); it does nothing without one.
+        nesterov: whether to look ahead (Nesterov momentum); without momentum it has no effect.
         **common: see `tf_graft.algorithm.Common`.
 
     Row-sparse gradients: without momentum the result equals that of the dense gradient. With

@@ -33,21 +33,21 @@ class Shampoo(Preconditioned):
     W <- W - learning_rate * P M Q / (1 - beta_1^t)
     ```
 
-    The length of its steps varies widely, so it is mostly used as the direction of a graft:
-    `AdaGraft(Adam(), Shampoo())`. With `sides="inputs"` (or `"outputs"`, `"smaller"`) only one side
-    has a preconditioner. Sides longer than `block_size` are cut into blocks, and each block has its
-    own preconditioners. The roots are computed from eigenvectors; if a root is not finite, the last
-    one stays in use, and `failed_roots` counts it.
+    The length of its steps varies widely, so it mostly gives only their direction, and another
+    optimizer their length: `tf_graft.AdaGraft(Adam(), Shampoo())`. With `sides="inputs"` (or
+    `"outputs"`, `"smaller"`) only one side has a preconditioner. Sides longer than `block_size` are
+    cut into blocks, and each block has its own preconditioners. The roots are computed from
+    eigenvectors; if a root is not finite, the last one stays in use, and `failed_roots` counts it.
 
     Differences from Meta's Distributed Shampoo: a variable with more than two axes is a matrix
     according to its layer, and does not have a factor for each axis; `others` updates biases;
     before the update `start` the step is the momentum alone, not that of the graft; a graft
     compares the steps of a variable, not of each block; bias corrections have the precision of the
     update, not float32. Differences from Google's: momentum averages the gradients, not the steps;
-    with a `precondition_frequency` of 2, roots are computed at the updates 1, 2, 4, not 1, 3, 5.
-    In both, all roots are computed in one update, as with `spread=False`, and epsilon is far
-    smaller. In float32 it amplifies rounding: a matrix has fewer independent gradients than rows at
-    first, and the other directions hold nothing but rounding.
+    with a `precondition_frequency` of 2, roots are computed at the updates 1, 2, 4, not 1, 3, 5. In
+    both, all roots are computed in one update, as with `spread=False`, and epsilon is far smaller.
+    In float32 so small an epsilon amplifies rounding: at first a matrix has had fewer gradients
+    than it has rows, and the other directions hold nothing but rounding.
 
     Args:
         learning_rate: learning rate of the matrices: number, at least 0, or schedule.
@@ -68,9 +68,10 @@ class Shampoo(Preconditioned):
         heads: `"merged"` or `"apart"`: see `tf_graft.axes_of`.
         divide: whether replicas, or the devices of a mesh, divide the work; replicas do so for
             matrices from 512 x 512.
-        spread: whether matrices, and blocks of them, have turns: after `start`, each update
-            computes the roots of about one in `precondition_frequency`. Otherwise those of all are
-            computed when the number of the update is a multiple of it, which then takes far longer.
+        spread: whether matrices, and blocks of them, take turns: after `start`, each update
+            computes the roots of about one in `precondition_frequency`. Otherwise the roots of all
+            are computed at each update whose number is a multiple of `precondition_frequency`; that
+            update takes far longer.
         **common: see `tf_graft.algorithm.Common`. `weight_decay` applies to the matrices.
 
     Raises:

@@ -14,7 +14,7 @@ from tf_graft.optimizers.preconditioned import Preconditioned
 
 @ta.register
 class SOAP(Preconditioned):
-    """SOAP: Adam's step in the basis of the eigenvectors of each matrix' second moments.
+    """SOAP: Adam's step in the basis of the eigenvectors of each matrix's second moments.
 
     ```
     M <- M + (1 - beta_1) * (G - M)
@@ -32,7 +32,7 @@ class SOAP(Preconditioned):
 
     Differences from the authors' code: the weights decay before the step, not after it; a variable
     with more than two axes is a matrix according to its layer, and does not have a basis for each
-    axis; `others` moves its variables in the first update, too; matrices have turns (with
+    axis; `others` moves its variables in the first update, too; matrices take turns (with
     `spread=False`, all bases are computed in one update, as there). Differences from NVIDIA's
     Emerging-Optimizers: the basis does not hold the present gradient, and the first update moves no
     matrix.
@@ -50,9 +50,9 @@ class SOAP(Preconditioned):
         heads: `"merged"` or `"apart"`: see `tf_graft.axes_of`.
         divide: whether replicas, or the devices of a mesh, divide the work; replicas do so for
             matrices from 512 x 512.
-        spread: whether the matrices have turns: each update computes new bases of about one in
-            `precondition_frequency`. Otherwise those of all are computed in one update, which then
-            takes far longer than the others.
+        spread: whether the matrices take turns: each update computes new bases of about one in
+            `precondition_frequency`. Otherwise the bases of all are computed in one update, which
+            then takes far longer than the others.
         **common: see `tf_graft.algorithm.Common`. `weight_decay` applies to the matrices.
 
     Raises:

@@ -28,9 +28,9 @@ class SOAPMuon(Orthogonal, SOAP):
     ```
 
     `Muon` takes the orthogonal factor of the momentum. Where some directions of a matrix have much
-    larger gradients than others, those of `SOAP`'s step are more even to begin with. It keeps as
-    many numbers as SOAP, and costs a step of SOAP and the products of Muon. Learning rates are
-    those of `Muon`. The first update moves no matrix, as in SOAP.
+    larger gradients than others, the step of `SOAP` is more even across them to begin with. It
+    keeps as many numbers as SOAP, and costs a step of SOAP and the products of Muon. Learning rates
+    are those of `Muon`. The first update moves no matrix, as in SOAP.
 
     Difference from the record of modded-nanogpt: the second moments `V` are those of the gradients,
     as in SOAP, not of the momentum.
@@ -50,7 +50,7 @@ class SOAPMuon(Orthogonal, SOAP):
         axes: which variables are matrices, and how; see `tf_graft.axes_of`.
         heads: `"merged"` or `"apart"`: see `tf_graft.axes_of`.
         divide: whether replicas, or the devices of a mesh, divide the work.
-        spread: whether the matrices have turns to get new bases, as in `SOAP`.
+        spread: whether the matrices take turns to get new bases, as in `SOAP`.
         ns_dtype: as in `Muon`.
         **common: see `tf_graft.algorithm.Common`. `weight_decay` applies to the matrices.
 

@@ -10,7 +10,8 @@ class LossScaleLogger(keras.callbacks.Callback):
     """Adds `loss_scale` and `skipped_steps` to each epoch's logs, for the other callbacks to read.
 
     Raises:
-        TypeError: at the start of `fit`, if the optimizer is not a `MixedPrecision`.
+        TypeError: at the start of `fit`, if the optimizer is neither a `MixedPrecision` nor an
+            `AGN` of one.
 
     Example:
         >>> model.fit(x, y, callbacks=[LossScaleLogger()]).history["loss_scale"]  # doctest: +SKIP

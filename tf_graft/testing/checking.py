@@ -54,7 +54,7 @@ def check(make: Callable[..., Optimizer], **arguments: Any) -> list[Result]:
 
 
 def check_on_mesh(make: Callable[..., Optimizer], **arguments: Any) -> list[Result]:
-    """Runs the guarantee of a mesh of two devices alone, like `check`.
+    """Runs only the guarantee of a mesh of two devices, as `check` runs the others.
 
     Use a process of its own: a mesh and replicas on the same devices of one process break each
     other.

@@ -22,7 +22,7 @@ def legacy(optimizer: OptimizerLike | str | Config) -> Any:
 
     Args:
         optimizer: an optimizer of tf_graft or Keras that is not built, a name or a config. A
-            schedule in it is one of `keras.optimizers.schedules` or `tf_graft.schedules`.
+            schedule in it must be one of `keras.optimizers.schedules` or `tf_graft.schedules`.
 
     Raises:
         ImportError: `tf_keras` is not installed.

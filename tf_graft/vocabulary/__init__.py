@@ -1,4 +1,4 @@
-"""Vocabularies that change: files of models with another one, and ids that are not known before."""
+"""Vocabularies that change: files with another vocabulary, and ids not known in advance."""
 
 from tf_graft.vocabulary.dynamic_lookup import DynamicLookup
 from tf_graft.vocabulary.evict_rows import EvictRows

@@ -23,13 +23,13 @@ class DynamicLookup(keras_contract.HoldsTables):
     known in advance. The embedding has a row for each of `capacity - 1` ids; all others share row
     0, as words out of the vocabulary of `keras.layers.IntegerLookup` do. Rows are given in the
     order in which ids come. When all are taken, further ids stay in row 0 until `evict`, or the
-    callback `EvictRows`, frees the rows of ids that have not come for long.
+    callback `EvictRows`, frees the rows of ids that have not come for a long time.
 
     Map the dataset with the layer, so that every strategy, mesh, TPU and program of XLA gets the
     same rows. There, it must see the batches one after the other: leave out `num_parallel_calls`,
-    and `cache` before the map, not after it. It counts every batch that is read: `fit` reads the
-    first ones of each call once more under a strategy, and reads ahead with `steps_per_epoch`. If
-    that matters, look ids up before `fit`. On one device it can also be a layer of the model,
+    and call `cache` before the map, not after it. It counts every batch that is read: `fit` reads
+    the first ones of each call once more under a strategy, and reads ahead with `steps_per_epoch`.
+    If that matters, look ids up before `fit`. On one device it can also be a layer of the model,
     outside of XLA.
 
     ```python
@@ -43,10 +43,10 @@ class DynamicLookup(keras_contract.HoldsTables):
     of the host's memory. The layer's state is in the files of a model that contains it; to save the
     layer of a dataset, put it before the model: `keras.Sequential([lookup, model])`. Callbacks that
     save the model in training save the layer, too, if it is an attribute: `model.lookup = lookup`.
-    Each worker of a cluster has ids of its own, so it must not be used there.
+    Do not use the layer in a cluster, where each worker would have ids of its own.
 
     Args:
-        capacity: the number of rows of the embedding, with row 0.
+        capacity: the number of rows of the embedding, including row 0.
         admit_after: how often an id must have come in training to get a row.
         **kwargs: arguments of `keras.layers.Layer`.
 
@@ -76,7 +76,7 @@ class DynamicLookup(keras_contract.HoldsTables):
     Reference:
         Liu et al., 2022, "Monolith: real time recommendation system with collisionless embedding
         table" (arXiv 2209.07663), section 2.1: admission after a number of occurrences, expiry of
-        ids that have not come for long.
+        ids that have not come for a long time.
     """
 
     def __init__(self, capacity: int, admit_after: int = 1, **kwargs: Any):
@@ -169,11 +169,11 @@ class DynamicLookup(keras_contract.HoldsTables):
     def evict(self, unused_for: int) -> np.ndarray:
         """Forgets the ids that have not come in the last calls, and frees their rows.
 
-        The next new ids get the freed rows, the lowest first. Give these rows their first weights
-        and state before, with `Optimizer.reset_rows`; the callback `EvictRows` does so.
+        The next new ids get the freed rows, the lowest first. Before they do, give these rows their
+        first weights and state with `Optimizer.reset_rows`; the callback `EvictRows` does so.
 
         Args:
-            unused_for: an id stays that came in one of so many last calls in training.
+            unused_for: an id stays if it came in one of the last `unused_for` calls in training.
 
         Returns:
             The freed rows in order, an int64 array.

@@ -15,12 +15,12 @@ from tf_graft.vocabulary.dynamic_lookup import DynamicLookup
 
 
 class EvictRows(keras.callbacks.Callback):
-    """Frees, after each epoch, the rows of ids that have not come for long.
+    """Frees, after each epoch, the rows of ids that have not come for a long time.
 
     A freed row gets the weights with which its embedding was initialized, and the optimizer's state
-    of the start: momenta, squares, averages, counts. So a new id begins in it as it would have in
-    the first epoch. For a moment this takes the memory of a second table. Give the embedding's
-    initializer a seed, so that a run that you resume draws the same first weights.
+    as it was at the start: momenta, squares, averages, counts. So a new id begins in it as it would
+    have in the first epoch. For a moment this takes the memory of a second table. Give the
+    embedding's initializer a seed, so that a run that you resume draws the same first weights.
 
     Give one callback all embeddings that share a lookup, and put it before callbacks that save the
     model. Do not use it with `EarlyStopping(restore_best_weights=True)`, which gives the weights of
@@ -30,7 +30,7 @@ class EvictRows(keras.callbacks.Callback):
         lookup: the layer that gives ids their rows.
         embedding: the layer that has the rows, with as many as `lookup.capacity`; or a list of such
             layers.
-        unused_for: an id keeps its row if it came in one of so many last batches.
+        unused_for: an id keeps its row if it came in one of the last `unused_for` batches.
 
     Raises:
         TypeError: a layer has another type; or, when `fit` begins, the optimizer is not one of
@@ -91,8 +91,8 @@ class EvictRows(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Frees rows, and gives them their first weights and state.
 
-        Without a call of the lookup since rows were freed, the epoch may have trained them: by
-        numbers that were looked up before `fit`. They are then reset again.
+        If the lookup was not called since rows were freed, the epoch may have trained these rows,
+        by row numbers that were looked up before `fit`. They are then reset again.
         """
         rows = self.lookup.evict(self.unused_for)
         if self.lookup.calls == self._calls:

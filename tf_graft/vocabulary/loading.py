@@ -54,27 +54,30 @@ def load(model: keras.Model, filepath: str | os.PathLike[str], rows: Mapping[str
     """Loads a file of a model with other vocabularies: the rows of each token, wherever they are.
 
     Weights and all state that the optimizer has for each row go with the token: momenta, squares,
-    averages, accumulated gradients, the masters of half precision. Everything else is loaded as it
-    is, the count of updates included. A row without a former one keeps the weights that it has in
-    `model`, and its state is that of the start, as `Optimizer.reset_rows` leaves it. Former rows
-    that `rows` does not name are dropped, so that a vocabulary can also shrink. The file is only
-    read. If anything in it does not fit, nothing changes. If it has no state of an optimizer, a
-    warning says so, and the weights alone are loaded.
+    averages, accumulated gradients, the float32 master weights of half-precision variables.
+    Everything else is loaded as it is, the count of updates included. A row without a former one
+    keeps the weights that it has in `model`, and its state is that of the start, as
+    `Optimizer.reset_rows` leaves it. Former rows that `rows` does not name are dropped, so that a
+    vocabulary can also shrink. The file is only read. If anything in it does not fit, nothing
+    changes. If it has no state of an optimizer, a warning says so, and the weights alone are
+    loaded.
 
     Args:
         model: the model with the present tables, built; compiled with the optimizer of the file,
             or not compiled, to load weights alone.
         filepath: the file of the former model, `.keras` or `.weights.h5`, or the prefix of a
             `tf.train.Checkpoint(model=model)`.
-        rows: for each table, by its path or the end of it, such as `"embedding/embeddings"`: what
-            `former_rows` returns, or the two vocabularies, for which it is called.
+        rows: a dict from each table's path, or the end of it, such as `"embedding/embeddings"`, to
+            what `former_rows` returns, or to the two vocabularies, with which `former_rows` is then
+            called.
 
     Raises:
         TypeError: an argument of the wrong type; the model has an optimizer of Keras' own.
         ValueError: the model is not built, or one within it has an optimizer of its own; a path is
             not that of one variable; a map is not as long as its table.
-        CheckpointError: the file cannot be read, a map names a row that it does not have, another
-            variable has another shape in it, or its optimizer is another one.
+        CheckpointError: the file cannot be read, a map names a row that the file does not have, a
+            variable that `rows` does not name has another shape in it, or it holds the state of
+            another optimizer.
 
     Example:
         >>> import pathlib, tempfile

@@ -27,10 +27,9 @@ class Cautious(Reshaping):
     ```
 
     `size` is the number of entries of the variable. Momentum can point uphill; such entries are not
-    updated.
-    Weight decay, if it is the optimizer's own, acts on every entry; with `tf_graft.CautiousDecay`,
-    on those that the step above does not lengthen. The optimizer's slots are the
-    same as without caution. The entries are lengthened by at most 1000.
+    updated. Weight decay, if it is the optimizer's own, acts on every entry; with
+    `tf_graft.CautiousDecay`, on those that the step above does not lengthen. The optimizer's slots
+    are the same as without caution. The entries are lengthened by a factor of at most 1000.
 
     The authors use two values of `xi`: 0 in C-AdamW, and 1 in C-Lion, as in the paper. With 1 the
     step of a scalar is halved.

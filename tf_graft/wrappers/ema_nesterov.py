@@ -26,20 +26,22 @@ class EMANesterov(Around, TwoWeights):
     y <- x + ahead * m                                  the weights that the gradient is taken at
     ```
 
-    Nesterov's momentum looks ahead along the last steps of SGD. This does so for the whole of any
-    optimizer, along a mean over many steps. Where steps agree, x moves `1 / (1 - ahead)` times as
-    far as with the optimizer alone, so a smaller learning rate may serve.
+    Nesterov's momentum looks ahead along the last steps of SGD. This wrapper looks ahead along a
+    mean over many steps, for the steps of any optimizer. Where steps agree, x moves
+    `1 / (1 - ahead)` times as far as with the optimizer alone, so a smaller learning rate may
+    serve.
 
     During training the model's variables hold y. At the end of `fit` they hold x, and the next
     `fit` continues from y. `use_evaluation_weights()`, `use_training_weights()` and the context
     `evaluation_weights()` exchange the two in a training loop of your own, and
     `tf_graft.EvaluationWeights` does so for validation and callbacks in `fit`. The exchange is
     exact, except with `master_weights=False`, and a checkpoint contains both. A variable's
-    constraint acts on y, not on x. It must be the outermost optimizer.
+    constraint acts on y, not on x. `EMANesterov` must be the outermost optimizer.
 
-    In the authors' record `ahead` is 0.3 times the learning rate, in units of the highest one. It
-    is 0 at first, until `m` is a mean, and again in the last quarter:
-    `PiecewiseConstantDecay([300, 1950], [0.0, 0.3, 0.0])` is such a schedule without the rate.
+    In the authors' record, `ahead` is 0.3 times the learning rate divided by the highest learning
+    rate. It is 0 at first, until `m` is a mean, and again in the last quarter.
+    `PiecewiseConstantDecay([300, 1950], [0.0, 0.3, 0.0])` is such a schedule, except that it does
+    not follow the learning rate.
 
     Args:
         optimizer: an optimizer of tf_graft or Keras, a name or a config.

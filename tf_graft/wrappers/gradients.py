@@ -32,7 +32,8 @@ class AdaptiveGradientClipping(Around):
     Args:
         optimizer: an optimizer of tf_graft or Keras, a name or a config.
         clipping: the largest ratio of the two norms.
-        epsilon: the norm that weights have at least, so that those that start at zero can move.
+        epsilon: the least norm that the weights count with, so that weights that start at zero can
+            move.
         by_row: regular expressions; in a variable whose path contains a match, a unit is a row.
             None means embeddings.
         exclude_from_clipping: regular expressions; a variable whose path contains a match is not
@@ -95,7 +96,7 @@ class GradientCentralization(Around):
     g <- g - mean(g)                                 over all axes but the last
     ```
 
-    It acts on kernels of dense layers and convolutions: variables of at least two axes, but for
+    It acts on kernels of dense layers and convolutions: variables of at least two axes, except
     embeddings. A kernel whose units have one weight each, such as that of a dense layer with one
     input, keeps its gradient, because without its mean the gradient would be zero.
 

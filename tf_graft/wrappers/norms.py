@@ -64,19 +64,20 @@ class Hyperball(OfNorms):
     w <- radius * v / ||v||
     ```
 
-    It acts on variables of at least two axes, but for embeddings and single numbers, which could
+    It acts on variables of at least two axes, except embeddings and single numbers, which could
     only change their sign; the norm is over all entries. All other variables get the optimizer's
-    own steps. The learning rate is relative to the weights:
-    0.01 moves them by a hundredth of their norm, whatever the optimizer's own steps would be. Do
-    not use it around an optimizer that finds the length of its steps itself, such as `Prodigy`.
+    own steps. The learning rate is relative to the weights: 0.01 moves them by a hundredth of their
+    norm, whatever the optimizer's own steps would be. Do not use it around an optimizer that finds
+    the length of its steps itself, such as `Prodigy`.
 
     Weight decay cannot shorten the weights: it makes the effective learning rate `learning_rate /
-    (1 - learning_rate * weight_decay)`, and that only. After a step of zero the weights are the
-    same but for rounding. Weights that are all zero when the optimizer is built, or whose norm is
-    above 1e18 in float32, have no radius, and get the optimizer's own steps; NVIDIA's program
-    refuses zeros. That program measures the radius again before each step, after weight decay, so
-    that the norm shrinks with it unless you give the radius; here it is the first norm, as in the
-    paper. For another radius, scale the weights before you build the optimizer.
+    (1 - learning_rate * weight_decay)`, and does nothing else. After a step of zero the weights are
+    the same except for rounding. Weights that are all zero when the optimizer is built, or whose
+    norm is above 1e18 in float32, have no radius, and get the optimizer's own steps; NVIDIA's
+    program refuses zeros. That program measures the radius again before each step, after weight
+    decay, so that weight decay shrinks the norm unless you give the radius; here the radius is the
+    first norm, as in the paper. For another radius, scale the weights before you build the
+    optimizer.
 
     Args:
         optimizer: an optimizer of tf_graft or Keras, a name or a config.
@@ -159,14 +160,15 @@ class RadialBrake(OfNorms):
     by at least about `learning_rate * floor` in each update. 0.3825 is the value of the record
     below, for Muon. Weight decay acts on the weights after that, if it is the optimizer's own.
 
-    It acts on variables of at least two axes, but for embeddings and single numbers; the norm is
+    It acts on variables of at least two axes, except embeddings and single numbers; the norm is
     over all entries. All other variables get the optimizer's own steps, and so do weights that are
     all zero. Do not use it around an optimizer that finds the length of its steps itself, such as
     `Prodigy`.
 
     Args:
         optimizer: an optimizer of tf_graft or Keras, a name or a config.
-        outward: the share, from 0 to 1, of the part of a step that lengthens the weights.
+        outward: the share, from 0 to 1, that is kept of the part of a step that lengthens the
+            weights.
         floor: the least ratio of the step, at a learning rate of 1, to the weights; 0 for none.
         exclude_from_brake: regular expressions; a variable whose path contains a match gets the
             optimizer's own steps. None means embeddings.

@@ -15,10 +15,10 @@ ALWAYS = checks.MOST_WHOLE  # more updates than any training makes
 
 
 class Averages(Plain):
-    """The share of an average that each update keeps; the rest of it is the new weights.
+    """Says which share of an average an update keeps; the new weights make up the rest.
 
-    Averages of rows that no gradient touches are brought up to date only when they are needed, so a
-    rule says at once what several updates keep of an average while the weights stay the same.
+    Averages of rows that no gradient touches are brought up to date only when they are needed. So
+    `kept` says what several updates together keep of an average while the weights stay the same.
     """
 
     def kept(self, last: tf.Tensor, now: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
@@ -40,7 +40,7 @@ class Averages(Plain):
 class EMA(Averages):
     """An exponential moving average of the weights.
 
-        a <- m * a + (1 - m) * w                  a = w up to update `start`
+        a <- m * a + (1 - m) * w                  a = w up to update max(start, 1)
         m = momentum                              warm_up=False
         m = min(momentum, (1 + k) / (10 + k))     warm_up=True, k updates after the first average
 

@@ -22,7 +22,7 @@ class Checked:
     This descriptor has no `__get__`: Python reads the value from the object itself, without a call.
 
     Args:
-        check: one of `tf_graft.core.checks`, which returns the value as it is kept.
+        check: a check, such as `tf_graft.algorithm.number`, which returns the value as it is kept.
         *bounds: further positional arguments of `check`; the name of another argument stands for
             its value.
         default: the value if none is given, for arguments that all optimizers take.

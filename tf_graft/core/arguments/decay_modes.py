@@ -21,7 +21,7 @@ class DecayMode(Plain):
     reads_step = False
 
     def rate(self, lr: tf.Tensor) -> tf.Tensor:
-        """Returns what weight decay is multiplied by, of the learning rate."""
+        """Returns the factor of the weight decay that comes from the learning rate."""
         return lr
 
     def acting(self, decay: tf.Tensor, w: tf.Tensor, d: tf.Tensor) -> tf.Tensor:
@@ -47,11 +47,12 @@ class CautiousDecay(DecayMode):
 
     A step that makes a weight larger is then made in full, so that weight decay does not move the
     minimum that is found. Entries whose step is 0 decay. The mask takes no memory between steps.
-    Kernels that work in place do not update variables that decay so, because the step must be known
-    first. In `tf_graft.Hyperball`, d is the step of the length that the sphere gives it.
+    Kernels that work in place do not update variables that decay in this way, because the step must
+    be known first. In `tf_graft.Hyperball`, d is the optimizer's step after it is scaled to
+    `learning_rate` times the radius.
 
-    Row-sparse gradients: the touched rows, as with any weight decay. With `sparse="exact"` and
-    `"lazy_decay"`, rows whose step is 0 decay, too.
+    Row-sparse gradients: only touched rows decay, as with any weight decay. With `sparse="exact"`
+    and `"lazy_decay"`, rows whose step is 0 decay, too.
 
     Example:
         >>> from tf_graft.optimizers import SGD
@@ -81,24 +82,25 @@ class CorrectedDecay(DecayMode):
 
     The length of weights before a normalization settles where weight decay and gradients balance,
     which depends on `weight_decay / learning_rate`. As the learning rate falls to 0, plain weight
-    decay makes such weights short and their gradients long; corrected, the ratio stays the same.
-    At the highest learning rate the decay is that of no mode.
+    decay makes such weights short and their gradients long; with this mode, the ratio stays the
+    same. At the highest learning rate the decay is the same as without a mode.
 
     The paper corrects the weights of layers that a normalization follows, and leaves the last layer
-    as it is. A mode is of all variables of an optimizer: exclude others with
+    as it is. A mode applies to all variables of an optimizer: exclude others with
     `exclude_from_weight_decay`, or give them an optimizer of their own in
     `tf_graft.MultiOptimizer`.
 
     Args:
         max_learning_rate: the highest learning rate of the schedule, above 0. With
             `CosineDecay(0.0, steps, warmup_target=0.003, warmup_steps=100)` of Keras it is 0.003,
-            which the end of the warm-up reaches. The learning rate of the equation is the
-            variable's own, which contains its multiplier: the ratio is then one for all variables.
+            which is reached at the end of the warm-up. The learning rate in the equation contains
+            the variable's multiplier, so the ratio of weight decay to learning rate is the same for
+            all variables.
 
     Raises:
         TypeError, ValueError: the argument has the wrong type or is out of range.
 
-    Row-sparse gradients: the touched rows, as with any weight decay; all rows with
+    Row-sparse gradients: only touched rows decay, as with any weight decay; all rows decay with
     `sparse="exact"` or `"lazy_decay"`.
 
     Example:

@@ -94,8 +94,8 @@ class Common(TypedDict, total=False):
     and 1e-300 into zero.
 
     Args:
-        weight_decay: decoupled weight decay per step, times the learning rate, at least 0:
-            `w <- w - learning_rate * weight_decay * w`; a number, or a schedule, which follows the
+        weight_decay: decoupled weight decay, at least 0; each step computes
+            `w <- w - learning_rate * weight_decay * w`. A number, or a schedule, which follows the
             same count as the learning rate. None for none.
         clipnorm: the largest L2 norm of each gradient, above 0. Give at most one of the three
             clipping arguments.
@@ -117,13 +117,14 @@ class Common(TypedDict, total=False):
         jit_compile: True compiles the update of dense variables with XLA; False does not; `"auto"`
             uses TensorFlow's in-place kernels where there are some and does not compile.
         sparse: how a row-sparse gradient (`tf.IndexedSlices`) is applied. `"lazy"`: only touched
-            rows move, decay and age, and the cost is theirs alone. `"exact"`: the result is that of
-            the equal dense gradient, at the cost of the whole table unless the optimizer changes
-            nothing on zeros. `"lazy_decay"`: as `"lazy"`, but untouched rows decay, too. A row
-            catches up the decay of its idle updates before the next step that touches it; all rows
-            do in `finalize_variable_values`, with which `fit` ends. Until then a row is read
-            without it. Each row takes 8 bytes more. Averages, and optimizers with a weight decay of
-            their own form, are refused.
+            rows and their state change, and the cost is that of these rows alone. `"exact"`: the
+            result is that of the equal dense gradient, at the cost of the whole table unless the
+            optimizer changes nothing on zeros. `"lazy_decay"`: as `"lazy"`, but untouched rows
+            decay, too. The decay that a row has missed is applied before the next step that touches
+            the row, and for all rows in `finalize_variable_values`, with which `fit` ends. Until
+            then a row is read without it. Each row takes 8 bytes more. It cannot be combined with
+            `use_ema`, nor with optimizers that have their own form of weight decay or whose state
+            may hold weights, nor with `master_weights=False` for bfloat16.
         nonfinite: what happens if gradients contain a NaN or an infinity, if their joint L2 norm is
             above 2^51 (float64: 2^484; not checked for gradients that are clipped to at most 2^36),
             or if the learning rate is negative or not finite. `"skip"`: nothing changes but
@@ -135,9 +136,9 @@ class Common(TypedDict, total=False):
             expression that matches no variable.
         weight_decay_mode: `tf_graft.CautiousDecay()`: only entries that the step does not lengthen
             decay. `tf_graft.CorrectedDecay(max_learning_rate)`: decay follows the square of the
-            learning rate's schedule. Also a name or a config of one. Refused by optimizers with a
-            weight decay of their own form, and, when they are built, by others without one. None:
-            all entries decay, as `weight_decay` says.
+            learning rate's schedule. Also a name or a config of one. An optimizer with its own form
+            of weight decay refuses it; an optimizer without weight decay refuses it when it is
+            built. None: all entries decay, as `weight_decay` says.
         learning_rate_multipliers: multipliers of the learning rate by regular expression: numbers
             of at least 0, or schedules, which follow the same count as the learning rate. The first
             expression that matches somewhere in a variable's path counts; the other variables have
@@ -158,8 +159,8 @@ class Common(TypedDict, total=False):
             are stored in bfloat16 with stochastic rounding, which is the same in every execution.
             `"bfloat16+8"` adds an error term of 8 bits to each, which makes rounding 256 times as
             fine and takes 3 bytes instead of 2. Steps are still computed in float32, without
-            in-place kernels. Averages, masters, accumulated gradients and slots that must be exact
-            keep their precision. None: float32.
+            in-place kernels. Averages, float32 master weights, accumulated gradients and slots that
+            must be exact keep their precision. None: float32.
         master_weights: whether the optimizer keeps a float32 master of each weight in half
             precision. False: bfloat16 variables have none, which saves 4 bytes an entry. Steps are
             then computed in float32, without in-place kernels, and the new weight is rounded to

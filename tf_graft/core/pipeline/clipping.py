@@ -64,7 +64,8 @@ def clip_by_global_norm(
 
     Returns:
         The clipped gradients, row-sparse ones with each row once and None for None, and their norm
-        before clipping, a float32 scalar (float64 if a gradient is).
+        before clipping: a float32 scalar (float64 if a gradient is), or None if there is no
+        gradient.
 
     Raises:
         TypeError: `gradients` is no list; a gradient is not floating point; `clip_norm` is no

@@ -17,9 +17,9 @@ class Sharing(NamedTuple):
     """How devices divide a batch.
 
     Args:
-        devices: among how many devices.
-        mine: returns the calling device's share of a batch, which gets so many entries of zeros
-            first that its length is a multiple of `devices`.
+        devices: the number of devices.
+        mine: returns the calling device's share of a batch. It first appends so many entries of
+            zeros that the length of the batch is a multiple of `devices`.
         whole: returns the batch of which each device has a share.
     """
 
@@ -31,8 +31,8 @@ class Sharing(NamedTuple):
         """Returns `function(*batches)`, of which each device computes its share.
 
         Args:
-            function: of batches of any number of entries, each of which it computes from the same
-                entries of all arguments. All results have the same dtype.
+            function: a function of batches of any length, which computes each entry of a result
+                from the same entries of all arguments. All results have the same dtype.
             *batches: tensors of the same first dimension, and structures of them.
         """
         if self.devices == 1:

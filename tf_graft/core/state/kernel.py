@@ -69,13 +69,13 @@ def in_place(
             its arguments; None if it always does.
         replaces: whether the kernel assigns new weights instead of adding a step, and gives them
             right only for finite gradients. It then serves where the optimizer itself updates a
-            variable, with gradients that were judged; `step` serves elsewhere.
+            variable, with gradients that were checked to be finite; `step` serves elsewhere.
     """
     return lambda run: InPlace(run, exact, reads_weights, serves, replaces)
 
 
 def remembers(*roles: str) -> Callable[[Any], bool]:
-    """Returns a function for `serves`: whether all of the arguments, decays, are at least 0.5.
+    """Returns a function for `serves`: whether each of these decays is a schedule or at least 0.5.
 
     A kernel that computes `v + (1 - decay) * (g^2 - v)` rounds g^2 away where it is far below v and
     nothing of v remains; `running_mean` does not, unless the decay is a schedule.

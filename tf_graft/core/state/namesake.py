@@ -18,8 +18,8 @@ class Namesake:
         converted: functions of the optimizer and of a slot's value in Keras that return the value
             here, by role.
         returned: the inverse functions, by role.
-        unlike: a function of the optimizer that returns, by name, why Keras' class cannot say the
-            present value of an argument.
+        unlike: a function of the optimizer that returns, by name, why Keras' class cannot express
+            the present value of an argument.
     """
 
     def __init__(
@@ -60,5 +60,5 @@ class Namesake:
         return self._returned[role](optimizer, value) if role in self._returned else value
 
     def unlike(self, optimizer: Any) -> Mapping[str, str]:
-        """Returns the arguments that Keras' class cannot say, each with the reason."""
+        """Returns the arguments that Keras' class cannot express, each with the reason."""
         return self._unlike(optimizer)

@@ -101,7 +101,7 @@ class Parameter:
         return slots.slot_layout_of(self.variable)
 
     def part_of(self, indices: tf.Tensor) -> Part:
-        """Returns the part that some rows are, each given once."""
+        """Returns the part of the variable that consists of some rows, each given once."""
         layout = self.layout
         if layout is None:
             return Rows(indices, self.rows)
@@ -250,7 +250,7 @@ class Parameters:
         return key in self._by_key
 
     def extended(self, others: Mapping[Key, Parameter], order: Sequence[Key]) -> "Parameters":
-        """Returns these parameters and others, in an order if it has all of them."""
+        """Returns these parameters and others; in the given order if it has all of them."""
         every = {**self._by_key, **others}
         return Parameters({key: every[key] for key in order} if len(order) == len(every) else every)
 

@@ -40,7 +40,8 @@ class Slot(NamedTuple):
         shape: `"variable"` for the variable's shape, `"rows"` for one entry per row, `"scalar"`; a
             shape of its own; or a function of the variable's shape that returns the slot's.
         dtype: the slot's dtype; None for the precision in which the variable's update is computed.
-        within: the least and the largest value that the slot can have; others are not loaded.
+        within: the least and the largest value that the slot can have; loading another value is an
+            error.
         rounds: whether `state_dtype` may round the slot, if it has the variable's shape and begins
             as a number. False for values whose small differences count.
 

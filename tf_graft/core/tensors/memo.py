@@ -25,7 +25,7 @@ def for_one_update() -> Iterator[None]:
 
 
 def memoized(compute: F) -> F:
-    """Makes a function return the same tensor for the same arguments within `for_one_update`.
+    """Makes a function return the same tensor for the same arguments within one update.
 
     Args:
         compute: a function of plain values, which count as the same if their texts are, and of

@@ -283,8 +283,8 @@ def in_time(values: Mapping[int, Scalar]) -> Iterator[None]:
 def current(argument: NumberLike, t: tf.Tensor) -> tf.Tensor:
     """Returns an argument at update `t`, counted from 1: a number, or the value of a schedule.
 
-    In an update the value of a schedule is the one that was judged with the learning rate. In a
-    `step` that is called by itself it is computed from `t`.
+    In an update the value of a schedule is the one that was checked together with the learning
+    rate. In a `step` that is called by itself it is computed from `t`.
     """
     if not callable(argument):
         return scalar(argument, t.dtype)
@@ -295,8 +295,9 @@ def current(argument: NumberLike, t: tf.Tensor) -> tf.Tensor:
 def running_mean(mean: tf.Tensor, x: tf.Tensor, beta: NumberLike, t: tf.Tensor) -> tf.Tensor:
     """Returns `beta * mean + (1 - beta) * x` for values `x` at update `t`.
 
-    It adds a share of the difference to what has the larger share; otherwise a mean of squares that
-    forgets at once, with `beta` near 0, would round away squares far below the last one.
+    It adds a share of the difference to whichever of the two has the larger share. Otherwise a mean
+    of squares with `beta` near 0, which forgets at once, would round away squares far below the
+    last one.
     """
     share = current(beta, t)
     if callable(beta) or beta >= 0.5:

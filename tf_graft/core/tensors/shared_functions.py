@@ -51,7 +51,7 @@ def call_shared(
         run: uses no variable but those that it gets.
         like: a tensor of the shape of a variable, or the variable.
         *others: tensors and variables, also in dicts.
-        of: returns what the code of `run` depends on beside its arguments; None for `run` itself,
+        of: returns what the code of `run` depends on besides its arguments; None for `run` itself,
             if that is one object for all variables.
     """
     if not shares(like):
