@@ -1,11 +1,12 @@
 """What `tf-graft train` leaves behind after runs on a worker and a server in this process.
 
-A program, run by `test_servers.py`: `python -m programs.server_run_cases FOLDER CASES`. It ends
-with code 0 when all assertions hold.
+A program, run by `test_servers.py`: `python -m programs.server_run_cases FOLDER [CASES]`, by
+default all of them. It ends with code 0 when all assertions hold.
 """
 
 import os
 import pathlib
+import signal
 import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -13,13 +14,15 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from tf_graft.processes.cluster import free_ports
-from tf_graft.training import config, data, log, run
+from tf_graft.training import config, data, log, run, servers
 from tf_graft.training.place import Place
 from tf_graft.training.run_checkpoints import number, states
+from tf_graft.training.stop import Stopped
 
 STEPS = 8  # in each of two epochs
 RUN = """
@@ -64,12 +67,12 @@ def strategy():
     return tf.distribute.ParameterServerStrategy(resolver)
 
 
-def trained(folder, optimizer, text=DIGITS):
+def trained(folder, optimizer, text=DIGITS, say=lambda _: None):
     """Trains; returns the summary, the epochs' metrics and the final model."""
     place = Place(strategy(), None, True, servers=True)
     run.enter = lambda _: place
     given = config.parse(text, overrides=[f"optimizer={optimizer}", f"run.dir={folder}"])
-    summary = run.train(given, lambda _: None)
+    summary = run.train(given, say)
     model = keras.models.load_model(folder / "model.keras")
     return summary, log.read(folder / "metrics.csv"), model
 
@@ -115,11 +118,64 @@ def saved(folder):
     np.testing.assert_allclose(metrics["train_loss"], losses.mean(axis=1), rtol=1e-5)
 
 
-CASES = {case.__name__: case for case in (saved, averaged, evaluated, scaled, clicks)}
+def continued(folder):
+    """After a restart within an epoch, its training metrics are still the means of all steps."""
+    trained(folder, "{name: sgd}")
+    whole = (folder / "metrics.csv").read_bytes()
+    _lose(folder, after=11)
+    trained(folder, "{name: sgd}")
+    assert (folder / "metrics.csv").read_bytes() == whole
+
+
+def continued_from_0_2_0(folder):
+    """A state without metrics loads; those of its epoch are the means of the steps that follow."""
+    saved_now = servers.Remote.saved
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(servers.Remote, "saved", lambda remote: _without_metrics(saved_now(remote)))
+        trained(folder, "{name: sgd}")
+    _lose(folder, after=11)
+    _, metrics, _ = trained(folder, "{name: sgd}")
+    losses = log.read(folder / "steps.csv")["loss"]
+    np.testing.assert_allclose(metrics["train_loss"][1], losses[11:].mean(), rtol=1e-5)
+
+
+def stopped_before_a_step(folder):
+    """A signal while the run starts saves the state of step 0, from which it continues."""
+    with pytest.raises(Stopped, match="after step 0"):
+        trained(folder, "{name: sgd}", say=lambda _: signal.raise_signal(signal.SIGTERM))
+    _, metrics, _ = trained(folder, "{name: sgd}")
+    assert metrics["epoch"].tolist() == [1, 2]
+
+
+def _without_metrics(groups):
+    return {name: variables for name, variables in groups.items() if name != "metrics"}
+
+
+def _lose(folder, after):
+    """Removes what a run has written after a step, but for the logs, which a restart cuts."""
+    (folder / "summary.json").unlink()
+    for path in folder.glob("checkpoints/ckpt-*.index"):
+        if number(path.with_suffix("")) > after:
+            path.unlink()
+
+
+CASES = {
+    case.__name__: case
+    for case in (
+        saved,
+        averaged,
+        evaluated,
+        scaled,
+        clicks,
+        continued,
+        continued_from_0_2_0,
+        stopped_before_a_step,
+    )
+}
 
 
 if __name__ == "__main__":
-    for name in sys.argv[2:]:
+    for name in sys.argv[2:] or CASES:
         CASES[name](pathlib.Path(sys.argv[1]) / name)
     sys.stdout.flush()
     os._exit(0)

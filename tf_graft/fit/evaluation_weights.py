@@ -108,6 +108,6 @@ class EvaluationWeights(keras.callbacks.Callback):
         if not found:
             raise TypeError(
                 f"EvaluationWeights: the model's optimizer is {type(given).__name__}, which has no "
-                "evaluation weights; only Schedule-Free optimizers have."
+                "evaluation weights; Schedule-Free optimizers and EMANesterov have."
             )
         return found

@@ -32,6 +32,7 @@ UNREADABLE = (
     ValueError,
 )
 
+METRICS = "metrics"  # the group that states of runs on parameter servers lacked up to 0.2.0
 Groups = Mapping[str, Sequence[keras.Variable]]  # of the model, the optimizer and the metrics
 
 
@@ -40,7 +41,7 @@ def groups_of(model: keras.Model) -> Groups:
     return {
         "model": model.variables,
         "optimizer": model.optimizer.variables,
-        "metrics": model.metrics_variables,
+        METRICS: model.metrics_variables,
     }
 
 
@@ -108,7 +109,8 @@ class SavedState:
         """Returns the variables by the names of their saved values, matched by path.
 
         If a variable's copies on the replicas were saved too, it is also under the name of these.
-        `matched` allocates nothing: a damaged file may claim any shape.
+        Metrics are left out if the state has none. `matched` allocates nothing: a damaged file may
+        claim any shape.
 
         Args:
             groups: the variables.
@@ -122,6 +124,8 @@ class SavedState:
         result: dict[str, keras.Variable] = {}
         more: dict[str, str] = {}  # the saved paths that no variable here has taken, by key
         for group, ours in paths_of(groups).items():
+            if group == METRICS and group not in saved:
+                continue
             theirs = saved[group]
             names = {path: _name(group, number) for number, path in enumerate(theirs)}
             more |= {f"{name}{VALUE}": path for path, name in names.items()}

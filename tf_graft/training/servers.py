@@ -29,7 +29,7 @@ from tf_graft.training.log import Log
 from tf_graft.training.loop import STEP_COLUMNS, metric_columns, warn_of_skips
 from tf_graft.training.place import Place
 from tf_graft.training.run_checkpoints import Checkpoints
-from tf_graft.training.saved_state import Groups
+from tf_graft.training.saved_state import METRICS, Groups
 from tf_graft.training.schema import RunConfig
 from tf_graft.training.stop import Stopped, StopRequest
 
@@ -78,6 +78,7 @@ class Remote:
             self.optimizer = optimizer.build(config, data.steps_per_epoch, lambda: self.model)
             self._parts = replicas.shards(self.model.trainable_variables)
             building.build(self.optimizer, self._parts, [self.model])
+        self._means = [keras.metrics.Mean(name, dtype="float64") for name in TOLD[:2]]
         self.model.set_weights(here.get_weights())
         rounds = isinstance(self.optimizer, AGN)
         self._step = tf.function(self._round if rounds else self._on_worker)
@@ -85,7 +86,11 @@ class Remote:
 
     def saved(self) -> Groups:
         """Returns the variables to save."""
-        return {"model": self.model.variables, "optimizer": self.optimizer.variables}
+        return {
+            "model": self.model.variables,
+            "optimizer": self.optimizer.variables,
+            METRICS: [variable for mean in self._means for variable in mean.variables],
+        }
 
     def schedule(self, batches: list[Batch]) -> tf.distribute.experimental.coordinator.RemoteValue:
         """Assigns a step to a worker, or a round of `AGN` with one step per batch.
@@ -101,6 +106,18 @@ class Remote:
     def join(self) -> None:
         """Waits until all assigned steps are taken."""
         self._coordinator.join()
+
+    def record(self, taken: list[np.ndarray]) -> None:
+        """Adds steps, each with what `schedule` has returned for it, to the means of the epoch."""
+        for mean, values in zip(self._means, np.transpose(taken), strict=False):  # none of the rate
+            mean.update_state(values)
+
+    def means(self) -> list[float]:
+        """Returns the epoch's mean loss and accuracy; the next step begins an epoch."""
+        results = [float(mean.result()) for mean in self._means]
+        for mean in self._means:
+            mean.reset_state()
+        return results
 
     def close(self) -> None:
         """Ends the assignment of steps; call it before this process ends."""
@@ -175,7 +192,6 @@ def fit(
     """
     batches = iter(data.stream(config.run.seed, start))
     every = math.ceil(config.run.checkpoint_every / remote.period) * remote.period
-    of_epoch: list[np.ndarray] = []
     with (
         contextlib.closing(Log(folder.steps, STEP_COLUMNS, start)) as steps,
         contextlib.closing(
@@ -189,11 +205,10 @@ def fit(
                 row = (number, epoch + 1, float(loss), float(rate))
                 steps.add(dict(zip(STEP_COLUMNS, row, strict=True)))
             start += len(taken)
-            of_epoch += taken
-            if start % data.steps_per_epoch == 0:
+            remote.record(taken)
+            if taken and start % data.steps_per_epoch == 0:
                 warn_of_skips(remote.optimizer)
-                line = _evaluated(remote, data, of_epoch)
-                of_epoch = []
+                line = _evaluated(remote, data, rate=taken[-1][2])
                 metrics.add({"epoch": epoch + 1, "step": start, **line})
                 _show(config, epoch, line)
             checkpoints.save(start, {log.path.name: log.sync() for log in (steps, metrics)})
@@ -224,16 +239,14 @@ def _taken(
     return [np.asarray(result.fetch()) for steps, result in results for _ in range(steps)]
 
 
-def _evaluated(
-    remote: Remote, data: data_sets.Batches, taken: list[np.ndarray]
-) -> dict[str, float]:
-    """Computes a row of the metrics log: the means over the steps, and those of the test data."""
+def _evaluated(remote: Remote, data: data_sets.Batches, rate: float) -> dict[str, float]:
+    """Computes a row of the metrics log: the epoch's means, and the metrics of the test data."""
     tests = remote.to_evaluate().evaluate(data.test, verbose=0, return_dict=True)
-    loss, accuracy, _ = np.mean(taken, axis=0)
+    loss, accuracy = remote.means()
     means = zip(TOLD, (loss, accuracy, loss / math.log(2)), strict=True)
-    rows = {f"train_{name}": float(mean) for name, mean in means if name in tests}
+    rows = {f"train_{name}": mean for name, mean in means if name in tests}
     if isinstance(remote.optimizer, keras_contract.ScalesLoss):
         rows["train_loss_scale"] = float(remote.optimizer.loss_scale())
         rows["train_skipped_steps"] = int(remote.optimizer.skipped_steps.numpy())
     rows |= {f"test_{name}": float(value) for name, value in tests.items()}
-    return rows | {"learning_rate": float(taken[-1][2])}
+    return rows | {"learning_rate": float(rate)}
