@@ -60,7 +60,7 @@ def parts(optimizer: Any) -> Parts:
 
 
 def to_keras(optimizer: Any) -> keras.optimizers.Optimizer:
-    """Returns the equal optimizer of Keras' own class, for code that takes only Keras' classes.
+    """Returns an equal optimizer of Keras' own class, for code that takes only Keras' classes.
 
     `Adam` becomes a `keras.optimizers.Adam`, and likewise `SGD`, `AdamW`, `Adagrad`, `Adadelta`,
     `RMSprop`, `Adamax`, `NAdam`, `Lion`, `Ftrl`, `Adafactor` and `LAMB`. `wrap(optimizer)` gives a

@@ -127,7 +127,8 @@ class Common(TypedDict, total=False):
             may hold weights, nor with `master_weights=False` for bfloat16.
         nonfinite: what happens if gradients contain a NaN or an infinity, if their joint L2 norm is
             above 2^51 (float64: 2^484; not checked for gradients that are clipped to at most 2^36),
-            or if the learning rate is negative or not finite. `"skip"`: nothing changes but
+            or if the learning rate is negative or not finite, or the value of a scheduled momentum,
+            `beta_1` or weight decay is out of range. `"skip"`: nothing changes but
             `skipped_steps`; ten times in a row bring a warning. `"raise"`: an
             `InvalidArgumentError`, and nothing changes. `"apply"`: the step is made without a
             check, as in Keras.
