@@ -237,8 +237,8 @@ def test_diloco_and_post_local_sgd_are_settings():
     """The difference of center and local copy, through Nesterov, or averaged."""
     period = 4
     for momentum, rate in ((0.9, 0.7), (0.0, 1.0)):
-        center = tg.SGD(rate * period, momentum=momentum, nesterov=momentum > 0)
-        optimizer = tg.AGN(tg.SGD(RATE), None, period, center, mode="updates")
+        center = tg.SGD(rate, momentum=momentum, nesterov=True) if momentum else None
+        optimizer = tg.AGN(tg.SGD(RATE), None, period, center, mode="difference")
         model = variables(weights(SHAPES))
         c = {p: w.astype("float64") for p, w in weights(SHAPES).items()}
         v = dict.fromkeys(c, 0.0)
@@ -724,7 +724,7 @@ REFUSED = [
     ({"num_worker": 0}, ValueError, "num_worker must be at least 1"),
     ({"use_locking": 1}, TypeError, "use_locking must be True or False"),
     ({"reset_local_state": None}, TypeError, "reset_local_state must be True or False"),
-    ({"mode": "mean"}, ValueError, "mode must be one of 'gradients', 'updates'"),
+    ({"mode": "mean"}, ValueError, "mode must be one of 'gradients', 'updates', 'difference'"),
     ({"center_optimizer": 3}, TypeError, "an optimizer, a name, or a dict"),
     ({"use_ema": True}, ValueError, "give it to center_optimizer"),
     ({"weight_decay": 0.1}, ValueError, "give it to optimizer"),

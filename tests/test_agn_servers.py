@@ -23,6 +23,6 @@ def test_one_worker_does_what_the_model_and_one_process_do(tmp_path):
 
 @pytest.mark.slow
 def test_two_workers_learn_and_lose_their_round_only_when_they_are_killed(tmp_path):
-    """`plain`: every round is counted. Then `killed`."""
-    with cluster_of("plain", "killed", folder=tmp_path, workers=2) as cluster:
+    """`short`: a round of fewer batches. `plain`: every round is counted. Then `killed`."""
+    with cluster_of("short", "plain", "killed", folder=tmp_path, workers=2) as cluster:
         column_runs.kill_workers(cluster, tmp_path, KILLS)

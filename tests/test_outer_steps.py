@@ -13,6 +13,7 @@ import tensorflow as tf
 
 import tf_graft as tg
 from support import recordings
+from support.replicas import mirrored, per_replica
 
 CASES = json.loads((Path(__file__).parent / "goldens" / "outer_steps.json").read_text())
 
@@ -57,6 +58,19 @@ def test_equals_the_recording(name):
 def test_the_comparison_notices_another_period(name):
     period = next(key for key in CASES[name]["arguments"] if key.endswith("period"))
     assert replayed(CASES[name], **{period: 4}) > 1e-4
+
+
+@pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
+def test_a_skipped_step_does_not_lengthen_the_slow_one(graph):
+    """On replicas it counts for the period; the slow weights go half the way to the fast ones."""
+    with mirrored().scope():
+        w, optimizer = tf.Variable([4.0], name="w"), tg.lookahead(tg.SGD(1.0), 3, 0.5)
+        optimizer.build([w])
+    run = lambda g: mirrored().run(lambda g: optimizer.apply([g], [w]), args=(g,))  # noqa: E731
+    step = tf.function(run, autograph=False) if graph else run
+    for g in (1.0, np.nan, 1.0):  # to 3 and to 2
+        step(per_replica([[g / 2]] * 2))
+    assert w.numpy().tolist() == [3.0]
 
 
 def test_fit_ends_with_the_slow_weights_and_the_config_is_agns():

@@ -74,3 +74,16 @@ def test_silence_is_lost_after_several_misses(said, lost, monkeypatch):
     watching.watch({"worker 0": "here:1"}, found.append)
     assert done.wait(10)
     assert found == lost
+
+
+def test_the_first_question_comes_at_once(monkeypatch):
+    """A process that is stopped in its first seconds is missed, too."""
+    asked = threading.Event()
+
+    def answer(address):
+        asked.set()
+        threading.Event().wait()  # this thread is over
+
+    monkeypatch.setattr(watching, "answers", answer)
+    watching.watch({"worker 0": "here:1"}, [].append)
+    assert asked.wait(watching.EVERY / 2)

@@ -100,7 +100,7 @@ def _outermost(r, kind, spec) -> Spec:
         return Spec(kind, {"loss_scale": r.choice([None, 8, "backoff"])}, {}, [spec])
     own = {
         "communication_period": r.choice([1, 2, 3]),
-        "mode": r.choice(["gradients", "updates"]),
+        "mode": r.choice(["gradients", "updates", "difference"]),
         "reset_local_state": r.random() < 0.3,
     }
     return Spec(kind, own, {}, [spec, _structure(r, 0)])
@@ -209,7 +209,7 @@ def right(spec: Spec, options: dict[str, Any], weights, replicas: int):
         truth.Pipeline(node(spec), weights, local, whole),
         truth.Pipeline(center, weights, averages, whole),
         own["communication_period"],
-        own["mode"] == "updates",
+        own["mode"],
         own["reset_local_state"],
         replicas,
     )

@@ -373,15 +373,14 @@ class Workers:
     Args:
         local: the pipeline of a copy.
         center: that of the center.
-        period, updates, reset: as `AGN`'s `communication_period`, `mode="updates"` and
-            `reset_local_state`.
+        period, mode, reset: as `AGN`'s `communication_period`, `mode` and `reset_local_state`.
         replicas: how many copies there are.
     """
 
-    def __init__(self, local, center, period, updates, reset, replicas):
+    def __init__(self, local, center, period, mode, reset, replicas):
         self.copies = [local.copy() for _ in range(replicas)]
         self.center, self.period = center, period
-        self.updates, self.reset = updates, reset
+        self.mode, self.reset = mode, reset
         self.done, self.steps = [0] * replicas, 0
         self.restart()
 
@@ -409,14 +408,16 @@ class Workers:
     def add(self, number, values, steps, rows):
         for path in values:
             total, touched = self.sums[number][path]
-            total[rows[path]] += -steps[path] if self.updates else values[path]
+            total[rows[path]] += values[path] if self.mode == "gradients" else -steps[path]
             touched[rows[path]] = True
 
     def communicate(self):
         means = {}
         for path in self.center.w:
-            parts = zip(self.sums, self.taken, strict=True)
-            mean = np.array(sum(s[path][0] / n for s, n in parts) / len(self.sums))
+            parts = [s[path][0] / n for s, n in zip(self.sums, self.taken, strict=True)]
+            if self.mode == "difference":
+                parts = [part * n for part, n in zip(parts, self.taken, strict=True)]
+            mean = np.array(sum(parts) / len(parts))
             touched = np.any([s[path][1] for s in self.sums], axis=0)
             rows = ALL if touched.all() else np.flatnonzero(touched)
             if touched.any():

@@ -43,6 +43,8 @@ LOADING = tuple(
         "_variables_of_other_optimizers",
     )
 )
+# Code that runs only on parameter servers.
+ON_SERVERS = ("tf_graft/training/servers.py", "tf_graft/processes/watch.py")
 
 
 class Suite(NamedTuple):
@@ -109,7 +111,7 @@ def suites(jax: str = sys.executable) -> dict[str, Suite]:
             "If processes of a cluster are killed or stopped, it ends as if nothing had happened.",
             dict(_clusters()),
             ("tf_graft/", "tests/trust/clusters.py", "tests/trust/lives.py"),
-            but_not=dict.fromkeys(dict(_clusters()), reach.unreached(["adam"])),  # their optimizer
+            but_not=dict(_unreached_by_clusters()),
         ),
         "TPU programs": Suite(
             "The TPU's compiler compiles each step, and the program copies no table.",
@@ -193,6 +195,13 @@ def _clusters() -> Iterator[tuple[str, Arguments]]:
             command = ["tests/trust", "clusters", "--kind", kind, "--way", way]
             for title, group in _groups(map(str, range(1, clusters.EACH + 1)), 5):
                 yield f"{kind}, {way}, {title}", [*command, "--count", str(len(group))]
+
+
+def _unreached_by_clusters() -> Iterator[tuple[str, Sequence[str]]]:
+    """Yields the parts of the kills, each with the names of code that it does not reach."""
+    others = reach.unreached(["adam"])  # their optimizer
+    for title, _ in _clusters():
+        yield title, others if title.startswith("parameter_server") else [*others, *ON_SERVERS]
 
 
 def _tpu(what: str, jax: str, names: Iterable[str]) -> Iterator[tuple[str, Arguments]]:

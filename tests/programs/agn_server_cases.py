@@ -286,7 +286,26 @@ def assert_raises(strategy, coordinator):
     assert int(optimizer.rounds.numpy()) == 2
 
 
-CASES = {"plain": plain, "killed": killed, "followed": followed, "options": options}
+def short(strategy, out):
+    """After a round of fewer batches, the slow weights go half the way to the fast ones, too."""
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    optimizer = tg.lookahead(tg.SGD(1.0), PERIOD, 0.5)
+    with strategy.scope():
+        w = keras.Variable([4.0], name="w")
+        optimizer.build([w])
+    function = tf.function(lambda x: optimizer.round(lambda g: tf.reduce_sum(g * w), (x,)))
+    coordinator.schedule(function, args=(tf.constant([[1.0], [np.nan], [1.0]]),))  # to 3 and to 2
+    coordinator.join()
+    assert w.numpy().tolist() == [3.0]
+
+
+CASES = {
+    "plain": plain,
+    "killed": killed,
+    "followed": followed,
+    "options": options,
+    "short": short,
+}
 
 
 def main():

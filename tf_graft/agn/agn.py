@@ -36,7 +36,7 @@ from tf_graft.scaling import MixedPrecision
 from tf_graft.scaling.loss_scaling import LossScaling, ScaledOnce, refuse_factor, variables_of
 from tf_graft.scaling.scaler import LossScaler
 
-MODES = ("gradients", "updates")
+MODES = ("gradients", "updates", "difference")
 PAPER = {"name": "sgd", "learning_rate": 1.0}  # adds the mean of the updates to the center
 
 
@@ -78,9 +78,9 @@ class AGN(OnServers):
     center; the center is saved, and can be exported. In contrib, `num_worker` and `use_locking` had
     no effect.
 
-    `lookahead` and `diloco` make an `AGN` with the settings of those methods. Averaging (post-local
-    SGD) is `mode="updates"` with `center_optimizer=SGD(communication_period)`: it pushes the
-    difference between center and local copy, and AGN's mean `a / n` is shorter by that factor.
+    `lookahead` and `diloco` make an `AGN` with the settings of those methods. With
+    `mode="difference"`, `c - w` takes the place of `a / n`; the default center optimizer,
+    `SGD(1.0)`, then makes the center the mean of the local copies (post-local SGD).
 
     Args:
         optimizer: makes the local steps: an optimizer of tf_graft or Keras, a name or a config. Its
@@ -91,11 +91,12 @@ class AGN(OnServers):
             `workers()` makes this many optimizers that share a center. None: not checked.
         communication_period: local steps between two communications.
         center_optimizer: updates the center, with state of its own; given like `optimizer`. It may
-            clip and average (`use_ema`). None: a copy of `optimizer`; with `mode="updates"`,
-            `SGD(1.0)`.
+            clip and average (`use_ema`). None: a copy of `optimizer`; `SGD(1.0)` unless
+            the mode is `"gradients"`.
         use_locking: whether a push to parameter servers is atomic. Without effect elsewhere.
-        mode: what is accumulated. `"gradients"`: as in contrib. `"updates"`: the negative steps
-            that were applied, as in the paper.
+        mode: what is pushed to the center. `"gradients"`: the mean of the gradients, as in contrib.
+            `"updates"`: the mean of the negative steps that were applied, as in the paper.
+            `"difference"`: their sum, which is the center minus the local copy.
         reset_local_state: whether `optimizer` starts anew after each communication. In contrib it
             does not.
         learning_rate: sets the learning rate of `optimizer`, if not None.

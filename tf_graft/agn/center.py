@@ -227,6 +227,11 @@ class Centered(Around, rule=_CenterRule):
         return super().get_config() | {"center_optimizer": serialize(self.center_optimizer)}
 
 
+def divisor(mode: str, steps: tf.Tensor) -> tf.Tensor:
+    """Returns what divides the sums of a number of local steps before they are pushed."""
+    return tf.ones_like(steps) if mode == "difference" else steps
+
+
 def center_of(parameter: Parameter) -> VariableLike:
     """Returns a parameter's center: on servers, its variable itself."""
     center: VariableLike = parameter.slots.get("center", parameter.variable)

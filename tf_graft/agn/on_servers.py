@@ -26,6 +26,7 @@ class OnServers(Centered):
     """An optimizer whose steps a worker of parameter servers takes in rounds."""
 
     communication_period: int
+    mode: str
     reset_local_state: bool
     use_locking: bool
 
@@ -110,7 +111,7 @@ class OnServers(Centered):
         made = Round(self, self._worker_slots, self._own_name, others)
         mean = made.run(self._engine_on, loss, batches)
         made.remember(self.reset_local_state)
-        push = functools.partial(made.push, self.center_optimizer)
+        push = functools.partial(made.push, self.center_optimizer, self.mode)
         if self.use_locking:
             self._mutex.execute(push)
         else:

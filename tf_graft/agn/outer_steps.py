@@ -51,15 +51,12 @@ def lookahead(
         algorithm 1.
     """
     size = checks.number("lookahead", "slow_step_size", slow_step_size, 0, open_low=True)
-    period = checks.integer("lookahead", "sync_period", sync_period, 1)
-    # AGN pushes the mean of the steps, whose sum is w - c.
-    center = SGD(size * period)
     reset = checks.boolean("lookahead", "reset_fast_state", reset_fast_state)
     return AGN(
         optimizer,
-        communication_period=period,
-        center_optimizer=center,
-        mode="updates",
+        communication_period=checks.integer("lookahead", "sync_period", sync_period, 1),
+        center_optimizer=SGD(size),
+        mode="difference",
         reset_local_state=reset,
         **common,
     )
@@ -110,12 +107,10 @@ def diloco(
     rate = checks.number("diloco", name, outer_learning_rate, 0, open_low=True)
     momentum = checks.number("diloco", "outer_momentum", outer_momentum, 0, 1)
     period = checks.integer("diloco", "communication_period", communication_period, 1)
-    # AGN pushes the mean of the steps, whose sum is w - c.
-    center = SGD(rate * period, momentum=momentum, nesterov=momentum > 0)
     return AGN(
         optimizer,
         communication_period=period,
-        center_optimizer=center,
-        mode="updates",
+        center_optimizer=SGD(rate, momentum=momentum, nesterov=momentum > 0),
+        mode="difference",
         **common,
     )

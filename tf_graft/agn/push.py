@@ -9,7 +9,7 @@ from typing import Protocol
 import keras
 import tensorflow as tf
 
-from tf_graft.agn.center import center_of
+from tf_graft.agn.center import center_of, divisor
 from tf_graft.core.optimizer import Optimizer, apply_coalesced
 from tf_graft.core.pipeline import accumulation
 from tf_graft.core.pipeline.exchange import Exchange
@@ -35,6 +35,7 @@ class Pushing(Protocol):
         local_step: counts the local steps, for the period.
         accumulated_steps: counts the gradients in the slot `gradient_sum`.
         communication_period: local steps between two pushes.
+        mode: what is pushed.
         reset_local_state: whether the state of `optimizer` starts anew after each push.
     """
 
@@ -45,6 +46,7 @@ class Pushing(Protocol):
     local_step: keras.Variable
     accumulated_steps: keras.Variable
     communication_period: int
+    mode: str
     reset_local_state: bool
 
     def start_center(self) -> None:
@@ -125,8 +127,9 @@ class PeriodicPush(Exchange):
         write.either(self.agreed(condition), then, other)
 
     def _exchange(self, parameters: Sequence[Parameter], marked: Sequence[Gradient]) -> None:
-        count = tf.cast(_read(self._agn.accumulated_steps), tf.float32) * replicas.count()
-        count = tf.where(count > 0, count, math.nan)  # the center's optimizer refuses the NaN
+        steps = tf.cast(_read(self._agn.accumulated_steps), tf.float32)
+        count = divisor(self._agn.mode, steps) * replicas.count()
+        count = tf.where(steps > 0, count, math.nan)  # the center's optimizer refuses the NaN
         both = zip(marked, parameters, strict=True)
         means = [numerics.divided(accumulation.take(g, _sums(p)), count) for g, p in both]
         means = collectives.summed(means, [p.rows for p in parameters], self._agn.local_step)

@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from tf_graft.agn.cells import Cell, CellState, parameter_of
+from tf_graft.agn.center import divisor
 from tf_graft.agn.resident import Resident
 from tf_graft.core.nesting import nested
 from tf_graft.core.optimizer import Optimizer, apply_coalesced
@@ -169,16 +170,16 @@ class Round(Exchange):
             if key.rpartition("/")[2] in pending or not forgets:
                 resident.write(tf.convert_to_tensor(values[key]))
 
-    def push(self, center: Optimizer) -> tf.Tensor:
-        """Applies the round's means to the center; of row-sparse gradients, their rows."""
+    def push(self, center: Optimizer, mode: str) -> tf.Tensor:
+        """Applies what `mode` pushes to the center; of row-sparse gradients, their rows."""
         taken = self.taken
         real = {p.path: p.variable for p in self._optimizer.state.parameters}
         pushed = [p for p in self._state.parameters if p.path in self._row_sparse]
 
         def to_center() -> None:
-            means = []
+            means, count = [], divisor(mode, taken)
             for p in pushed:
-                mean = numerics.divided(p.slots["gradient_sum"].tensor, taken)
+                mean = numerics.divided(p.slots["gradient_sum"].tensor, count)
                 touched = p.slots["touched_rows"].tensor
                 means.append(rows.of_marked(mean, touched) if self._row_sparse[p.path] else mean)
             apply_coalesced(center, means, [real[p.path] for p in pushed])

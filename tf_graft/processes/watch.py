@@ -6,6 +6,7 @@ heartbeats: without this module, a process that waits for a lost one would wait 
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 
 EVERY, PATIENCE = 5.0, 5.0  # seconds between two questions to a process, and for an answer
@@ -17,8 +18,8 @@ GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 def watch(addresses: Mapping[str, str], lost: Callable[[str], None]) -> None:
     """Asks processes in a thread of its own; calls `lost` with the name of a silent process.
 
-    A process counts from its first answer on. A process that has ended is not silent: its machine
-    refuses the connection, and TensorFlow notices.
+    The first question comes at once, and a process counts from its first answer on. A process that
+    has ended is not silent: its machine refuses the connection, and TensorFlow notices.
 
     Args:
         addresses: the addresses of gRPC servers, by name.
@@ -43,8 +44,7 @@ def answers(address: str, seconds: float = PATIENCE) -> bool:
 
 def _ask(addresses: Mapping[str, str], lost: Callable[[str], None]) -> None:
     misses: dict[str, int] = {}  # in a row, of processes that have answered before
-    pause = threading.Event()
-    while not pause.wait(EVERY):
+    while True:
         for name, address in addresses.items():
             if answers(address):
                 misses[name] = 0
@@ -52,3 +52,4 @@ def _ask(addresses: Mapping[str, str], lost: Callable[[str], None]) -> None:
                 misses[name] += 1
                 if misses[name] == MISSES:
                     lost(name)
+        time.sleep(EVERY)
