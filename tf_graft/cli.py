@@ -122,7 +122,7 @@ def launch(
         int, typer.Option(min=0, help="How often killed processes are started again.")
     ] = 3,
 ) -> None:
-    """Trains with several processes on this machine, if the config's strategy or mesh does."""
+    """Trains with several processes on this machine, for a strategy or mesh that uses several."""
     with errors():
         from tf_graft.training import config as configs
         from tf_graft.training import launch as launcher
@@ -176,7 +176,7 @@ def schedule(
         Path | None, typer.Option(callback=png, help="The PNG; else CONFIG_schedule.png")
     ] = None,
 ) -> None:
-    """Draws the learning rate over the run a config describes; tells what each variable gets."""
+    """Draws the learning rate over the run of a config; shows each variable's rate and decay."""
     with errors():
         parsed = _load(config, overrides)
         from tf_graft.training import schedule_plot

@@ -48,7 +48,7 @@ class _CenterRule(ComposedRule):
 
 
 class Centered(Around, rule=_CenterRule):
-    """An optimizer of local copies with a second optimizer, of the center that they start from.
+    """An optimizer of local copies, with a second optimizer for the center that they start from.
 
     The model's variables are the local copy. The center is a copy of them in the slot `center`; its
     optimizer has its own state and its own count of updates. On parameter servers the model's
@@ -91,7 +91,7 @@ class Centered(Around, rule=_CenterRule):
         """Shows the variables to the center's optimizer, which updates their centers.
 
         Raises:
-            TypeError, ValueError: an argument, or an option, does not fit to them.
+            TypeError, ValueError: an argument, or an option, does not fit them.
         """
         owner, center = type(self).__name__, self.center_optimizer
         for path, variable in variables.items():

@@ -76,8 +76,8 @@ class Wrapped(Optimizer, rule=_WrappedRule):
     Repeated rows are summed first; clipping, accumulation, averaging and loss scaling act on
     gradients that are summed over replicas; non-finite gradients are skipped; half precision is
     updated in float32. Where its step or new state is not finite, as that of `Ftrl` at a learning
-    rate of 0, both stay as they are, unless `nonfinite="apply"`. The Keras optimizer's own
-    arguments for these are taken over. Its weight decay stays before its update, as in Keras; a
+    rate of 0, weights and state stay as they are, unless `nonfinite="apply"`. The Keras optimizer's
+    own arguments for these are taken over. Its weight decay stays before its update, as in Keras; a
     variable that the Keras optimizer or this one excludes does not decay.
 
     Args:
@@ -89,9 +89,9 @@ class Wrapped(Optimizer, rule=_WrappedRule):
     Raises:
         TypeError: the argument is not a Keras optimizer; or its `update_step` updates more than
             the given variable (raised when it is built).
-        ValueError: the optimizer has already been built; an argument of one of Keras' own is out of
-            range, which Keras does not check; or it decays weights itself and `weight_decay` is
-            given, too.
+        ValueError: the optimizer has already been built; an argument of an optimizer of Keras'
+            own is out of range, which Keras does not check; or it decays weights itself and
+            `weight_decay` is given, too.
 
     Row-sparse gradients: if each entry of the update depends on that entry alone, untouched rows
     stay as they are; otherwise (`Lamb`, `Adafactor`, `Muon`) the gradient is made dense.

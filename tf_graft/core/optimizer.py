@@ -73,7 +73,7 @@ class Optimizer(KerasOptimizer):
             TypeError: an argument is no list; an entry is no gradient or no variable; a gradient is
                 not floating point; row indices are not integers.
             ValueError: gradients and variables differ in number or shape; a variable is unknown or
-                given twice; there is no gradient at all.
+                given twice; all gradients are None.
             tf.errors.InvalidArgumentError: a row is out of range; with `nonfinite="raise"`, a
                 gradient is not finite or too large, or the learning rate is negative or not finite.
                 Whatever is raised, nothing has changed.

@@ -92,9 +92,9 @@ class LearningRateCurve:
         Learning rates above that of the lowest smoothed loss do not count, because there the loss
         falls only after a jump. The first ten losses do not count either (the first half, if there
         are fewer than 20), because their mean is taken over few batches. Losses before the last
-        place where the smoothed loss has done a quarter of its fall do not count, because the noise
-        of batches can be steeper there. The suggestion is None if the smoothed loss never falls, or
-        if there are fewer than three losses.
+        place where the smoothed loss is within the first quarter of its fall do not count, because
+        the noise of batches can be steeper there. The suggestion is None if the smoothed loss never
+        falls, or if there are fewer than three losses.
         """
         if len(self.rates) < 3:
             return None
@@ -109,7 +109,8 @@ class LearningRateCurve:
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Draws the losses, the smoothed losses and the suggestion; needs matplotlib.
 
-        The loss axis is cut off above the losses before the lowest smoothed one.
+        If there is a suggestion, the loss axis is cut off above the losses before the lowest
+        smoothed one.
 
         Args:
             ax: where to draw; None for a new figure.

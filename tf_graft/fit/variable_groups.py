@@ -68,8 +68,9 @@ def layerwise_decay(
 def no_decay(model: keras.Model) -> list[str]:
     """Returns patterns for the variables that usually do not decay: biases and normalizations.
 
-    These are all weights of normalization layers, every layer's bias, whatever its shape, and all
-    other vectors and scalars. They are found by their layers and shapes, and not by their names.
+    These are the trainable weights of normalization layers, every layer's bias, whatever its shape,
+    and all other vectors and scalars. They are found by their layers and shapes, and not by their
+    names. Variables that are frozen now get no pattern.
 
     Args:
         model: a built model.

@@ -113,7 +113,8 @@ def checked(owner: str, name: str, given: object) -> Given | None:
 
     Raises:
         TypeError: the argument is no mapping, or a key is no string.
-        ValueError: a key is no regular expression, or a value is not what it can be.
+        ValueError: a key is no regular expression, or a value is not one of those that
+            `axes_of` describes.
     """
     if given is None:
         return None

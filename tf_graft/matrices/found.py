@@ -33,8 +33,8 @@ def axes_of(
 ) -> dict[str, Axes | None]:
     """Returns how each trainable variable of a model is a matrix, by path; None if it is none.
 
-    `Muon` and the other optimizers of matrices find the same by themselves; use this function to
-    look at it.
+    `Muon` and the other optimizers of matrices find this by themselves; use this function to see
+    what they find.
 
     - `Dense`: inputs x outputs. `EinsumDense` and the kernels of attention: by the equation.
     - Convolutions: height, width and input channels together x output channels, each group apart.

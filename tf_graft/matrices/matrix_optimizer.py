@@ -34,14 +34,14 @@ class MatrixOptimizer(Wrapper):
 
     A subclass declares in `slots` or `slots_of` what it remembers for a variable that is one matrix
     or several. It computes in `moments` what it does to each entry of a variable, and in
-    `direction` what it does to matrices. All matrices of one size are one batch, so that
-    `direction` is called once for all: always if devices divide the work, otherwise for small
-    matrices.
+    `direction` what it does to matrices. Matrices of one size form one batch, for which `direction`
+    is called once, if devices divide the work or the matrices are small; otherwise it is called for
+    each variable.
 
     Attributes:
         axes_by_path: how each variable is a matrix, by path; None if it is none. Empty until the
             optimizer is built.
-        divided_from: replicas divide the work on matrices whose sides are at least so long.
+        divided_from: replicas divide the work on matrices whose sides are at least this long.
 
     Args:
         learning_rate: of the matrices: number, at least 0, or schedule.

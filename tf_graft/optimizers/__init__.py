@@ -1,4 +1,4 @@
-"""Holds one algorithm in each file, as two pure functions for the engine in `tf_graft.core`."""
+"""The optimizers: each declares slots and computes a step for the engine in `tf_graft.core`."""
 
 from tf_graft.optimizers.adabelief import AdaBelief
 from tf_graft.optimizers.adadelta import Adadelta

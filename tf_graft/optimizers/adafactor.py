@@ -38,12 +38,12 @@ class Adafactor(ta.Optimizer):
     longest, as Optax does, which needs less memory: for an attention kernel of shape (512, 8, 64)
     it keeps 0.02 numbers for each weight instead of 0.14.
 
-    Differences from Keras': no slot has the variable's shape if the mean squares are factored;
-    `relative_step=False` has an effect; `relative_step=True` also has one with a schedule.
+    Differences from Keras': no slot has the variable's shape if the mean squares are factored, and
+    `relative_step=False` has an effect: Keras always limits the learning rate to `1 / sqrt(t)`.
 
     Args:
         learning_rate: number, at least 0, or schedule. It is relative to the weights' size.
-        beta_2_decay: the exponent that takes the decay of the mean squares to 1.
+        beta_2_decay: the exponent of `t` in the decay `b` of the mean squares, below 0.
         epsilon_1: a term added to the squares.
         epsilon_2: the lower limit of the weights' size.
         clip_threshold: the largest root mean square of `u`.

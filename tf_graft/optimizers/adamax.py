@@ -26,8 +26,8 @@ class Adamax(ta.Optimizer):
         epsilon: a term added to the norm.
         **common: see `tf_graft.algorithm.Common`.
 
-    Row-sparse gradients: with `sparse="lazy"` mean and norm of untouched rows stay as they are, and
-    the bias correction counts the optimizer's steps.
+    Row-sparse gradients: with `sparse="lazy"` the mean and the norm of untouched rows stay as they
+    are, and the bias correction counts the optimizer's steps.
 
     Example:
         >>> w = tf.Variable([1.0, 1.0])

@@ -25,8 +25,8 @@ class Adan(ta.Optimizer):
     weights after the step; with `no_prox` it acts as in `AdamW`. The authors' `max_grad_norm` is
     called `global_clipnorm` here. Use a learning rate five to ten times that of Adam.
 
-    Difference from optax' `adan`: optax has `1 - beta_2` where the paper has `beta_2`, so the
-    differences hardly matter there.
+    Difference from optax's `adan`: optax has `1 - beta_2` in place of the factor `beta_2` in `n`
+    and `u`, so the differences hardly matter there.
 
     Args:
         learning_rate: number, at least 0, or schedule.
@@ -38,8 +38,8 @@ class Adan(ta.Optimizer):
         **common: see `tf_graft.algorithm.Common`.
 
     Row-sparse gradients: with `sparse="lazy"` untouched rows and their slots stay as they are. The
-    difference of a row is taken from its last gradient, or from zero if it had none since the first
-    step.
+    difference of a row is taken from its last gradient. A row whose first gradient comes after the
+    first step takes it from zero.
 
     Example:
         >>> w = tf.Variable([1.0, 1.0])

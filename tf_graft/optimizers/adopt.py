@@ -12,14 +12,14 @@ class ADOPT(ta.Optimizer):
     """ADOPT: divides each gradient by the root mean square of the earlier ones, and adds momentum.
 
     ```
-    c  = g / max(sqrt(v), epsilon)                     clips: within t' = (t - 1)^(1/4) of zero
+    c  = g / max(sqrt(v), epsilon)                     clips: limited to +-(t - 1)^(1/4)
     m <- m + (1 - beta_1) * (c - m)
     v <- v + (1 - beta_2) * (g^2 - v)
     w <- w - learning_rate * m
     ```
 
-    The first step only sets `v` to `g^2`, and moves no weight. Because `v` does not contain `g`,
-    training converges with any `beta_2`.
+    The first step only sets `v` to `g^2`, and moves no weight. The paper shows that, because `v`
+    does not contain `g`, training can converge with any `beta_2`.
 
     Args:
         learning_rate: number, at least 0, or schedule.
@@ -30,8 +30,8 @@ class ADOPT(ta.Optimizer):
         **common: see `tf_graft.algorithm.Common`.
 
     Row-sparse gradients: with `sparse="lazy"` the averages of untouched rows stay as they are. The
-    mean square of a row that had no gradient at the first step starts at zero; give embeddings
-    `clips=True`.
+    mean square of a row that had no gradient at the first step starts at zero, so keep `clips=True`
+    for embeddings.
 
     Example:
         >>> w = tf.Variable([1.0, 1.0])

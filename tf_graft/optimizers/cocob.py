@@ -29,8 +29,8 @@ class COCOB(ta.Optimizer):
     Args:
         learning_rate: number, at least 0, or schedule: multiplies the bets. The paper has none;
             leave it at 1.
-        alpha: limits the first steps: a first bet is about `1 / alpha` of the first gradient's
-            magnitude.
+        alpha: limits the first steps: the first bet of an entry is `1 / alpha`, however large its
+            gradient is (1/2 if `alpha` is below 2).
         **common: see `tf_graft.algorithm.Common`.
 
     Row-sparse gradients: the result equals that of the dense gradient, because a gradient of zero

@@ -83,13 +83,13 @@ def second_moment(m: tf.Tensor, side: str) -> tf.Tensor:
 
 
 def mean_moment(m: tf.Tensor, side: str) -> tf.Tensor:
-    """Returns `second_moment(m, side)` over the length of the other side."""
+    """Returns `second_moment(m, side)` divided by the length of the other side."""
     length = m.shape[1 + BOTH.index(across(side))]
     return second_moment(m, side) * (1 / max(length, 1))
 
 
 def balanced(m: tf.Tensor) -> tf.Tensor:
-    """Returns each matrix over the root of the root of its mean square; zeros stay zeros."""
+    """Returns each matrix divided by the fourth root of its mean square; zeros stay zeros."""
     square = tf.reduce_mean(m * m, [1, 2], keepdims=True)
     return tf.math.divide_no_nan(m, tf.sqrt(tf.sqrt(square)))
 

@@ -1,4 +1,4 @@
-"""FTRL-Proximal: sparse linear models from large and sparse features."""
+"""FTRL-Proximal: sparse weights for linear models of many sparse features."""
 
 from typing import Annotated, Any, Unpack
 
@@ -9,7 +9,7 @@ from tf_graft import algorithm as ta
 
 @ta.register
 class Ftrl(ta.Optimizer):
-    """FTRL: the weights that minimize the sum of all linearized losses and of the penalties.
+    """FTRL: moves to the weights that minimize the sum of all linearized losses and the penalties.
 
     ```
     r(n) = n^-learning_rate_power / learning_rate
@@ -18,8 +18,8 @@ class Ftrl(ta.Optimizer):
     ```
 
     Here `l1`, `l2` and `l2_shrinkage` stand for `l1_regularization_strength` and the like. A weight
-    whose `z` is within `l1` of 0 is exactly 0, so most weights of rare features are. The first
-    update does not start from the initial weights: they only count by their part in `z`.
+    whose `z` is within `l1` of 0 is exactly 0, so most weights of rare features are 0. The first
+    update does not start from the initial weights, which count only through their part in `z`.
 
     With a learning rate of 0, as at the start of a warm-up, weights and state stay as they are; in
     Keras they become NaN.
@@ -31,7 +31,7 @@ class Ftrl(ta.Optimizer):
         initial_accumulator_value: the first value of the sum of squares.
         l1_regularization_strength: the L1 penalty, which makes weights exactly 0.
         l2_regularization_strength: the L2 penalty on the distance of the weights from 0.
-        l2_shrinkage_regularization_strength: an L2 penalty in the gradient, of touched weights.
+        l2_shrinkage_regularization_strength: an L2 penalty on touched weights, in the gradient.
         beta: a term added to the root of the sum of squares.
         **common: see `tf_graft.algorithm.Common`.
 

@@ -1,8 +1,8 @@
 """Eigenvectors by Jacobi's rotations, which run on a mesh.
 
-TensorFlow has no `tf.linalg.eigh` in a function on a DTensor mesh. Rotations of pairs of rows and
-columns are ordinary operations. The pairs of one turn are independent: those of a round robin, in
-which all rows have met after a sweep of as many turns as there are other rows.
+On a DTensor mesh, TensorFlow cannot run `tf.linalg.eigh` in a function. Rotations of pairs of rows
+and columns are ordinary operations. No row is in two pairs of one turn. The pairs change from turn
+to turn as in a round robin: in one sweep, each row is paired once with every other row.
 """
 
 import tensorflow as tf

@@ -49,7 +49,7 @@ def descend(
     momentum: tf.Tensor | None,
     nesterov: bool,
 ) -> None:
-    """Runs the equations of `SGD` as one kernel; no momentum is None."""
+    """Runs the equations of `SGD` as one kernel; `momentum` is None for none."""
     if momentum is None:
         tf.raw_ops.ResourceApplyGradientDescent(var=w.handle, alpha=lr, delta=g)
         return

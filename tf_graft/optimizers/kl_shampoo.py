@@ -32,19 +32,19 @@ class KLShampoo(Shampoo):
     an update without a gradient for it; if they decayed, nothing would limit the first steps after
     a pause. Blocks, and roots that are not finite, are as in `Shampoo`.
 
-    Differences from the authors' code: roots are computed from eigenvectors; their code refines a
-    basis, and keeps estimates of the eigenvalues that begin with 0.1; the first update moves
-    matrices; epsilon is relative. Differences from Meta's: Meta's does not divide by `outputs` and
-    `inputs`, its moments begin with `P = Q = I`, and its exponent is 1/4 (`exponent=0.25`). In a
-    last block that is shorter, `outputs` and `inputs` count the sides of a whole block.
+    Differences from the authors' code: here, roots are computed from eigenvectors, the first update
+    moves matrices, and epsilon is relative; their code refines a basis, and keeps estimates of the
+    eigenvalues that begin with 0.1. Differences from Meta's: Meta's does not divide by `outputs`
+    and `inputs`, its moments begin with `P = Q = I`, and its exponent is 1/4 (`exponent=0.25`). In
+    a last block that is shorter, `outputs` and `inputs` count the sides of a whole block.
 
     Args:
         learning_rate: learning rate of the matrices: number, at least 0, or schedule.
         beta_1: decay of the momentum; 0 for none.
         beta_2: decay of the second moments.
         epsilon: a term added to the eigenvalues, as in `Shampoo`. Its default is larger than that
-            of `Shampoo` because the exponent is larger: with both defaults the roots vary equally
-            much.
+            of `Shampoo` because the exponent is larger: with these defaults, the eigenvalues of the
+            roots span about the same range in both.
         relative_epsilon: whether to multiply epsilon by the largest eigenvalue of each matrix.
         exponent: exponent of the inverse roots.
         precondition_frequency: the number of updates from one computation of a root to the next.

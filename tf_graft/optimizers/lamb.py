@@ -37,7 +37,7 @@ class LAMB(Layerwise):
     Differences from Keras' `Lamb`: weight decay is inside the ratio, you can exclude variables, and
     epsilon is 1e-6. Differences from Model Garden's: the config contains the exclusions, and each
     pattern is searched for in the variables' paths; an empty `exclude_from_layer_adaptation`
-    excludes nothing; betas are not rounded to float32. Difference from cybertronai's program for
+    excludes nothing; betas are not rounded to float32. Differences from cybertronai's program for
     PyTorch: the bias is corrected, and norms of weights are not limited to 10.
 
     Args:

@@ -23,8 +23,8 @@ class MARS(ta.Optimizer):
     The norm is taken for each variable. Before the first step the last gradient is zero. AdamW
     updates variables with fewer than two axes, with `beta_1_1d` and `beta_2_1d`, unless
     `optimize_1d` is True. This is the approximate MARS, which needs one gradient for each step. For
-    the exact method, compute the last batch's gradient at the present weights before each step, and
-    assign it to the slot `last_gradient`.
+    the exact method, compute the next batch's gradient at the same weights before each step, too,
+    and assign it to the slot `last_gradient` after the step.
 
     Differences from the authors' program: variables with three or more axes are corrected, too,
     because Keras' attention kernels have three axes. To give vectors another learning rate or no

@@ -33,12 +33,12 @@ class Muon(Orthogonal, ta.MatrixOptimizer):
     learning rate, so a schedule or callback for one learning rate does not change the other.
     `table()` shows which optimizer updates each variable.
 
-    Differences from Keras' `Muon`: kernels with three or more axes are matrices, too; the scale is
-    that of the references; and you choose the optimizer of the other variables, with all its
-    arguments. The momentum is an average, as in the references; Keras keeps a sum, which is 20
-    times as large for the same step. Newton-Schulz runs in float32 (or float64), unless you ask for
-    the bfloat16 of the author's program. Difference from optax': optax corrects the bias of
-    Nesterov momentum.
+    Differences from Keras' `Muon`: kernels with three or more axes are matrices, too; the default
+    scale is the author's, where Keras has `"match_rms_adamw"`; and you choose the optimizer of the
+    other variables, with all its arguments. The momentum is an average, as in the references; Keras
+    keeps a sum, which is 20 times as large for the same step. Newton-Schulz runs in float32 (or
+    float64), unless you ask for the bfloat16 of the author's program. Difference from optax's:
+    optax corrects the bias of Nesterov momentum.
 
     Args:
         learning_rate: learning rate of the matrices: number, at least 0, or schedule. Default 0.02,
@@ -65,7 +65,8 @@ class Muon(Orthogonal, ta.MatrixOptimizer):
 
     Raises:
         TypeError: an argument of the wrong type.
-        ValueError: an argument out of range; when it is built, if no variable is a matrix.
+        ValueError: an argument out of range; or, when the optimizer is built, no variable of the
+            model is a matrix.
 
     Row-sparse gradients: a matrix is updated as with the equal dense gradient; `others` treats its
     own variables as usual.

@@ -20,7 +20,7 @@ class NAdamW(ta.Optimizer):
            - learning_rate * u / (sqrt(v / (1 - beta_2^t)) + epsilon)
     ```
 
-    This is the rule of AlgoPerf's baselines. In optax' `nadamw` each of the two terms of `u` has
+    This is the rule of AlgoPerf's baselines. In optax's `nadamw` each of the two terms of `u` has
     its own correction, as in `NAdam(momentum_decay=None, weight_decay=...)`.
 
     Args:

@@ -111,8 +111,8 @@ def orthogonalized(
     at least twice as long, `RUN` iterations at a time work on the square alone, and x is multiplied
     once by their product, as in github.com/Dao-AILab/gram-newton-schulz. That takes fewer
     operations; as each run squares x anew, rounding errors are at most twice those of single
-    iterations. With products in bfloat16 they would be three times as large, so there it makes
-    single ones.
+    iterations. With products in bfloat16 they would be three times as large, so there each
+    iteration is a run of its own.
 
     Args:
         m: matrices, [batch, inputs, outputs].

@@ -46,7 +46,8 @@ class NorMuon(Muon):
 
     Raises:
         TypeError: an argument of the wrong type.
-        ValueError: an argument out of range; when it is built, if no variable is a matrix.
+        ValueError: an argument out of range; or, when the optimizer is built, no variable of the
+            model is a matrix.
 
     Row-sparse gradients: as in `Muon`.
 

@@ -19,8 +19,8 @@ class NovoGrad(ta.Optimizer):
     ```
 
     `v` is one number for each variable. "At first" means at the first gradient that is not zero.
-    Weight decay is part of the momentum, unlike in the other optimizers, and follows
-    `exclude_from_weight_decay`.
+    Weight decay is part of the momentum, unlike the common `weight_decay` of other optimizers, and
+    follows `exclude_from_weight_decay`.
 
     Difference from OpenSeq2Seq's: OpenSeq2Seq never stored `v`, so it was `||g||^2` at every step.
     Difference from TensorFlow Addons': with `grad_averaging` the first `u` is not multiplied there.

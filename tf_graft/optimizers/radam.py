@@ -27,8 +27,8 @@ class RAdam(ta.Optimizer):
     w <- w - learning_rate * u
     ```
 
-    `r` is how many gradients the mean square averages. With the default of `beta_2` the first five
-    steps are momentum, whose length is that of the gradient.
+    `r` is how many gradients the mean square averages. With the default `beta_2` and `threshold`,
+    the first five steps are plain momentum, whose length follows that of the gradients.
 
     Args:
         learning_rate: number, at least 0, or schedule.

@@ -26,7 +26,7 @@ class RMSprop(ta.Optimizer):
         rho: decay of the averages.
         momentum: how much of the momentum is kept.
         epsilon: a term inside the root.
-        centered: whether to divide by the variance in place of the mean square.
+        centered: whether to divide by the root of the variance, not of the mean square.
         initial_velocity: the first value of `v`; 0 in Keras, and 1 in TensorFlow 1.
         **common: see `tf_graft.algorithm.Common`.
 

@@ -16,8 +16,8 @@ def inverse_power(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns `(a + epsilon * I)^-exponent`, and which of the results can be used.
 
-    A matrix whose least eigenvalue is negative by rounding gets as much more epsilon as makes it
-    positive. A result is of no use if the matrix or the result is not finite.
+    If rounding makes the least eigenvalue of a matrix negative, all eigenvalues are raised until it
+    equals epsilon. A result cannot be used if the matrix or the result is not finite.
 
     Args:
         a: symmetric matrices without negative eigenvalues, of shape [n, b, b].

@@ -24,7 +24,7 @@ class RowWiseAdam(ta.Optimizer):
 
     Args:
         learning_rate: number, at least 0, or schedule.
-        beta_1: decay of the momentum; number, schedule or `Settable`.
+        beta_1: decay of the momentum; number, schedule or `tf_graft.Settable`.
         beta_2: decay of the rows' mean squares.
         epsilon: a term added to the root.
         **common: see `tf_graft.algorithm.Common`.

@@ -34,7 +34,7 @@ class ScheduleFree(ta.TwoWeights):
         raise NotImplementedError
 
     def direction(self, g: tf.Tensor, s: ta.Slots, t: tf.Tensor) -> ta.Step:
-        """Returns what moves z, for a learning rate of 1 and with the other sign, and new slots."""
+        """Returns minus the step of z at a learning rate of 1, and new slots."""
         raise NotImplementedError
 
     def advance(self, s: ta.Slots, rates: ta.Rates, t: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -197,8 +197,8 @@ class ScheduleFreeAdamW(ScheduleFree):
     ```
 
     The rest is as in `tf_graft.ScheduleFreeSGD`, with u in place of g and `beta_1` in place of
-    `momentum`; see there how to exchange the two kinds of weights. It keeps as many numbers as
-    Adam.
+    `momentum`; see there for how to exchange the two kinds of weights. Schedule-Free AdamW keeps as
+    many numbers as Adam.
 
     Keras' `ScheduleFreeAdamW` computes something else, so you cannot load its files here. On
     TensorFlow it recovers x from the z after the update, so its steps are wrong from the second on.
@@ -294,8 +294,8 @@ class ScheduleFreeRAdam(ScheduleFree):
     ```
 
     The rest is as in `tf_graft.ScheduleFreeSGD`, with u in place of g, this learning rate, and
-    `beta_1` in place of `momentum`; see there how to exchange the two kinds of weights. With the
-    default `beta_2` the first four updates only update `v`.
+    `beta_1` in place of `momentum`; see there for how to exchange the two kinds of weights. With
+    the default `beta_2` the first four updates only update `v`.
 
     Args:
         learning_rate: number, at least 0, or schedule.

@@ -33,11 +33,12 @@ class Shampoo(Preconditioned):
     W <- W - learning_rate * P M Q / (1 - beta_1^t)
     ```
 
-    The length of its steps varies widely, so it mostly gives only their direction, and another
-    optimizer their length: `tf_graft.AdaGraft(Adam(), Shampoo())`. With `sides="inputs"` (or
-    `"outputs"`, `"smaller"`) only one side has a preconditioner. Sides longer than `block_size` are
-    cut into blocks, and each block has its own preconditioners. The roots are computed from
-    eigenvectors; if a root is not finite, the last one stays in use, and `failed_roots` counts it.
+    The length of its steps varies widely. Therefore it mostly serves for their direction alone, and
+    another optimizer sets their length: `tf_graft.AdaGraft(Adam(), Shampoo())`. With
+    `sides="inputs"` (or `"outputs"`, `"smaller"`) only one side has a preconditioner. Sides longer
+    than `block_size` are cut into blocks, and each block has its own preconditioners. The roots are
+    computed from eigenvectors; if a root is not finite, the last one stays in use, and
+    `failed_roots` counts it.
 
     Differences from Meta's Distributed Shampoo: a variable with more than two axes is a matrix
     according to its layer, and does not have a factor for each axis; `others` updates biases;

@@ -11,7 +11,7 @@ Batches = tuple[Any, ...]  # tensors whose first dimension counts matrices, and 
 
 
 class Turns(NamedTuple):
-    """The turns of a batch of matrices, from 0: at each turn, those that have it are refreshed.
+    """The turn of each matrix of a batch, from 0: a matrix is refreshed when its turn comes.
 
     Args:
         each: the turn of each matrix.
@@ -30,7 +30,7 @@ class Turns(NamedTuple):
         return len(self.some) == 1
 
     def due(self, turn: tf.Tensor) -> tf.Tensor:
-        """Returns whether any matrix has a turn."""
+        """Returns whether any matrix has this turn."""
         return tf.reduce_any([tf.equal(turn, each) for each in self.some])
 
     def refreshed(
@@ -38,14 +38,16 @@ class Turns(NamedTuple):
     ) -> Any:
         """Returns `compute(*given, *before)` for the matrices of a turn, `before` for the others.
 
-        Sizes are static: of turns with fewer matrices than others, one is computed repeatedly.
+        Shapes are static: in a turn with fewer matrices than another turn has, one of them is
+        computed several times.
 
         Args:
             turn: one of the turns that matrices have.
-            compute: of any number of matrices, each of which it computes from the same entries of
-                all arguments. The result has the structure of `before`.
-            given: what is computed from, of all matrices.
-            before: the results of before, of all matrices.
+            compute: computes the results of any number of matrices. The result of each matrix
+                depends only on its own entries in the arguments. The results have the structure of
+                `before`.
+            given: the arguments of `compute` for all matrices.
+            before: the previous results for all matrices, which are arguments, too.
         """
         if self.alike:
             return compute(*given, *before)

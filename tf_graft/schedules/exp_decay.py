@@ -18,7 +18,7 @@ class ExpDecay(Schedule):
 
     Differences from OpenSeq2Seq's `exp_decay`:
         * `staircase` is its `use_staircase_decay`, and defaults to False as in Keras.
-        * `decay_steps=0` is refused; there it gave NaN, which `min_lr` replaced.
+        * `decay_steps=0` is refused; there the rate fell to `min_lr` at once.
         * `min_lr` above `learning_rate` is refused; there it silently replaced the rate.
         * `decay_rate` above 1 is refused; there the rate grew without bound.
 

@@ -100,7 +100,8 @@ def exp_decay(
     `max(min_lr, learning_rate)`.
 
     Trap: `min_lr` above `learning_rate` replaces it from step 0 on.
-    Trap: `decay_steps=0` makes p NaN, and the result is `min_lr`.
+    Trap: `decay_steps=0` makes p infinite (NaN at `begin_decay_at`): with `decay_rate` below 1 the
+    result is `min_lr`.
 
     Args:
         global_step: The step.

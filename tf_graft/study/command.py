@@ -1,4 +1,4 @@
-"""`tf-graft study`: makes the runs of a study, and shows what they came to."""
+"""`tf-graft study`: makes the runs of a study, and shows their results."""
 
 import json
 from collections.abc import Callable, Sequence

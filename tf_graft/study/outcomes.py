@@ -1,4 +1,4 @@
-"""What the runs of a study came to."""
+"""The results of the runs of a study."""
 
 import hashlib
 import math
@@ -40,7 +40,7 @@ class Outcome(NamedTuple):
 
     @property
     def deviation(self) -> float:
-        """The deviation over the seeds, of a sample; NaN with fewer than two, or a diverged one."""
+        """The sample deviation over the seeds; NaN with fewer than two, or if a run diverged."""
         known = not self.diverged and len(self.finite) > 1
         return statistics.stdev(self.finite) if known else math.nan
 
@@ -90,7 +90,7 @@ class Outcomes:
         return self.plan.config(trial, self.chosen_before(trial.cell))
 
     def check(self, trial: Trial, config: RunConfig) -> None:
-        """Refuses a folder with a run of another config, or made after a run that is gone.
+        """Refuses a folder with a run of another config, or a run made after one that is gone.
 
         Args:
             trial: the run.
@@ -116,7 +116,7 @@ class Outcomes:
         )
 
     def sums(self, trial: Trial) -> str:
-        """Returns the checksums of what the runs that a run's config names have logged.
+        """Returns the checksums of the logs of those runs that the config of a run names.
 
         They are lines such as `sha256sum` writes; an empty text if the config names none.
         """

@@ -12,7 +12,7 @@ Values = dict[ConfigKey, Any]  # checked by the configs that they are written in
 
 
 def merged(*parts: Values) -> Values:
-    """Joins values that are applied in order; what is given again counts from its last place."""
+    """Joins values that are applied in order; a key that is given again moves to its last place."""
     joined: Values = {}
     for values in parts:
         for key, value in values.items():
@@ -50,7 +50,7 @@ class Arm(Section):
     """an earlier arm, whose values this one has where it gives none; `set` adds to them"""
 
     def with_those_of(self, other: "Arm") -> "Arm":
-        """Returns the arm with what another one has beside it."""
+        """Returns the arm, with the values of another arm where it gives none."""
         mine = {name: getattr(self, name) for name in self.model_fields_set}
         return other.model_copy(update=mine | {"set": merged(other.set, self.set)})
 

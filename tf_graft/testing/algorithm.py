@@ -30,7 +30,7 @@ TOUCHED, UNTOUCHED = [1, 2, 4], [0, 3, 5]
 
 
 def purity(make: Make) -> str:
-    """`step` is pure, and its results fit."""
+    """`step` is pure, and its results have the right structure, shapes and dtypes."""
     trial = Trial(make())
     paths = trial.model
     trial.optimizer.build(list(paths.values()))

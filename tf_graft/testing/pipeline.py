@@ -82,17 +82,17 @@ def in_adagraft(make: Make) -> str:
 
 
 def in_larc(make: Make) -> str:
-    """In a LARC that scales nothing an optimizer takes its own steps."""
+    """In a LARC that scales nothing, an optimizer takes its own steps."""
     return _alone(make, lambda: LARC(make(), eta=1e20))
 
 
 def in_agn(make: Make) -> str:
-    """In an AGN that has not yet communicated an optimizer takes its own steps."""
+    """In an AGN that has not yet communicated, an optimizer takes its own steps."""
     return _alone(make, lambda: AGN(make(), communication_period=10 * STEPS))
 
 
 def in_mixed_precision(make: Make) -> str:
-    """With scaled loss and gradients an optimizer takes its own steps."""
+    """With a scaled loss and scaled gradients, an optimizer takes its own steps."""
     skip_unless_steps_alone(make)
     scaled = [{path: 8 * g for path, g in step.items()} for step in gradients()]
     mixed = Trial(MixedPrecision(make(), FixedScaler(8.0))).run(scaled)

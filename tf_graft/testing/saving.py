@@ -90,7 +90,7 @@ def _model(make: Make) -> keras.Model:
 
 
 def checkpoint(make: Make) -> str:
-    """From a `tf.train.Checkpoint` training continues as if it had not stopped."""
+    """From a `tf.train.Checkpoint`, training continues as if it had not stopped."""
     steps = gradients()
     first, second = Trial(make()).run(steps[:2]), Trial(make(), values=_zeros())
     second.optimizer.build(list(second.model.values()))

@@ -43,7 +43,7 @@ def skip_unless_steps_alone(make: Callable[[], Optimizer]) -> None:
     """Skips guarantees that fail if replicas exchange something other than gradients, as in AGN.
 
     Raises:
-        Skipped: The optimizer's replicas do.
+        Skipped: The optimizer's replicas exchange something other than gradients.
     """
     if type(make().engine.exchange) is not Exchange:
         raise Skipped("it does more than propose steps")

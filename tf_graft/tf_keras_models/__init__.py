@@ -17,8 +17,8 @@ def legacy(optimizer: OptimizerLike | str | Config) -> Any:
     Models of `tf_keras` accept only optimizers of `tf_keras`. Many packages still use such models,
     among them the Model Garden, TF-Agents and TensorFlow Recommenders. The result works in
     `model.compile` and `fit`, in loops with `tf.GradientTape`, under replicas, in `.keras` and
-    `.h5` files, and in `tf.train.Checkpoint`. Everything that it does is done by the given
-    optimizer, which is its attribute `optimizer`.
+    `.h5` files, and in `tf.train.Checkpoint`. The given optimizer, its attribute `optimizer`, does
+    all of the work.
 
     Args:
         optimizer: an optimizer of tf_graft or Keras that is not built, a name or a config. A

@@ -37,7 +37,7 @@ Epochs = Annotated[int, Field(ge=0, le=1_000_000)]
 
 
 class Section(BaseModel):
-    """A part of a config: exact types, no unknown keys. What stands below a key is its meaning."""
+    """A part of a config: exact types, no unknown keys. The text below a key describes it."""
 
     model_config = ConfigDict(
         extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
@@ -261,8 +261,8 @@ class FineTuning(Section):
     new_layers: Annotated[list[Name], Field(max_length=65_536)] = []
     """layers that start from random weights in any case, such as the head"""
     rows: dict[Name, FormerRows] = {}
-    """tables whose rows were others in `start_from`: `former` and `present` vocabulary, or a list
-    of each row's former number, -1 for none; the optimizer's state is taken over, too"""
+    """tables whose rows had other numbers in `start_from`: `former` and `present` vocabulary, or a
+    list of each row's former number, -1 for none; the optimizer's state is taken over, too"""
     unfreeze: dict[str, Epochs] = {}
     """layers that are frozen at first, each with the number of epochs: `dense: 2`"""
 
@@ -333,7 +333,7 @@ class Mirrored(Section):
 
     name: Literal["mirrored"]
     devices: Annotated[int, Field(ge=1, le=256)] | None = None
-    """the number of GPUs, else of parts of the CPU; or all GPUs"""
+    """the number of GPUs, or of parts of the CPU if there is no GPU; `null`: all GPUs"""
 
 
 class MultiWorker(Section):
@@ -397,7 +397,7 @@ class Run(Section):
     dir: FilePath | None = None
     """the folder of the run; else `runs/` and the config's name"""
     fresh: bool = False
-    """whether to remove an existing run first; acts once"""
+    """whether to remove an existing run first, in place of continuing it"""
     checkpoint_every: Annotated[int, Field(ge=1)] = 500
     """the number of steps between saved states"""
     keep_checkpoints: Annotated[int, Field(ge=1, le=1_000)] = 3

@@ -1,4 +1,4 @@
-"""DynamicLookup: a layer that gives ids rows of an embedding when they first come."""
+"""DynamicLookup: a layer that gives ids rows of an embedding when they first occur."""
 
 from collections.abc import Mapping, MutableMapping
 from typing import Any
@@ -17,13 +17,13 @@ UNKNOWN = 0  # the row that all ids without one of their own share
 
 @keras.saving.register_keras_serializable(package="tf_graft")
 class DynamicLookup(keras_contract.HoldsTables):
-    """Gives each id a row of an embedding when it comes often enough in training.
+    """Gives each id a row of an embedding when it has occurred often enough in training.
 
     Ids may be any int64 numbers, such as hashed words or the numbers of users, and need not be
     known in advance. The embedding has a row for each of `capacity - 1` ids; all others share row
     0, as words out of the vocabulary of `keras.layers.IntegerLookup` do. Rows are given in the
-    order in which ids come. When all are taken, further ids stay in row 0 until `evict`, or the
-    callback `EvictRows`, frees the rows of ids that have not come for a long time.
+    order in which ids occur. When all are taken, further ids stay in row 0 until `evict`, or the
+    callback `EvictRows`, frees the rows of ids that have not occurred for a long time.
 
     Map the dataset with the layer, so that every strategy, mesh, TPU and program of XLA gets the
     same rows. There, it must see the batches one after the other: leave out `num_parallel_calls`,
@@ -47,7 +47,7 @@ class DynamicLookup(keras_contract.HoldsTables):
 
     Args:
         capacity: the number of rows of the embedding, including row 0.
-        admit_after: how often an id must have come in training to get a row.
+        admit_after: how often an id must have occurred in training to get a row.
         **kwargs: arguments of `keras.layers.Layer`.
 
     Call arguments:
@@ -76,7 +76,7 @@ class DynamicLookup(keras_contract.HoldsTables):
     Reference:
         Liu et al., 2022, "Monolith: real time recommendation system with collisionless embedding
         table" (arXiv 2209.07663), section 2.1: admission after a number of occurrences, expiry of
-        ids that have not come for a long time.
+        ids that have not occurred for a long time.
     """
 
     def __init__(self, capacity: int, admit_after: int = 1, **kwargs: Any):
@@ -167,13 +167,13 @@ class DynamicLookup(keras_contract.HoldsTables):
         return dict(zip(ids[has].tolist(), state[has, ROW].tolist(), strict=True))
 
     def evict(self, unused_for: int) -> np.ndarray:
-        """Forgets the ids that have not come in the last calls, and frees their rows.
+        """Forgets the ids that have not occurred in the last calls, and frees their rows.
 
         The next new ids get the freed rows, the lowest first. Before they do, give these rows their
         first weights and state with `Optimizer.reset_rows`; the callback `EvictRows` does so.
 
         Args:
-            unused_for: an id stays if it came in one of the last `unused_for` calls in training.
+            unused_for: an id stays if it was in one of the last `unused_for` calls in training.
 
         Returns:
             The freed rows in order, an int64 array.

@@ -1,4 +1,4 @@
-"""EvictRows: a callback that frees the rows of ids that have not come for long."""
+"""EvictRows: a callback that frees the rows of ids that have not occurred for a long time."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from tf_graft.vocabulary.dynamic_lookup import DynamicLookup
 
 
 class EvictRows(keras.callbacks.Callback):
-    """Frees, after each epoch, the rows of ids that have not come for a long time.
+    """Frees, after each epoch, the rows of ids that have not occurred for a long time.
 
     A freed row gets the weights with which its embedding was initialized, and the optimizer's state
     as it was at the start: momenta, squares, averages, counts. So a new id begins in it as it would
@@ -30,7 +30,7 @@ class EvictRows(keras.callbacks.Callback):
         lookup: the layer that gives ids their rows.
         embedding: the layer that has the rows, with as many as `lookup.capacity`; or a list of such
             layers.
-        unused_for: an id keeps its row if it came in one of the last `unused_for` batches.
+        unused_for: an id keeps its row if it occurred in one of the last `unused_for` batches.
 
     Raises:
         TypeError: a layer has another type; or, when `fit` begins, the optimizer is not one of

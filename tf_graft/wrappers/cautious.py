@@ -1,4 +1,4 @@
-"""Cautious optimizers: any optimizer, of whose step only the part that descends is made."""
+"""Cautious optimizers, which make only that part of another optimizer's step that descends."""
 
 import math
 from typing import Any, Unpack
@@ -28,8 +28,9 @@ class Cautious(Reshaping):
 
     `size` is the number of entries of the variable. Momentum can point uphill; such entries are not
     updated. Weight decay, if it is the optimizer's own, acts on every entry; with
-    `tf_graft.CautiousDecay`, on those that the step above does not lengthen. The optimizer's slots
-    are the same as without caution. The entries are lengthened by a factor of at most 1000.
+    `tf_graft.CautiousDecay`, it acts where the step above does not increase a weight's magnitude.
+    The optimizer's slots are the same as without caution. The entries are lengthened by a factor of
+    at most 1000.
 
     The authors use two values of `xi`: 0 in C-AdamW, and 1 in C-Lion, as in the paper. With 1 the
     step of a scalar is halved.

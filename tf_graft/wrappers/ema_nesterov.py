@@ -39,7 +39,7 @@ class EMANesterov(Around, TwoWeights):
     constraint acts on y, not on x. `EMANesterov` must be the outermost optimizer.
 
     In the authors' record, `ahead` is 0.3 times the learning rate divided by the highest learning
-    rate. It is 0 at first, until `m` is a mean, and again in the last quarter.
+    rate. It is 0 at first, until `m` is a mean, and again in the last quarter. Keras'
     `PiecewiseConstantDecay([300, 1950], [0.0, 0.3, 0.0])` is such a schedule, except that it does
     not follow the learning rate.
 

@@ -1,4 +1,4 @@
-"""Wrappers that change the gradient of each variable by its axes, before the optimizer gets it."""
+"""Wrappers that change the gradient of each unit of a variable before the optimizer gets it."""
 
 import math
 from typing import Any, Unpack
@@ -32,7 +32,7 @@ class AdaptiveGradientClipping(Around):
     Args:
         optimizer: an optimizer of tf_graft or Keras, a name or a config.
         clipping: the largest ratio of the two norms.
-        epsilon: the least norm that the weights count with, so that weights that start at zero can
+        epsilon: a lower limit for the norm of the weights, so that weights that start at zero can
             move.
         by_row: regular expressions; in a variable whose path contains a match, a unit is a row.
             None means embeddings.
@@ -90,7 +90,7 @@ class AdaptiveGradientClipping(Around):
 
 @register
 class GradientCentralization(Around):
-    """Subtracts from each unit's gradient its mean.
+    """Subtracts its mean from the gradient of each unit, that is, of each output.
 
     ```
     g <- g - mean(g)                                 over all axes but the last

@@ -25,7 +25,7 @@ class LARC(Around):
     local = eta * ||w|| / (||g|| + epsilon)
     r = min(max(local / learning_rate, min_update), 1)           mode="clip"
     r = max(local, min_update)                                   mode="scale"
-    g <- r * g                                       and on with `optimizer`
+    g <- r * g                                       then the step of `optimizer`
     ```
 
     Plain SGD therefore has the learning rate `min(learning_rate, local)`, or

@@ -20,9 +20,9 @@ from tf_graft.core.types import RateLike, VariableLike
 class OfNorms(Reshaping):
     """A wrapper that reshapes the steps of matrices by their norms, over all entries.
 
-    It acts on variables of at least two axes, but for embeddings, or what `exclusions` say in their
-    place, and single numbers. All other variables get the optimizer's own steps. A variable that it
-    acts on gets a row-sparse gradient as a dense one.
+    It acts on variables that have at least two axes and more than one entry, except those that
+    `exclusions` match; if `exclusions` is None, these are embeddings. All other variables get the
+    optimizer's own steps. A variable that it acts on gets a row-sparse gradient as a dense one.
     """
 
     def __init__(
@@ -156,9 +156,9 @@ class RadialBrake(OfNorms):
     away. So the norms change only by the part along the weights, of which `outward` lets through
     a share if it points outward. Steps that point inward shorten the weights as before.
 
-    Where `floor` is above 0, the learning rate is relative to the weights: their direction changes
-    by at least about `learning_rate * floor` in each update. 0.3825 is the value of the record
-    below, for Muon. Weight decay acts on the weights after that, if it is the optimizer's own.
+    Where `floor` is above 0, the learning rate is relative to the weights: `d` is at least
+    `learning_rate * floor` times as long as they are. 0.3825 is the value of the record below, for
+    Muon. Weight decay acts on the weights after that, if it is the optimizer's own.
 
     It acts on variables of at least two axes, except embeddings and single numbers; the norm is
     over all entries. All other variables get the optimizer's own steps, and so do weights that are

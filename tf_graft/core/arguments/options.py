@@ -89,9 +89,8 @@ class Common(TypedDict, total=False):
 
     Each argument is also an attribute of the same name (`exclude_from_weight_decay` is read as
     `decay_exclusions`). You can set the attribute until the optimizer is built; the new value is
-    checked too.
-    Updates are computed in float32, so numbers must fit into it: float32 turns 1e39 into infinity
-    and 1e-300 into zero.
+    checked too. Updates are computed in float32 (in float64 for float64 variables). Numbers must
+    fit into float32, which turns 1e39 into infinity and 1e-300 into zero.
 
     Args:
         weight_decay: decoupled weight decay, at least 0; each step computes
@@ -129,7 +128,7 @@ class Common(TypedDict, total=False):
             above 2^51 (float64: 2^484; not checked for gradients that are clipped to at most 2^36),
             or if the learning rate is negative or not finite, or the value of a scheduled momentum,
             `beta_1` or weight decay is out of range. `"skip"`: nothing changes but
-            `skipped_steps`; ten times in a row bring a warning. `"raise"`: an
+            `skipped_steps`; ten skipped updates in a row cause a warning. `"raise"`: an
             `InvalidArgumentError`, and nothing changes. `"apply"`: the step is made without a
             check, as in Keras.
         exclude_from_weight_decay: regular expressions; a variable whose path contains a match does
