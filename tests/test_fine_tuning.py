@@ -182,6 +182,17 @@ def test_biases_and_normalizations_are_found_by_their_layers():
     )
 
 
+def test_biases_that_are_frozen_at_first_do_not_decay_later():
+    layers = [keras.layers.Dense(2, name="early"), keras.layers.BatchNormalization(name="norm")]
+    head = keras.layers.Dense(1, name="head")
+    model = keras.Sequential([keras.Input([3]), *layers, head], name="net")
+    early = ["net/early/bias", "net/norm/gamma", "net/norm/beta"]
+    assert paths(model, tg.no_decay(model)) == [*early, "net/head/bias"]
+    for layer in layers:
+        layer.trainable = False
+    assert paths(model, tg.no_decay(model)) == ["net/head/bias", *early]
+
+
 def test_layers_decay_from_the_top():
     body = keras.Sequential(
         [keras.layers.Dense(2, name="low"), keras.layers.Dense(2, name="middle")], name="body"

@@ -68,9 +68,9 @@ def layerwise_decay(
 def no_decay(model: keras.Model) -> list[str]:
     """Returns patterns for the variables that usually do not decay: biases and normalizations.
 
-    These are the trainable weights of normalization layers, every layer's bias, whatever its shape,
+    These are the trained weights of normalization layers, every layer's bias, whatever its shape,
     and all other vectors and scalars. They are found by their layers and shapes, and not by their
-    names. Variables that are frozen now get no pattern.
+    names. Layers that are frozen now count, too, as they may train later.
 
     Args:
         model: a built model.
@@ -99,8 +99,8 @@ def no_decay(model: keras.Model) -> list[str]:
         or variable is getattr(layer, "bias", None)
         or len(variable.shape) <= 1
     }
-    exact = _exact(model)
-    return [exact[id(v)] for v in model.trainable_variables if id(v) in undecayed]
+    undecayed -= {id(variable) for variable in keras_contract.moving_statistics(model)}
+    return [pattern for key, pattern in _exact(model).items() if key in undecayed]
 
 
 def _exact(model: keras.Model) -> dict[int, str]:
