@@ -23,7 +23,6 @@ EXACT = {
     "adagrad": lambda **common: tg.Adagrad(0.01, **common),
     "rmsprop": lambda **common: tg.RMSprop(0.01, **common),
     "rmsprop_momentum": lambda **common: tg.RMSprop(0.01, momentum=0.9, **common),
-    "rmsprop_centered": lambda **common: tg.RMSprop(0.01, centered=True, **common),
     "lion": lambda **common: tg.Lion(0.01, **common),
     "lars": lambda **common: tg.LARS(0.01, weight_decay_rate=0.1, nesterov=True, **common),
     "lars_plain": lambda **common: tg.LARS(0.01, momentum=0.0, sum_of_norms=True, **common),

@@ -48,6 +48,17 @@ class PaperAdam(tg.Optimizer):
         return -lr * m / c / (tf.sqrt(v / d) + 1e-6), {"m": m, "v": v}
 
 
+@pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
+def test_a_variance_that_rounds_below_zero_makes_no_weight_nan(graph):
+    """Of a gradient that stays the same for long, the variance is zero up to rounding."""
+    w, optimizer = tf.Variable([0.0]), tg.RMSprop(1e-4, centered=True)
+    apply = lambda g: optimizer.apply([g], [w])  # noqa: E731
+    apply = tf.function(apply) if graph else apply
+    for step in range(700):
+        apply(tf.constant([1.0 if step < 400 else 0.5]))
+    assert np.isfinite(w.numpy()).all()
+
+
 def made(config):
     config = dict(config)
     cls, inner = config.pop("optimizer"), config.pop("of", None)

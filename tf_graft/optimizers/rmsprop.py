@@ -15,11 +15,12 @@ class RMSprop(ta.Optimizer):
     ```
     v <- rho * v + (1 - rho) * g^2
     a <- rho * a + (1 - rho) * g                     centered=True, else a = 0
-    x  = learning_rate * g / sqrt(v - a^2 + epsilon)
+    x  = learning_rate * g / sqrt(max(v - a^2, 0) + epsilon)
     m <- momentum * m + x                            w <- w - m
     ```
 
-    Without momentum `w <- w - x`. PyTorch adds `epsilon` to the root, not inside it.
+    Without momentum `w <- w - x`. PyTorch adds `epsilon` to the root, not inside it. The maximum is
+    ours: by rounding, the variance of a gradient that stays the same for long may be negative.
 
     Args:
         learning_rate: number, at least 0, or schedule.
@@ -68,16 +69,19 @@ class RMSprop(ta.Optimizer):
         new = {"velocity": variance}
         if self.centered:
             a = new["average_gradient"] = ta.running_mean(s["average_gradient"], g, self.rho, t)
-            variance -= a * a
+            variance = tf.maximum(variance - a * a, 0.0)  # which rounding makes negative
         x = ta.quotient(lr * g, tf.sqrt(variance + self.epsilon))
         if self.momentum:
             x = new["momentum"] = ta.current(self.momentum, t) * s["momentum"] + x
         return -x, new
 
     def _serves(self) -> bool:
-        """Returns False with decay and no momentum, because `step` and decay are then summed."""
+        """Returns False where TensorFlow's kernel does not do what `step` does.
+
+        Its variance may be negative; with decay and no momentum, `step` and decay are summed.
+        """
         remembered = bool(self.momentum) or not self.weight_decay
-        return remembered and ta.remembers("rho")(self)
+        return remembered and not self.centered and ta.remembers("rho")(self)
 
     @ta.in_place(exact=True, serves=_serves)
     def kernel(
@@ -88,18 +92,13 @@ class RMSprop(ta.Optimizer):
             contextlib.nullcontext(s["momentum"]) if self.momentum else ta.scratch_variable(g)
         )
         with kept as momentum:
-            operands = {
-                "var": w.handle,
-                "ms": s["velocity"].handle,
-                "mom": momentum.handle,
-                "lr": lr,
-                "rho": ta.scalar(self.rho, g.dtype),
-                "momentum": ta.current(self.momentum, t),
-                "epsilon": ta.scalar(self.epsilon, g.dtype),
-                "grad": g,
-            }
-            if self.centered:
-                mean = s["average_gradient"].handle
-                tf.raw_ops.ResourceApplyCenteredRMSProp(**operands, mg=mean)
-            else:
-                tf.raw_ops.ResourceApplyRMSProp(**operands)
+            tf.raw_ops.ResourceApplyRMSProp(
+                var=w.handle,
+                ms=s["velocity"].handle,
+                mom=momentum.handle,
+                lr=lr,
+                rho=ta.scalar(self.rho, g.dtype),
+                momentum=ta.current(self.momentum, t),
+                epsilon=ta.scalar(self.epsilon, g.dtype),
+                grad=g,
+            )
