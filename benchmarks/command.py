@@ -1,4 +1,4 @@
-"""Runs `tf-graft bench`: announces each measurement, keeps the figures, shows them at the end."""
+"""Runs `python -m benchmarks`: announces each measurement, keeps the figures, shows them at the end."""
 
 import contextlib
 import signal
