@@ -1,4 +1,4 @@
-"""Runs `python -m benchmarks`: announces each measurement, keeps the figures, shows them at the end."""
+"""Runs `python -m benchmarks`: announces measurements, keeps figures, shows them at the end."""
 
 import contextlib
 import signal
