@@ -415,7 +415,7 @@ class Workers:
         means = {}
         for path in self.center.w:
             parts = [s[path][0] / n for s, n in zip(self.sums, self.taken, strict=True)]
-            if self.mode == "difference":
+            if self.mode == "difference":  # a copy that took no step still makes the mean NaN
                 parts = [part * n for part, n in zip(parts, self.taken, strict=True)]
             mean = np.array(sum(parts) / len(parts))
             touched = np.any([s[path][1] for s in self.sums], axis=0)

@@ -37,7 +37,7 @@ from tf_graft.scaling.loss_scaling import LossScaling, ScaledOnce, refuse_factor
 from tf_graft.scaling.scaler import LossScaler
 
 MODES = ("gradients", "updates", "difference")
-PAPER = {"name": "sgd", "learning_rate": 1.0}  # adds the mean of the updates to the center
+PAPER = {"name": "sgd", "learning_rate": 1.0}  # subtracts what is pushed from the center
 
 
 def _with_copy(agn: Any) -> list[Any]:
@@ -91,8 +91,8 @@ class AGN(OnServers):
             `workers()` makes this many optimizers that share a center. None: not checked.
         communication_period: local steps between two communications.
         center_optimizer: updates the center, with state of its own; given like `optimizer`. It may
-            clip and average (`use_ema`). None: a copy of `optimizer`; `SGD(1.0)` unless
-            the mode is `"gradients"`.
+            clip and average (`use_ema`). None: a copy of `optimizer` with `mode="gradients"`, and
+            `SGD(1.0)` with the other modes.
         use_locking: whether a push to parameter servers is atomic. Without effect elsewhere.
         mode: what is pushed to the center. `"gradients"`: the mean of the gradients, as in contrib.
             `"updates"`: the mean of the negative steps that were applied, as in the paper.

@@ -78,7 +78,8 @@ class RMSprop(ta.Optimizer):
     def _serves(self) -> bool:
         """Returns False where TensorFlow's kernel does not do what `step` does.
 
-        Its variance may be negative; with decay and no momentum, `step` and decay are summed.
+        With `centered`, the kernel's variance may be negative; with decay and no momentum, `step`
+        and decay are summed.
         """
         remembered = bool(self.momentum) or not self.weight_decay
         return remembered and not self.centered and ta.remembers("rho")(self)
