@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from evidence import changes, reach, running, state
 from evidence.ledger import Ledger, Row
-from evidence.suites import LOADING, ONLY_IN_MATRIX, Suite, suites
+from evidence.suites import FILES, ONLY_IN_CLUSTERS, ONLY_IN_MATRIX, Suite, suites
 
 DATA = changes.ROOT / "docs" / "data"
 ROW = Row(3, [], 1.0, "abc", "0.2.0", "TensorFlow 2.21.0, Keras 3.15.1", "2026-11-27")
@@ -142,7 +142,7 @@ def test_a_part_of_the_matrix_does_not_rest_on_what_only_others_reach(monkeypatc
     assert stale("tests/support/model_cells.py::weights") == [False, False, True]
     assert stale("tests/matrix.py::save") == [True, True, True]
     assert stale("tests/test_files.py::SHAPES") == [False, False, False]
-    assert stale(LOADING[0]) == [False, False, False]
+    assert stale(FILES[0]) == [False, False, False]
 
 
 def test_code_of_an_optimizer_makes_only_its_own_parts_stale(monkeypatch):
@@ -165,8 +165,8 @@ def test_code_of_an_optimizer_makes_only_its_own_parts_stale(monkeypatch):
     assert reach.unreached(["shampoo", "unknown"]) == []
 
 
-def test_code_that_only_some_parts_of_the_matrix_reach_is_there():
-    for name in (*ONLY_IN_MATRIX, *LOADING):
+def test_code_that_only_some_parts_reach_is_there():
+    for name in (*ONLY_IN_MATRIX, *FILES, *ONLY_IN_CLUSTERS):
         path, _, defined = name.partition("::")
         code = changes.now(path)
         assert code

@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -147,32 +148,48 @@ def test_what_two_processes_saved_goes_on_elsewhere(command, more, half, runs, t
 @pytest.mark.rare
 def test_a_process_that_is_left_alone_says_so(runs):
     """As on a cluster, where nobody ends it."""
-    spec = cluster_spec({"worker": 2})
-    program = [forked.python(), "-m", "tf_graft", "train", "mesh.yaml", "run.dir=alone"]
-    alone, lost = (
+    alone, lost = two_of("tf_graft", "train", "mesh.yaml", "run.dir=alone", folder=runs)
+    code, said = end_of(alone, lost, killing(runs / "alone", 1))
+    assert code == 1
+    assert "Another process of this run has ended, and this one cannot go on alone" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.slow
+def test_a_process_that_is_stopped_during_a_save_does_not_hold_the_others(tmp_path):
+    (tmp_path / "mesh.yaml").write_text(CONFIG)
+    stopped, waits = two_of("programs.stopped_while_saving", "train", "mesh.yaml", folder=tmp_path)
+    code, said = end_of(waits, stopped)
+    assert code == 1
+    assert "Another process of this run has ended, and this one cannot go on alone" in said
+    assert "Traceback" not in said
+
+
+def two_of(program, *arguments, folder):
+    """Starts a program in two processes that nobody ends; not forked ones, as one may stop."""
+    spec, task = cluster_spec({"worker": 2}), {"type": "worker"}
+    return [
         subprocess.Popen(
-            [*program, "run.epochs=50"],
-            cwd=runs,
+            [sys.executable, "-m", program, *arguments, "run.epochs=50"],
+            cwd=folder,
             env=os.environ
-            | {
-                "PYTHONPATH": str(column_runs.ROOT),
-                "TF_CONFIG": json.dumps(
-                    {"cluster": spec, "task": {"type": "worker", "index": index}}
-                ),
-            },
+            | column_runs.ENVIRONMENT
+            | {"TF_CONFIG": json.dumps({"cluster": spec, "task": task | {"index": index}})},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
         )
         for index in range(2)
-    )
+    ]
+
+
+def end_of(process, other, disturb=lambda process: None):
+    """Disturbs the other of two processes; returns how one ends, and what it says."""
     try:
-        killing(runs / "alone", 1)(lost)
-        _, said = alone.communicate(timeout=150)
+        disturb(other)
+        _, said = process.communicate(timeout=150)
     finally:
-        for process in (alone, lost):
-            process.kill()
-            process.communicate()
-    assert alone.returncode == 1
-    assert "Another process of this run has ended, and this one cannot go on alone" in said
-    assert "Traceback" not in said
+        for each in (process, other):
+            each.kill()
+            each.communicate()
+    return process.returncode, said

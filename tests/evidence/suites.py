@@ -32,19 +32,23 @@ ONLY_IN_MATRIX = {
     "tests/support/cells.py::REFUSALS": {"model"},  # through `apply`, nothing is refused
     "tests/support/oracles.py::multi": {"multi"},
 }
-# Code that runs only where a file is loaded into a model, which no optimizer's step does.
-LOADING = tuple(
-    f"tf_graft/core/keras_contract/checkpoints.py::{name}"
-    for name in (
-        "all_or_nothing",
-        "layers_of",
-        "_of_this_package",
-        "_optimizers_of",
-        "_variables_of_other_optimizers",
-    )
+# Code that runs only where a model is saved, or a file is loaded, which no optimizer's step does.
+FILES = (
+    "tf_graft/core/keras_contract/checkpoints.py::all_or_nothing",
+    "tf_graft/core/keras_contract/checkpoints.py::layers_of",
+    "tf_graft/core/keras_contract/checkpoints.py::_of_this_package",
+    "tf_graft/core/keras_contract/checkpoints.py::_optimizers_of",
+    "tf_graft/core/keras_contract/checkpoints.py::_variables_of_other_optimizers",
+    "tf_graft/dtensor/clients.py::meet",
+    "tf_graft/dtensor/clients.py::written_by_one",
 )
-# Code that runs only on parameter servers.
-ON_SERVERS = ("tf_graft/training/servers.py", "tf_graft/processes/watch.py")
+# Code that only some kinds of clusters run.
+ONLY_IN_CLUSTERS = {
+    "tf_graft/training/servers.py": {"parameter_server"},
+    "tf_graft/training/shared_state.py": {"mesh"},
+    "tf_graft/dtensor/clients.py": {"mesh"},
+    "tf_graft/processes/watch.py": {"parameter_server"},
+}
 
 
 class Suite(NamedTuple):
@@ -129,7 +133,7 @@ def suites(jax: str = sys.executable) -> dict[str, Suite]:
             "The checks find errors that were put into the TPU's programs on purpose.",
             {"all": [*_asking(jax, "controls")]},
             _optimizers("tests/tpu/"),
-            but_not={"all": LOADING},
+            but_not={"all": FILES},
         ),
     }
 
@@ -173,7 +177,7 @@ def _unreached(through: str) -> Iterator[tuple[str, Sequence[str]]]:
     for title, run, group in _of_matrix(through):
         has = {through, run, *group}
         names = [name for name, needs in ONLY_IN_MATRIX.items() if not has & needs]
-        yield title, [*names, *LOADING, *reach.unreached(group)]
+        yield title, [*names, *FILES, *reach.unreached(group)]
 
 
 def _of_matrix(through: str) -> Iterator[tuple[str, str, list[str]]]:
@@ -201,7 +205,8 @@ def _unreached_by_clusters() -> Iterator[tuple[str, Sequence[str]]]:
     """Yields the parts of the kills, each with the names of code that it does not reach."""
     others = [*reach.unreached(["adam"]), "tf_graft/fit/variable_groups.py"]  # not in their config
     for title, _ in _clusters():
-        yield title, others if title.startswith("parameter_server") else [*others, *ON_SERVERS]
+        kind = title.partition(",")[0]
+        yield title, [*others, *(name for name, on in ONLY_IN_CLUSTERS.items() if kind not in on)]
 
 
 def _tpu(what: str, jax: str, names: Iterable[str]) -> Iterator[tuple[str, Arguments]]:
@@ -212,7 +217,7 @@ def _tpu(what: str, jax: str, names: Iterable[str]) -> Iterator[tuple[str, Argum
 def _unreached_by(names: Iterable[str]) -> Iterator[tuple[str, Sequence[str]]]:
     """Yields the parts of the TPU's programs, each with the optimizers that it does not reach."""
     for title, group in _groups(names, 6):
-        yield title, [*LOADING, *reach.unreached(group)]
+        yield title, [*FILES, *reach.unreached(group)]
 
 
 def _asking(jax: str, what: str) -> Arguments:

@@ -68,6 +68,15 @@ def gathered(mesh: dtensor.Mesh, numbers: Sequence[int]) -> list[list[int]]:
     return every[:: mesh.num_local_devices()].tolist()
 
 
+def meet(mesh: dtensor.Mesh) -> None:
+    """Waits until every client has called this function.
+
+    TensorFlow ends this wait with an error if a client is lost. It does not end `dtensor.barrier`,
+    which also keeps Python's other threads and its signal handlers from running.
+    """
+    gathered(mesh, [0])
+
+
 def digest(*values: np.ndarray) -> int:
     """Returns a number that differs if the values differ."""
     found = 0
@@ -119,6 +128,6 @@ def written_by_one(mesh: dtensor.Mesh, save: Callable[..., None]) -> Callable[..
             with tempfile.TemporaryDirectory() as folder:
                 save(Path(folder) / Path(filepath).name, *args, **kwargs)
         if several(mesh):
-            dtensor.barrier(mesh, "tf_graft.save")
+            meet(mesh)
 
     return saved

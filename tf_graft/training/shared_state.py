@@ -15,6 +15,7 @@ from tensorflow.experimental import dtensor
 
 from tf_graft.core.files.whole_files import part_of, whole
 from tf_graft.core.keras_contract import TrackableObjectGraph
+from tf_graft.dtensor import clients
 from tf_graft.training.saved_state import GRAPH, ORIGIN, VALUE
 
 
@@ -36,14 +37,37 @@ def write(
     """
     host = mesh.host_mesh()
     tensors = {f"{name}{VALUE}": _on_host(variable, host) for name, variable in variables.items()}
-    for name, text in ((ORIGIN, origin.encode()), (GRAPH, _graph(list(variables)))):
-        copies = [tf.constant(text)] * mesh.num_local_devices()
-        tensors[name] = dtensor.pack(copies, dtensor.Layout.replicated(host, 0))
+    tensors[ORIGIN] = _everywhere(origin.encode(), host)
+    tensors[GRAPH] = _everywhere(_graph(list(variables)), host)
     own = whole(path) if completes() else contextlib.nullcontext(part_of(path) / path.name)
     with own as part:
-        dtensor.barrier(mesh, "tf_graft.folder")
-        dtensor.name_based_save(mesh, str(part), tensors)
-    dtensor.barrier(mesh, "tf_graft.state")
+        clients.meet(host)  # the folder is there
+        _save(str(part), host, tensors)
+    clients.meet(host)
+
+
+def _save(prefix: str, host: dtensor.Mesh, tensors: Mapping[str, tf.Tensor]) -> None:
+    """Writes tensors as `dtensor.name_based_save` does, but never waits for a lost process."""
+    where = _everywhere(prefix, host)
+    with tf.device(dtensor.device_name()):
+        tf.raw_ops.SaveV2(
+            prefix=where,
+            tensor_names=_everywhere(list(tensors), host),
+            shape_and_slices=[""] * len(tensors),
+            tensors=list(tensors.values()),
+        )
+    clients.meet(host)  # all shards are written
+    with dtensor.default_mesh(host):
+        tf.raw_ops.MergeV2Checkpoints(
+            checkpoint_prefixes=[where], destination_prefix=where, delete_old_dirs=True
+        )
+    clients.meet(host)
+
+
+def _everywhere(value: str | bytes | list[str], host: dtensor.Mesh) -> tf.Tensor:
+    copy = tf.constant(value)
+    copies = [copy] * host.num_local_devices()
+    return dtensor.pack(copies, dtensor.Layout.replicated(host, copy.shape.rank))
 
 
 def _on_host(variable: keras.Variable, host: dtensor.Mesh) -> tf.Tensor:
