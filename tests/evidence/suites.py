@@ -32,13 +32,14 @@ ONLY_IN_MATRIX = {
     "tests/support/cells.py::REFUSALS": {"model"},  # through `apply`, nothing is refused
     "tests/support/oracles.py::multi": {"multi"},
 }
+_CHECKPOINTS = "tf_graft/core/keras_contract/checkpoints.py"
 # Code that runs only where a model is saved, or a file is loaded, which no optimizer's step does.
 FILES = (
-    "tf_graft/core/keras_contract/checkpoints.py::all_or_nothing",
-    "tf_graft/core/keras_contract/checkpoints.py::layers_of",
-    "tf_graft/core/keras_contract/checkpoints.py::_of_this_package",
-    "tf_graft/core/keras_contract/checkpoints.py::_optimizers_of",
-    "tf_graft/core/keras_contract/checkpoints.py::_variables_of_other_optimizers",
+    f"{_CHECKPOINTS}::all_or_nothing",
+    f"{_CHECKPOINTS}::layers_of",
+    f"{_CHECKPOINTS}::_of_this_package",
+    f"{_CHECKPOINTS}::_optimizers_of",
+    f"{_CHECKPOINTS}::_variables_of_other_optimizers",
     "tf_graft/dtensor/clients.py::meet",
     "tf_graft/dtensor/clients.py::written_by_one",
 )

@@ -9,6 +9,7 @@ the first process is stopped.
 import os
 import signal
 
+from tensorflow.experimental import dtensor
 from tensorflow.python.eager import context
 
 from tf_graft import cli
@@ -19,12 +20,13 @@ def refuse(self, name, timeout):
     raise AssertionError(f"waits at the barrier {name}")
 
 
-def stop(mesh):
-    os.kill(os.getpid(), signal.SIGSTOP)
+def stop_the_first(mesh, meet=clients.meet):
+    if dtensor.client_id() == 0:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    meet(mesh)
 
 
 if __name__ == "__main__":
     context.Context.wait_at_barrier = refuse
-    if '"index": 0' in os.environ["TF_CONFIG"]:
-        clients.meet = stop
+    clients.meet = stop_the_first
     cli.main()
