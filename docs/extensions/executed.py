@@ -13,7 +13,7 @@ from jupyter_cache import get_cache
 
 ROOT = Path(__file__).parents[2]
 RUN_BY_PAGES = (
-    *("tf_graft/**/*", "configs/**/*", "tests/**/*"),
+    *("tf_graft/**/*", "configs/**/*", "studies/**/*", "tests/**/*"),
     *("docs/*.py", "docs/data/*", "docs/ipython/*/*.py"),
 )
 

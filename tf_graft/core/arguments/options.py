@@ -101,8 +101,8 @@ class Common(TypedDict, total=False):
         clipvalue: the largest magnitude of each gradient entry, above 0.
         global_clipnorm: the largest L2 norm of all gradients together, above 0.
         use_ema: whether to keep averages of the weights. True: exponential moving averages (EMA).
-            `tf_graft.averages.SWA` or `EMA`: averages that begin later, with equal weights or with
-            a momentum that grows.
+            `tf_graft.averages.SWA()` or `EMA()`: averages that begin later, with equal weights or
+            with a momentum that grows.
         ema_momentum: how much of the average is kept at each step with `use_ema=True`, in [0, 1).
         ema_overwrite_frequency: the averages overwrite the weights after every so many updates.
         loss_scale_factor: a fixed loss scale: `scale_loss` multiplies the loss by it, and the
