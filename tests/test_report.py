@@ -861,6 +861,10 @@ def test_plain_factors_are_rates_also_of_frozen_variables():
         ({"kind": "global", "rate": -1}, "rate is -1; it must be at least 0"),
         ({"kind": "piecewise", "rates": {"w": 1}, "steps": "12"}, "must be a list of numbers"),
         (
+            {"kind": "piecewise", "rates": {"w": 1}, "steps": np.array(1.0), "curve": [1]},
+            "steps must be a list of numbers",
+        ),
+        (
             {"kind": "piecewise", "rates": {"w": 1}, "steps": [1, 2], "curve": [1]},
             "the curve must have one value for each",
         ),

@@ -112,9 +112,10 @@ def _rates(name: str, values: object) -> dict[str, float]:
 
 
 def _numbers(name: str, values: object) -> tuple[float, ...]:
-    if not isinstance(values, list | tuple | np.ndarray) or not len(values):
+    plain = values.tolist() if isinstance(values, np.ndarray) else values  # 0-d: one number
+    if not isinstance(plain, list | tuple) or not plain:
         raise ValueError(f"{name} must be a list of numbers.")
-    return tuple(_positive(f"an entry of {name}", value) for value in values)
+    return tuple(_positive(f"an entry of {name}", value) for value in plain)
 
 
 CHECKS: dict[str, Callable[[str, object], object]] = {
