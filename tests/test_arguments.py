@@ -169,6 +169,16 @@ def test_a_rate_is_set_to_a_tensor_also_where_a_function_is_traced():
     assert float(optimizer.learning_rate) == 0.125
 
 
+@pytest.mark.parametrize("make", [tf_graft.SGD, lambda rate: tf_graft.LARC(tf_graft.SGD(rate))])
+def test_a_schedule_that_compiled_steps_do_not_see_is_warned_of(make):
+    optimizer, w = make(0.5), tf.Variable([1.0])
+    step = tf.function(lambda: optimizer.apply([tf.constant([0.0])], [w]))
+    optimizer.learning_rate = constant = keras.optimizers.schedules.ExponentialDecay(0.25, 10, 0.5)
+    step()  # no warning yet
+    with pytest.warns(UserWarning, match=r"^SGD\.learning_rate: a step that is compiled already"):
+        optimizer.learning_rate = constant
+
+
 def test_a_number_does_not_take_the_place_of_a_callable():
     optimizer = tf_graft.SGD(lambda: 0.5)
     with pytest.raises(TypeError, match=r"^SGD\.learning_rate: it cannot be set to 0\.25"):

@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from evidence import changes, reach, running, state
 from evidence.ledger import Ledger, Row
-from evidence.suites import FILES, ONLY_IN_CLUSTERS, ONLY_IN_MATRIX, Suite, suites
+from evidence.suites import FILES, ONLY_IN_CLUSTERS, ONLY_IN_MATRIX, SETTING, Suite, suites
 
 DATA = changes.ROOT / "docs" / "data"
 ROW = Row(3, [], 1.0, "abc", "0.2.0", "TensorFlow 2.21.0, Keras 3.15.1", "2026-11-27")
@@ -106,13 +106,17 @@ def test_only_code_that_a_part_rests_on_makes_it_stale(repository):
 
 def test_what_changed_is_named(repository):
     first = repository(
-        "x: int = 1\ny = 2\nx, y = y, x\nclass A:\n    def f(self): ...\ndef f(): ...\n"
+        "x: int = 1\ny = 2\nx, y = y, x\nclass A:\n    z = 1\n    def f(self): ...\n"
+        "class B:\n    z = 1\n    def f(self): ...\ndef f(): ...\n"
     )
-    repository("x: int = 1\ny = 3\ny, x = x, y\nclass A:\n    def g(self): ...\ndef f(): ...\n")
-    assert changes.changed(first) == {f"tf_graft/step.py::{name}" for name in ("", "y", "A")}
+    repository(
+        "x: int = 1\ny = 3\ny, x = x, y\nclass A:\n    z = 1\n    def f(self): return 1\n"
+        "class B:\n    z = 2\n    def f(self): ...\ndef f(): ...\n"
+    )
+    assert changes.changed(first) == {f"tf_graft/step.py::{name}" for name in ("", "y", "A.f", "B")}
     row = ROW._replace(commit=first)
-    assert row.stale(["tf_graft/"], ["tf_graft/step.py::A"])
-    assert not row.stale(["tf_graft/"], ["tf_graft/step.py::A", "tf_graft/step.py::"])
+    assert row.stale(["tf_graft/"], ["tf_graft/step.py::A", "tf_graft/step.py::y"])
+    assert not row.stale(["tf_graft/"], ["tf_graft/step.py::"])
     assert not row.stale(["tf_graft/step.py::f"])
 
 
@@ -166,7 +170,7 @@ def test_code_of_an_optimizer_makes_only_its_own_parts_stale(monkeypatch):
 
 
 def test_code_that_only_some_parts_reach_is_there():
-    for name in (*ONLY_IN_MATRIX, *FILES, *ONLY_IN_CLUSTERS):
+    for name in (*ONLY_IN_MATRIX, *FILES, *SETTING, *ONLY_IN_CLUSTERS):
         path, _, defined = name.partition("::")
         code = changes.now(path)
         assert code

@@ -51,8 +51,9 @@ def uncommitted(paths: Iterable[str]) -> list[str]:
 def changed(commit: str) -> frozenset[str]:
     """Returns the definitions whose code now differs from a commit: "folder/file.py::name".
 
-    They are functions, classes, variables and imported names of modules. The name is empty for
-    other statements, and for a file that is not Python, which counts as a whole.
+    They are functions, classes, methods ("Class.method"), variables and imported names of modules.
+    The name is empty for other statements, and for a file that is not Python, which counts as a
+    whole.
 
     Raises:
         UnknownCommit: the repository does not have the commit.
@@ -100,6 +101,11 @@ def definitions(node: ast.stmt) -> Iterator[tuple[str, str]]:
         module = node.module if isinstance(node, ast.ImportFrom) else ""
         for alias in node.names:
             yield alias.asname or alias.name, f"import {module} {alias.name}"
+    elif isinstance(node, ast.ClassDef):
+        methods = [each for each in node.body if isinstance(each, ast.FunctionDef)]
+        node.body = [each for each in node.body if each not in methods]
+        yield node.name, ast.dump(node)
+        yield from ((f"{node.name}.{method.name}", ast.dump(method)) for method in methods)
     else:
         yield name_of(node), ast.dump(node)
 

@@ -43,6 +43,9 @@ FILES = (
     "tf_graft/dtensor/clients.py::meet",
     "tf_graft/dtensor/clients.py::written_by_one",
 )
+_RATES = "tf_graft/core/arguments/rates.py"
+# Code that sets a learning rate anew. In the checks only constructors do, before the first step.
+SETTING = (f"{_RATES}::LearningRate.__set__", f"{_RATES}::warnings")
 # Code that only some kinds of clusters run.
 ONLY_IN_CLUSTERS = {
     "tf_graft/training/servers.py": {"parameter_server"},
@@ -134,7 +137,7 @@ def suites(jax: str = sys.executable) -> dict[str, Suite]:
             "The checks find errors that were put into the TPU's programs on purpose.",
             {"all": [*_asking(jax, "controls")]},
             _optimizers("tests/tpu/"),
-            but_not={"all": FILES},
+            but_not={"all": (*FILES, *SETTING)},
         ),
     }
 
@@ -178,7 +181,7 @@ def _unreached(through: str) -> Iterator[tuple[str, Sequence[str]]]:
     for title, run, group in _of_matrix(through):
         has = {through, run, *group}
         names = [name for name, needs in ONLY_IN_MATRIX.items() if not has & needs]
-        yield title, [*names, *FILES, *reach.unreached(group)]
+        yield title, [*names, *FILES, *SETTING, *reach.unreached(group)]
 
 
 def _of_matrix(through: str) -> Iterator[tuple[str, str, list[str]]]:
@@ -204,7 +207,8 @@ def _clusters() -> Iterator[tuple[str, Arguments]]:
 
 def _unreached_by_clusters() -> Iterator[tuple[str, Sequence[str]]]:
     """Yields the parts of the kills, each with the names of code that it does not reach."""
-    others = [*reach.unreached(["adam"]), "tf_graft/fit/variable_groups.py"]  # not in their config
+    of_others = reach.unreached(["adam"])
+    others = [*SETTING, *of_others, "tf_graft/fit/variable_groups.py"]  # not in their config
     for title, _ in _clusters():
         kind = title.partition(",")[0]
         yield title, [*others, *(name for name, on in ONLY_IN_CLUSTERS.items() if kind not in on)]
@@ -218,7 +222,7 @@ def _tpu(what: str, jax: str, names: Iterable[str]) -> Iterator[tuple[str, Argum
 def _unreached_by(names: Iterable[str]) -> Iterator[tuple[str, Sequence[str]]]:
     """Yields the parts of the TPU's programs, each with the optimizers that it does not reach."""
     for title, group in _groups(names, 6):
-        yield title, [*FILES, *reach.unreached(group)]
+        yield title, [*FILES, *SETTING, *reach.unreached(group)]
 
 
 def _asking(jax: str, what: str) -> Arguments:

@@ -35,7 +35,8 @@ class LAMB(Layerwise):
     ```
 
     Differences from Keras' `Lamb`: weight decay is inside the ratio, you can exclude variables, and
-    epsilon is 1e-6. Differences from Model Garden's: the config contains the exclusions, and each
+    epsilon is 1e-6; with the common `weight_decay`, Keras takes the ratio of weights that have
+    decayed already. Differences from Model Garden's: the config contains the exclusions, and each
     pattern is searched for in the variables' paths; an empty `exclude_from_layer_adaptation`
     excludes nothing; betas are not rounded to float32. Differences from cybertronai's program for
     PyTorch: the bias is corrected, and norms of weights are not limited to 10.

@@ -1,6 +1,7 @@
 """An optimizer's learning rate: a number that can be set, or a schedule."""
 
 import inspect
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,9 @@ HELD = (tf.Tensor, tf.Variable, keras.Variable)
 
 class LearningRate:
     """The current learning rate, which you can set to a number unless it is a schedule.
+
+    If you set it to a schedule after the first step, a step that is compiled already does not see
+    the change, and you get a warning.
 
     Raises:
         TypeError: the computed rate is not a number; or the rate is set to something that is no
@@ -46,6 +50,13 @@ class LearningRate:
                 "LearningRateScheduler, make the optimizer with a number."
             )
         OF_KERAS.fset(optimizer, value)
+        if callable(value) and optimizer.rule.fixed:
+            warnings.warn(
+                f"{owner}.learning_rate: a step that is compiled already goes on with the former "
+                f"learning rate, not with {_name_of(value)}; compile the model again, or make a "
+                "new tf.function.",
+                stacklevel=2,
+            )
 
 
 def rate(owner: str, given: Any) -> Any:
