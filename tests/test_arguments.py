@@ -175,7 +175,7 @@ def test_a_schedule_that_compiled_steps_do_not_see_is_warned_of(make):
     step = tf.function(lambda: optimizer.apply([tf.constant([0.0])], [w]))
     optimizer.learning_rate = constant = keras.optimizers.schedules.ExponentialDecay(0.25, 10, 0.5)
     step()  # no warning yet
-    with pytest.warns(UserWarning, match=r"^SGD\.learning_rate: a step that is compiled already"):
+    with pytest.warns(UserWarning, match=r"^SGD\.learning_rate: steps that were compiled before"):
         optimizer.learning_rate = constant
 
 

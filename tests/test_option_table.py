@@ -396,3 +396,21 @@ def test_an_optimizer_inside_cannot_be_replaced(make, attribute):
     setattr(wrapper, attribute, getattr(wrapper, attribute))
     with pytest.raises(AttributeError, match=f"{attribute}: it cannot be replaced; make a new"):
         setattr(wrapper, attribute, tg.SGD())
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "cls"),
+    [
+        (lambda: tg.LARC(tg.SGD(momentum=tg.Settable(0.9))), "momentum", "SGD"),
+        (lambda: tg.MixedPrecision(tg.LARC("adam")), "beta_1", "Adam"),
+        (lambda: tg.MultiOptimizer({".*": tg.Adam()}), "beta_2", "Adam"),
+        (lambda: tg.Muon(0.1), "beta_1", "AdamW"),
+    ],
+)
+def test_an_argument_of_an_optimizer_inside_is_not_set_on_the_wrapper(make, name, cls):
+    wrapper = make()
+    message = rf"^{type(wrapper).__name__}\.{name}: {name} is an argument of the {cls} inside; set"
+    with pytest.raises(AttributeError, match=message):
+        setattr(wrapper, name, 0.5)
+    wrapper.note = "an attribute of the user's"
+    assert wrapper.note

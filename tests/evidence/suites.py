@@ -43,9 +43,15 @@ FILES = (
     "tf_graft/dtensor/clients.py::meet",
     "tf_graft/dtensor/clients.py::written_by_one",
 )
-_RATES = "tf_graft/core/arguments/rates.py"
-# Code that sets a learning rate anew. In the checks only constructors do, before the first step.
-SETTING = (f"{_RATES}::LearningRate.__set__", f"{_RATES}::warnings")
+_RATES, _WRAPPER = "tf_graft/core/arguments/rates.py", "tf_graft/compose/wrapper.py"
+# Code that sets attributes. In the checks only constructors do, before the first step.
+SETTING = (
+    f"{_RATES}::LearningRate.__set__",
+    f"{_RATES}::warnings",
+    f"{_WRAPPER}::Wrapper.__setattr__",
+    f"{_WRAPPER}::Wrapper._refuse_of_inner",
+    *(f"{_WRAPPER}::{name}" for name in ("declared", "nested", "signatures")),
+)
 # Code that only some kinds of clusters run.
 ONLY_IN_CLUSTERS = {
     "tf_graft/training/servers.py": {"parameter_server"},
@@ -207,8 +213,8 @@ def _clusters() -> Iterator[tuple[str, Arguments]]:
 
 def _unreached_by_clusters() -> Iterator[tuple[str, Sequence[str]]]:
     """Yields the parts of the kills, each with the names of code that it does not reach."""
-    of_others = reach.unreached(["adam"])
-    others = [*SETTING, *of_others, "tf_graft/fit/variable_groups.py"]  # not in their config
+    files = [f"tf_graft/fit/{name}.py" for name in ("finder", "variable_groups")]
+    others = [*SETTING, *files, *reach.unreached(["adam"])]  # not in their config
     for title, _ in _clusters():
         kind = title.partition(",")[0]
         yield title, [*others, *(name for name, on in ONLY_IN_CLUSTERS.items() if kind not in on)]

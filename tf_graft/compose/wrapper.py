@@ -11,11 +11,11 @@ import tensorflow as tf
 from tf_graft.compose.of_keras import wrap
 from tf_graft.compose.option_table import Pair, divided, refuse_unused
 from tf_graft.core import keras_contract
-from tf_graft.core.arguments import rates
+from tf_graft.core.arguments import declared, rates, signatures
 from tf_graft.core.arguments.options import OPTIONS, Common, Options
 from tf_graft.core.arguments.registry import resolve, serialize
 from tf_graft.core.keras_optimizer import written
-from tf_graft.core.nesting import refuse_deep_around
+from tf_graft.core.nesting import nested, refuse_deep_around
 from tf_graft.core.optimizer import Optimizer
 from tf_graft.core.pipeline.exchange import Exchange
 from tf_graft.core.places import replicas
@@ -177,12 +177,24 @@ class Wrapper(Optimizer, rule=ComposedRule):
     rule: ComposedRule
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Sets an attribute, unless it is that of a child that the wrapper has taken."""
-        held = vars(self).get(name)
+        """Sets an attribute; refuses to replace a child, and arguments of inner optimizers."""
+        owner, held = type(self).__name__, vars(self).get(name)
         if held is not None and held is not value and name in self.roles.values():
-            owner = type(self).__name__
             raise AttributeError(f"{owner}.{name}: it cannot be replaced; make a new {owner}.")
+        is_new = name not in vars(self) and not hasattr(type(self), name)
+        if is_new and vars(self).get(declared.CONSTRUCTED):
+            self._refuse_of_inner(name)
         super().__setattr__(name, value)
+
+    def _refuse_of_inner(self, name: str) -> None:
+        """Refuses a new attribute that is an argument of an optimizer inside, and of no effect."""
+        for inner in nested(self):
+            if name in signatures.own_arguments(type(inner)):
+                owner, cls = type(self).__name__, type(inner).__name__
+                raise AttributeError(
+                    f"{owner}.{name}: {name} is an argument of the {cls} inside; set it on the "
+                    f"{cls}."
+                )
 
     def children(self) -> dict[str, Optimizer]:
         """Returns the optimizers inside this one, by role."""

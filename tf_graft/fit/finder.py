@@ -3,6 +3,7 @@
 import contextlib
 import math
 import random
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -339,7 +340,8 @@ def _setter(optimizer: keras.optimizers.Optimizer) -> Callable[[float], None]:
         optimizer.learning_rate = float(keras.ops.convert_to_numpy(optimizer.learning_rate))
     except TypeError:  # a schedule or a callable
         variable = tf.Variable(0.0, trainable=False)
-        optimizer.learning_rate = variable.read_value
+        with warnings.catch_warnings(action="ignore"):  # the step is compiled anew
+            optimizer.learning_rate = variable.read_value
         return lambda rate: write.put_everywhere(variable, rate)
 
     def assign(rate: float) -> None:

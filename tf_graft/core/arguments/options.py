@@ -88,7 +88,8 @@ class Common(TypedDict, total=False):
     """Arguments common to all optimizers; the first ten are Keras' own.
 
     Each argument is also an attribute of the same name (`exclude_from_weight_decay` is read as
-    `decay_exclusions`). You can set the attribute until the optimizer is built; the new value is
+    `decay_exclusions`). You can set the attribute until the optimizer is built, except for an
+    argument that needs slots of its own, such as `gradient_accumulation_steps`; the new value is
     checked too. Updates are computed in float32 (in float64 for float64 variables). Numbers must
     fit into float32, which turns 1e39 into infinity and 1e-300 into zero.
 

@@ -52,9 +52,8 @@ class LearningRate:
         OF_KERAS.fset(optimizer, value)
         if callable(value) and optimizer.rule.fixed:
             warnings.warn(
-                f"{owner}.learning_rate: a step that is compiled already goes on with the former "
-                f"learning rate, not with {_name_of(value)}; compile the model again, or make a "
-                "new tf.function.",
+                f"{owner}.learning_rate: steps that were compiled before do not see the change to "
+                f"{_name_of(value)}; compile the model again, or make a new tf.function.",
                 stacklevel=2,
             )
 
