@@ -14,11 +14,10 @@ from tf_graft.core.types import Config
 class Settable(keras.optimizers.schedules.LearningRateSchedule):
     """A value of `momentum`, `beta_1` or `weight_decay` that you can set between steps.
 
-    `EMANesterov` takes one for `ahead`, too.
-
-    Without it these arguments are constants of the compiled step, and setting them once the
-    optimizer is built is an error. The optimizer keeps the value among its variables, so it is
-    saved, restored, and seen by steps that are compiled already.
+    `EMANesterov` takes one for `ahead`, too. Without a `Settable`, these arguments are constants of
+    the compiled step, and setting them once the optimizer is built is an error. The optimizer keeps
+    the value among its variables, so it is saved, restored, and seen by steps that are compiled
+    already.
 
     Args:
         value: the first value, in the range of the argument.
