@@ -53,7 +53,8 @@ class AdaGraft(Wrapper):
     Args:
         magnitude_optimizer: sets the length of the step: an optimizer of tf_graft or Keras, a name
             or a config.
-        direction_optimizer: sets the direction of the step; its learning rate cancels out.
+        direction_optimizer: sets the direction of the step; a constant learning rate of it
+            cancels out.
         learning_rate: number, at least 0, or schedule: a factor on the grafted step.
         use_global_norm: whether one norm is taken over all variables of a call. This keeps the
             steps of all variables in memory.
@@ -67,7 +68,8 @@ class AdaGraft(Wrapper):
         ValueError: an argument out of range; the same optimizer twice; one that clips, averages,
             accumulates or scales on its own.
 
-    Row-sparse gradients: the norms are those of the touched rows' steps.
+    Row-sparse gradients: the norms are those of the touched rows' steps, unless `sparse` is
+    `"exact"`.
 
     Example:
         >>> from tf_graft.optimizers import SGD, Adam
