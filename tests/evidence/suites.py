@@ -44,7 +44,7 @@ FILES = (
     "tf_graft/dtensor/clients.py::written_by_one",
 )
 _RATES, _WRAPPER = "tf_graft/core/arguments/rates.py", "tf_graft/compose/wrapper.py"
-# Code that sets attributes. In the checks only constructors do, before the first step.
+# Code that sets attributes. In the checks only constructors and builds do, before the first step.
 SETTING = (
     f"{_RATES}::LearningRate.__set__",
     f"{_RATES}::warnings",
