@@ -1,9 +1,9 @@
-"""Puts a built site into a folder that any web server can serve, beside those of other versions.
+"""Puts a built site into a folder for any web server, beside the sites of other versions.
 
     python docs/publish.py site public
 
-The site goes to `public/VERSION`. `public/index.html` leads to the newest version, and from
-`public/versions.json` each page fills its list of versions.
+The site goes to `public/VERSION`. `public/index.html` leads to the newest version. Each page reads
+its list of versions from `public/versions.json`.
 """
 
 import json
@@ -23,13 +23,13 @@ LEADS = """<!doctype html>
 
 
 def version_of(site: Path) -> str:
-    """Returns the version of which a built site is."""
+    """Returns the version of a built site."""
     options = (site / "_static" / "documentation_options.js").read_text("utf-8")
     return re.findall(r"VERSION: '(.+?)'", options)[0]
 
 
 def publish(site: Path, public: Path) -> str:
-    """Copies a site into the folder, in place of one of the same version; returns the version."""
+    """Copies a site into the folder, in place of one of its own version; returns the version."""
     version = version_of(site)
     shutil.rmtree(public / version, ignore_errors=True)
     shutil.copytree(
