@@ -3,8 +3,8 @@
     python configs/recommenders/click_log.py
 
 The configs beside this file read it from `runs/data`. Each row says which item a user saw, on which
-page and from which advertiser, and whether the user clicked. Replace `rows` to write data of your
-own in the same form.
+page and from which advertiser, and whether the user clicked. To write data of your own in
+the same form, replace `rows`, and set `ROWS` and `SIZES` to the size and the fields of your log.
 """
 
 from collections.abc import Iterator

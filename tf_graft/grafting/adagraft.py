@@ -48,7 +48,8 @@ class AdaGraft(Wrapper):
 
     Differences from Lingvo's AdaGraft: the global norm is computed at each step and works in
     `tf.function`; row-sparse gradients are supported; the steps are computed directly and not from
-    differences of weights, which would round them. As in Lingvo's, `||d||` is at least 1e-30.
+    differences of weights, which would round them. As in Lingvo's, `||d||` is at least 1e-30,
+    which matters only for float64: in float32, norms below about 1e-19 are computed as zero.
 
     Args:
         magnitude_optimizer: sets the length of the step: an optimizer of tf_graft or Keras, a name

@@ -39,7 +39,7 @@ class DynamicLookup(keras_contract.HoldsTables):
     validation = held_back.map(lambda ids, y: (lookup(ids), y))
     ```
 
-    Hash strings first: `tf.strings.to_hash_bucket_fast(words, 2**62)`. An id takes about 200 bytes
+    Hash strings first: `tf.strings.to_hash_bucket_fast(words, 2**62)`. An id takes about 90 bytes
     of the host's memory. The layer's state is in the files of a model that contains it; to save the
     layer of a dataset, put it before the model: `keras.Sequential([lookup, model])`. Callbacks that
     save the model in training save the layer, too, if it is an attribute: `model.lookup = lookup`.

@@ -129,9 +129,9 @@ class Common(TypedDict, total=False):
             above 2^51 (float64: 2^484; not checked for gradients that are clipped to at most 2^36),
             or if the learning rate is negative or not finite, or the value of a scheduled momentum,
             `beta_1` or weight decay is out of range. `"skip"`: nothing changes but
-            `skipped_steps`; ten skipped updates in a row cause a warning. `"raise"`: an
-            `InvalidArgumentError`, and nothing changes. `"apply"`: the step is made without a
-            check, as in Keras.
+            `skipped_steps`; ten skipped updates in a row cause a warning (compiled steps only
+            count, so `fit` warns when it ends). `"raise"`: an `InvalidArgumentError`, and nothing
+            changes. `"apply"`: the step is made without a check, as in Keras.
         exclude_from_weight_decay: regular expressions; a variable whose path contains a match does
             not decay, neither here nor in an optimizer inside this one. A warning names an
             expression that matches no variable.
