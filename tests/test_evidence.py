@@ -56,6 +56,7 @@ def repository(tmp_path, monkeypatch):
         ("no tests ran in 0.1s", running.NO_TESTS, 0, []),
         ("Traceback\nValueError: it broke", 1, 0, ["code 1: ValueError: it broke"]),
         ("3 tried, 0 wrong", 1, 3, ["code 1: 3 tried, 0 wrong"]),
+        (".... [100%]", 0, 0, ["no checks counted: .... [100%]"]),
     ],
 )
 def test_a_part_says_how_it_ended(text, code, tried, wrong):

@@ -42,7 +42,8 @@ class Processes:
             commit: what is checked.
 
         Returns:
-            How it ended. A process that did not reach its end is wrong, too.
+            How it ended. A process that did not reach its end, or that ended well but made no
+            checks, is wrong, too.
 
         Raises:
             Stopped: `stop` was called.
@@ -58,6 +59,8 @@ class Processes:
         if code_or_none not in (0, NO_TESTS) and not wrong:
             how = f"no end in {limit:.0f} s" if code_or_none is None else f"code {code_or_none}"
             wrong = [f"{how}: {last_line(said)}"]
+        if code_or_none == 0 and not tried:
+            wrong = [f"no checks counted: {last_line(said)}"]
         return Row.of_today(tried, wrong, time.monotonic() - began, commit)
 
     def stop(self) -> None:

@@ -171,7 +171,7 @@ def _groups(names: Iterable[str], size: int) -> Iterator[tuple[str, list[str]]]:
 def _rare_tests() -> Iterator[tuple[str, Arguments]]:
     paths = [path.relative_to(changes.ROOT) for path in changes.ROOT.glob("tests/test_*.py")]
     by_name = {path.stem.removeprefix("test_"): str(path) for path in sorted(paths)}
-    pytest = ["-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "-m", "rare"]
+    pytest = ["-m", "pytest", "-n0", "-p", "no:cacheprovider", "-m", "rare"]
     for title, group in _groups(by_name, 8):
         yield title, [*pytest, *(by_name[each] for each in group)]
 
