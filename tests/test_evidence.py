@@ -57,6 +57,7 @@ def repository(tmp_path, monkeypatch):
         ("Traceback\nValueError: it broke", 1, 0, ["code 1: ValueError: it broke"]),
         ("3 tried, 0 wrong", 1, 3, ["code 1: 3 tried, 0 wrong"]),
         (".... [100%]", 0, 0, ["no checks counted: .... [100%]"]),
+        ("WRONG  adam, plain: 1.5", 0, 0, ["adam, plain: 1.5"]),
     ],
 )
 def test_a_part_says_how_it_ended(text, code, tried, wrong):

@@ -42,8 +42,8 @@ class Processes:
             commit: what is checked.
 
         Returns:
-            How it ended. A process that did not reach its end, or that ended well but made no
-            checks, is wrong, too.
+            How it ended. A process that did not reach its end, or that made no checks, is wrong,
+            too, unless pytest says that no test was selected.
 
         Raises:
             Stopped: `stop` was called.
@@ -56,11 +56,11 @@ class Processes:
         if self.stopped:
             raise Stopped
         tried, wrong = counted(said)
-        if code_or_none not in (0, NO_TESTS) and not wrong:
-            how = f"no end in {limit:.0f} s" if code_or_none is None else f"code {code_or_none}"
+        ended_well = code_or_none == NO_TESTS or (code_or_none == 0 and tried)
+        if not ended_well and not wrong:
+            reasons = {None: f"no end in {limit:.0f} s", 0: "no checks counted"}
+            how = reasons.get(code_or_none, f"code {code_or_none}")
             wrong = [f"{how}: {last_line(said)}"]
-        if code_or_none == 0 and not tried:
-            wrong = [f"no checks counted: {last_line(said)}"]
         return Row.of_today(tried, wrong, time.monotonic() - began, commit)
 
     def stop(self) -> None:
