@@ -18,14 +18,20 @@ from support import recordings
 TESTS = pathlib.Path(__file__).parent
 
 
+def files() -> list[str]:
+    """The files of the tests that replay recorded runs."""
+    found = (f for f in TESTS.glob("test_*.py") if "recordings.check(" in f.read_text())
+    return sorted(str(f.relative_to(TESTS.parent)) for f in found)
+
+
 def replayed() -> dict[str, dict[str, float]]:
     """What the tests found, by the name of the run."""
     with tempfile.TemporaryDirectory() as folder:
         kept = pathlib.Path(folder) / "kept"
-        files = [f for f in TESTS.glob("test_*.py") if "recordings.check(" in f.read_text()]
-        options = ["-q", "-n", "0", "-m", "slow or not slow", "-k", "equal", *files]
+        options = ["-q", "-n", "0", "-m", "slow or not slow", "-k", "equal", *files()]
         command = [sys.executable, "-m", "pytest", *options]
-        subprocess.run(command, check=True, env=os.environ | {recordings.KEPT_IN: str(kept)})
+        environment = os.environ | {recordings.KEPT_IN: str(kept)}
+        subprocess.run(command, check=True, cwd=TESTS.parent, env=environment)
         return dict(map(json.loads, kept.read_text().splitlines()))
 
 

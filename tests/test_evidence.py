@@ -171,6 +171,24 @@ def test_code_of_an_optimizer_makes_only_its_own_parts_stale(monkeypatch):
     assert reach.unreached(["shampoo", "unknown"]) == []
 
 
+def test_a_file_of_tests_makes_only_parts_stale_that_run_it(monkeypatch):
+    found = suites()
+
+    def stale(path):
+        monkeypatch.setattr(changes, "changed", lambda commit: {f"{path}::test_this"})
+        suite = found["rare tests"]
+        parts = [suite.parts[part] for part in suite.parts if suite.stale(part, ROW)]
+        return parts, found["recordings"].stale("all", ROW)
+
+    (part,), recordings = stale("tests/test_muon.py")
+    assert "tests/test_muon.py" in part
+    assert recordings
+    (part,), recordings = stale("tests/test_cli.py")
+    assert "tests/test_cli.py" in part
+    assert not recordings
+    assert len(stale("tests/support/samples.py")[0]) == len(found["rare tests"].parts)
+
+
 def test_code_that_only_some_parts_reach_is_there():
     for name in (*ONLY_IN_MATRIX, *FILES, *SETTING, *ONLY_IN_CLUSTERS):
         path, _, defined = name.partition("::")

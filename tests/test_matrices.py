@@ -277,6 +277,16 @@ def test_a_sum_has_no_last_layer():
     assert len(sizes(tg.axes_of(keras.Model(given, x)))) == 2
 
 
+def test_what_a_custom_gradient_returns_is_made_by_its_own_layer_only():
+    both = tf.custom_gradient(lambda x, y: ((x * 2.0, y * 2.0), lambda dx, dy: (dx, dy)))
+    given = keras.Input((4,))
+    last, first = LAYERS.Dense(2, name="last")(given), LAYERS.Dense(3, name="first")(given)
+    pair = LAYERS.Lambda(lambda xs: both(*xs), output_shape=[(None, 2), (None, 3)])([last, first])
+    head = LAYERS.Dense(2, name="head")(pair[1])
+    found = sizes(tg.axes_of(keras.Model(given, [pair[0], head])))
+    assert found.keys() == {"first/kernel"}
+
+
 def test_two_models_trained_together_have_two_last_layers():
     def model(name):
         layers = [LAYERS.Dense(3, name="body"), LAYERS.Dense(2, name="head")]

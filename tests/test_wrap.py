@@ -287,6 +287,13 @@ def test_exclusions_given_to_wrap_are_of_the_optimizers_decay_too():
     assert decayed(late)[0] == [False, True]
 
 
+@pytest.mark.parametrize("reshaping", [tf_graft.Cautious, tf_graft.RadialBrake])
+def test_a_wrapper_reshapes_the_step_without_the_decay(reshaping):
+    given = {"learning_rate": RATE, "momentum": 0.9, "weight_decay": 0.5}
+    wrapped = wrap(keras.optimizers.SGD(**given))
+    assert_equals_stock(reshaping(wrapped), reshaping(tf_graft.SGD(**given)), ulps=4)
+
+
 def test_two_decays_are_refused():
     message = r"^wrap\(SGD, weight_decay=0\.25\): it already has weight_decay=0\.5; give"
     with pytest.raises(ValueError, match=message):

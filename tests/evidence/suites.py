@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import matrix
+import recordings
 from evidence import changes, reach
 from evidence.ledger import Row
 from support import samples
@@ -93,10 +94,12 @@ def suites(jax: str = sys.executable) -> dict[str, Suite]:
         "rare tests": Suite(
             "The tests that `.ci/run` leaves out pass: cases similar to those that it runs.",
             dict(_rare_tests()),
+            but_not=dict(_unreached_by_tests()),
         ),
         "recordings": Suite(
             "Recorded runs of other programs are repeated with this package.",
             {"all": ["tests/recordings.py"]},
+            but_not={"all": _other_tests(recordings.files())},
         ),
         "matrix, apply": Suite(
             "Through `apply`, weights equal a float64 computation: each execution, each option.",
@@ -169,11 +172,33 @@ def _groups(names: Iterable[str], size: int) -> Iterator[tuple[str, list[str]]]:
 
 
 def _rare_tests() -> Iterator[tuple[str, Arguments]]:
-    paths = [path.relative_to(changes.ROOT) for path in changes.ROOT.glob("tests/test_*.py")]
-    by_name = {path.stem.removeprefix("test_"): str(path) for path in sorted(paths)}
     pytest = ["-m", "pytest", "-n0", "-p", "no:cacheprovider", "-m", "rare"]
+    for title, files in _of_tests():
+        yield title, [*pytest, *files]
+
+
+def _unreached_by_tests() -> Iterator[tuple[str, Sequence[str]]]:
+    """Yields the parts of the rare tests, each with the files of tests that it does not run."""
+    for title, files in _of_tests():
+        yield title, _other_tests(files)
+
+
+def _of_tests() -> Iterator[tuple[str, list[str]]]:
+    """Yields the parts of the rare tests: what to call it, and its files."""
+    by_name = {path.partition("test_")[2].removesuffix(".py"): path for path in _tests()}
     for title, group in _groups(by_name, 8):
-        yield title, [*pytest, *(by_name[each] for each in group)]
+        yield title, [by_name[name] for name in group]
+
+
+def _other_tests(files: Sequence[str]) -> list[str]:
+    """The files of tests but for these; no file of tests imports another (`test_layers.py`)."""
+    return [path for path in _tests() if path not in files]
+
+
+@functools.cache
+def _tests() -> tuple[str, ...]:
+    paths = changes.ROOT.glob("tests/test_*.py")
+    return tuple(sorted(str(path.relative_to(changes.ROOT)) for path in paths))
 
 
 def _matrix(through: str) -> Iterator[tuple[str, Arguments]]:

@@ -219,13 +219,19 @@ def options(strategy, out):
         )
         print(name, "right", flush=True)
     # Rounds of one batch: what is accumulated stays on the worker until there is enough for a step.
-    assert_as_in_one_process(
-        "left over",
-        (strategy, coordinator),
-        lambda _: tg.AGN(tg.SGD(0.1), communication_period=1, gradient_accumulation_steps=2),
-        list(batches_of([1] * 5, [[]] * 5)),
-        1,
-    )
+    for reset in (False, True):
+        assert_as_in_one_process(
+            f"left over, reset_local_state={reset}",
+            (strategy, coordinator),
+            lambda _, reset=reset: tg.AGN(
+                tg.SGD(0.1),
+                communication_period=1,
+                reset_local_state=reset,
+                gradient_accumulation_steps=2,
+            ),
+            list(batches_of([1] * 5, [[]] * 5)),
+            1,
+        )
     assert_raises(strategy, coordinator)
 
 
