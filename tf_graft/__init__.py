@@ -5,7 +5,7 @@ import sys
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-__version__ = "1.0.0rc1"
+__version__ = "1.0.0"
 
 
 if not TYPE_CHECKING:  # a type checker would accept every name
