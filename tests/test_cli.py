@@ -455,6 +455,7 @@ def test_ctrl_c_says_what_is_kept(command, monkeypatch, tmp_path):
         (["mlp", "digit"], "no data set 'digit'"),
         (["mlp", "../../etc"], "name is the text '../../etc'; it is not a name."),
         (["transformer", "digits"], "'transformer' is for characters, the data are images."),
+        (["two_tower", "digits"], "'two_tower' also needs data.fields and data.label"),
         (["mlp", "digits", "--optimizer", "layerwise_rates"], "also needs rates"),
         (["mlp", "digits", "here.yaml"], "here.yaml exists, and stays as it is"),
     ],

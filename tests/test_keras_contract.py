@@ -23,6 +23,7 @@ from tf_graft.core.keras_contract.names import (
     LAYER_NAMES,
     MODEL_NAMES,
     MODULE_NAMES,
+    OPERATION_NAMES,
     OPTIMIZER_NAMES,
     PROVIDED_NAMES,
     RESOURCE_NAMES,
@@ -37,6 +38,7 @@ LISTED = {
         **LAYER_NAMES,
         **MODEL_NAMES,
         **GRAPH_NAMES,
+        **OPERATION_NAMES,
         **RESOURCE_NAMES,
         **STORE_NAMES,
         **STATUS_NAMES,
@@ -117,6 +119,13 @@ def test_variables_are_told_from_tables():
 def test_function_graphs_have(name):
     graph = tf.function(lambda: tf.constant(1)).get_concrete_function().graph
     assert hasattr(graph, name), f"TensorFlow dropped {name}: {GRAPH_NAMES[name]}"
+
+
+@pytest.mark.parametrize("name", OPERATION_NAMES)
+def test_operations_have(name):
+    graph = tf.function(lambda: tf.constant(1)).get_concrete_function().graph
+    found = hasattr(graph.get_operations()[0], name)
+    assert found, f"TensorFlow dropped {name}: {OPERATION_NAMES[name]}"
 
 
 def test_weights_files_name_their_optimizer(tmp_path):

@@ -353,6 +353,7 @@ def of_worker(number, cluster):
         ("mesh: {batch: 3}", [], None, "evenly over 3 devices of the mesh's 'batch'."),
         ("mesh: {batch: 2}", ["run.jit_compile=true"], None, "a mesh has its own compiler"),
         ("strategy: {name: multi_worker}", [], None, ":1: TF_CONFIG .* tf-graft launch"),
+        ("strategy: {name: parameter_server}", [], None, "tf-graft launch --workers 2 --ps 1"),
         ("strategy: {name: multi_worker}", [], "{", "TF_CONFIG in the environment is not JSON"),
         (
             "strategy: {name: multi_worker}",

@@ -21,7 +21,7 @@ def model_of_many_layers():
     x = LAYERS.DepthwiseConv2D(3, padding="same", name="depthwise")(x)
     x = LAYERS.SeparableConv2D(4, 3, padding="same", name="separable")(x)
     x = LAYERS.BatchNormalization(name="norm")(x)
-    x = LAYERS.Reshape((36, 4))(x)
+    x = LAYERS.PReLU(name="slopes")(LAYERS.Reshape((36, 4))(x))
     x = LAYERS.LSTM(5, return_sequences=True, name="lstm")(x)
     x = LAYERS.GRU(6, return_sequences=True, name="gru")(x)
     x = LAYERS.MultiHeadAttention(2, 3, name="attention")(x, x)

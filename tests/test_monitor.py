@@ -247,6 +247,21 @@ def test_an_error_within_a_step_leaves_no_measurement_open():
     assert [norms(record, "step_norm").tolist() for record in monitor.records] == [[0.5]]
 
 
+def test_a_step_that_was_compiled_before_warns_that_it_is_not_measured():
+    w, optimizer = tf.Variable([3.0, 4.0]), tg.SGD(0.5)
+    optimizer.build([w])
+
+    @tf.function
+    def step():
+        optimizer.apply([tf.constant([1.0, 0.0])], [w])
+
+    step()
+    monitor = tg.Monitor(1, optimizer)
+    with pytest.warns(UserWarning, match="compiled before the monitor"), monitor.step():
+        step()
+    assert not monitor.records
+
+
 def test_a_skipped_update_has_no_line_in_the_file_and_its_folder_is_made(tmp_path):
     monitor = loop(tg.SGD(0.5), [(ROWS, 2.0), (ROWS, np.nan), (ROWS, 2.0)])
     monitor.path = tmp_path / "new" / "norms.csv"

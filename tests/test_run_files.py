@@ -63,6 +63,25 @@ def test_a_run_of_0_2_0_is_reported_and_goes_on(folder):
 
 
 @pytest.mark.slow
+def test_a_run_of_fewer_updates_than_steps_is_reported_and_goes_on(folder):
+    """As if it had been killed after step 8: the records have an update after its last state."""
+    run, states = folder / "accumulated", folder / "accumulated" / "checkpoints"
+    options = f"run.dir={run}", "optimizer.gradient_accumulation_steps=2"
+    assert train(folder, *options, "run.epochs=2").exit_code == 0
+    shutil.copytree(states, folder / "states")
+    assert train(folder, *options).exit_code == 0
+    whole = (run / records.FILE).read_bytes()
+    shutil.rmtree(states)
+    shutil.copytree(folder / "states", states)
+    (run / "summary.json").unlink()
+    assert "4 records to step 4" in report(run).output
+    done = train(folder, *options)
+    assert done.exit_code == 0, done.output
+    assert f"Resuming {run} after step 6 of 9." in done.output
+    assert (run / records.FILE).read_bytes() == whole
+
+
+@pytest.mark.slow
 def test_a_damaged_log_is_refused_and_may_be_removed(folder):
     steps = folder / "steps.csv"
     steps.write_text(steps.read_text().replace("\n2,1", "\n2,l"))

@@ -602,6 +602,37 @@ def test_saved_model_of_an_optimizer_alone(tmp_path):
     samples.assert_same_state(samples.state_of(target), samples.state_of(optimizer))
 
 
+SCRATCH = {
+    "rmsprop": lambda: tf_graft.RMSprop(0.1),
+    "lamb": lambda: tf_graft.LAMB(0.1),
+    "cautious": lambda: tf_graft.Cautious(tf_graft.Adam(0.1)),
+    "graft": lambda: tf_graft.AdaGraft(tf_graft.SGD(0.1, momentum=0.9), tf_graft.Adam(0.1)),
+}
+
+
+@pytest.mark.parametrize("count", [2, 6], ids=["apart", "shared"])
+@pytest.mark.parametrize("name", SCRATCH)
+def test_a_loaded_step_trains_as_the_saved_one(name, count, tmp_path):
+    """TensorFlow gives the scratch variables of a step other names when it loads the step."""
+    module = tf.Module()
+    module.model = [tf.Variable(tf.fill([64, 64], i + 1.0)) for i in range(count)]
+    module.optimizer = SCRATCH[name]()
+    module.optimizer.build(module.model)
+
+    @tf.function(input_signature=[tf.TensorSpec([count, 64, 64])])
+    def step(gradients):
+        module.optimizer.apply(tf.unstack(gradients), module.model)
+        return tf.stack([tf.identity(w) for w in module.model])
+
+    module.step = step
+    gradients = tf.random.stateless_normal([count, 64, 64], [1, 2])
+    step(gradients)
+    tf.saved_model.save(module, str(tmp_path / "saved"))
+    loaded = tf.saved_model.load(str(tmp_path / "saved"))
+    for _ in range(3):
+        np.testing.assert_array_equal(loaded.step(gradients), step(gradients))
+
+
 # Keras' own lists of state.
 
 

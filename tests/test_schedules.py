@@ -213,6 +213,7 @@ def test_large_steps_are_not_rounded(step, on_tpu, monkeypatch):
     assert float(PolyDecay(1.0, 2, begin_decay_at=step - 1)(step)) == 0.5
     assert float(PiecewiseConstant(1.0, [step - 1], [0.5])(step)) == 0.5
     assert float(Warmup(PolyDecay(1.0, 2), step - 1)(step)) == 0.5
+    assert float(PolyDecay(1.0, 2, begin_decay_at=step - 1)(float(step))) == 0.5
 
 
 @pytest.mark.parametrize(

@@ -370,6 +370,8 @@ def test_runs_that_diverged_have_a_row_without_a_mean(study, processes):
         (("optimizer.learning_rate:", "optimizer.learning rate:"), "learning rate"),
         (("{name: sgd}", "sgd"), "arm 'sgd'"),
         (("run.epochs: 3", "run.epoch: 3"), "unknown key 'epoch'"),
+        (("run.epochs: 3", "run.seed: 3"), "its seeds are those of the study"),
+        (("run.epochs: 3", "run.dir: there"), "its folder is the study's"),
         (("digits_adagrad.yaml", "digits_adagraf.yaml"), "digits_adagraf.yaml"),
     ],
 )

@@ -103,7 +103,7 @@ def new(
     file: Annotated[Path | None, typer.Argument(help="The file; else DATA_MODEL.yaml")] = None,
     optimizer: Annotated[str, typer.Option(help="The optimizer.")] = "adam",
 ) -> None:
-    """Writes a config with every key, its meaning and its default, for you to edit."""
+    """Writes a config with keys, their meanings and their defaults, for you to edit."""
     path = file or Path(f"{re.sub(r'[^0-9A-Za-z]+', '_', data)}_{model.lower()}.yaml")
     with errors():
         from tf_graft.training import new_config

@@ -1046,6 +1046,37 @@ def test_a_step_of_its_own_with_a_metric_that_makes_its_variables_late():
     np.testing.assert_allclose(fitted(mesh()), fitted(None), rtol=1e-5)
 
 
+def towers(join) -> keras.Model:
+    inputs = keras.Input((8,))
+    hidden = join(inputs, keras.layers.Dense(8, name="up")(inputs))
+    return keras.Model(inputs, keras.layers.Dense(4, name="down")(hidden))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("axis", [-1, 1])
+@pytest.mark.parametrize("layouts", [MLP, {"down/kernel": ["model", None]}], ids=["both", "rows"])
+def test_towers_that_are_concatenated(layouts, axis):
+    """TensorFlow alone joins the shards of each device, and the loss is another."""
+    make = functools.partial(towers, lambda *x: keras.layers.Concatenate(axis)(x))
+    assert_trains_alike(make, layouts, (X, Y), mesh(), shuffle=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("join", "error", "says"),
+    [
+        (lambda *x: keras.ops.concatenate(x, -1), tf.errors.UnknownError, "Concat op"),
+        (lambda _, x: x[:, ::-1], ValueError, r"strided_slice': .* reverse an axis .* gather"),
+    ],
+    ids=["concatenate", "reverse"],
+)
+def test_an_order_that_would_be_wrong_is_refused(join, error, says):
+    model = made(lambda: towers(join), tg.SGD(0.1))
+    td.distribute(model, td.LayoutMap(mesh(), MLP))
+    with pytest.raises(error, match=says):
+        model.fit(X, Y, batch_size=8, verbose=0)
+
+
 @pytest.mark.slow
 def test_an_operation_that_cannot_be_divided_says_what_helps():
     model = made(mlp)

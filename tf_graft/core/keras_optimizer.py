@@ -220,7 +220,7 @@ class KerasOptimizer(keras.optimizers.Optimizer, Algorithm):
     @classmethod
     def from_config(cls, config: Config, custom_objects: Any = None) -> Self:
         """Returns the optimizer that a config describes, without its state."""
-        return super().from_config(dict(config), custom_objects=custom_objects)
+        return super().from_config(_copied(config), custom_objects=custom_objects)
 
     def __repr__(self) -> str:
         return written(self)
@@ -270,6 +270,13 @@ def config_of(optimizer: KerasOptimizer, own: Iterable[str]) -> Config:
     config |= keras.optimizers.Optimizer.get_config(optimizer)
     config |= Options.of(optimizer).config()
     return {name: declared.plain(value) for name, value in config.items()}
+
+
+def _copied(config: Any) -> Any:
+    """Copies a config's dicts and lists, in which Keras and TensorFlow replace values."""
+    if isinstance(config, dict):
+        return {key: _copied(value) for key, value in config.items()}
+    return [*map(_copied, config)] if isinstance(config, list) else config
 
 
 def written(

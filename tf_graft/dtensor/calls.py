@@ -1,5 +1,6 @@
 """Replacements for the calls of layers that would compute a different result on a mesh."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
@@ -51,8 +52,23 @@ class _WholeEmbedding(_OnMesh):
             found = self.call(*args, **kwargs)
         if not self.by_columns:
             return found
-        specs = [dtensor.MATCH] + [dtensor.UNSHARDED] * (found.shape.rank - 1)
-        return dtensor.relayout(found, dtensor.Layout(specs, self.mesh))
+        return _whole(found, range(1, found.shape.rank), self.mesh)
+
+
+class _WholeConcatenate(_OnMesh):
+    """Keeps the joined axis whole.
+
+    If a kernel that is divided by rows followed, TensorFlow would divide each input on its own and
+    join the shards of a device, in a wrong order.
+    """
+
+    def __init__(self, layer: keras.layers.Concatenate, mesh: dtensor.Mesh):
+        super().__init__(layer, mesh)
+        self.axis = layer.axis
+
+    def __call__(self, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+        inputs = [_whole(x, [self.axis], self.mesh) for x in inputs]
+        return _whole(self.call(inputs), [self.axis], self.mesh)
 
 
 class _OfPacked(_OnMesh):
@@ -70,7 +86,16 @@ class _OfPacked(_OnMesh):
             ) from error
 
 
+def _whole(x: tf.Tensor, axes: Iterable[int], mesh: dtensor.Mesh) -> tf.Tensor:
+    """Gathers some axes of a tensor, and leaves the others as they are."""
+    specs = [dtensor.MATCH] * x.shape.rank
+    for axis in axes:
+        specs[axis] = dtensor.UNSHARDED
+    return dtensor.relayout(x, dtensor.Layout(specs, mesh))
+
+
 STAND_INS = {
+    keras.layers.Concatenate: _WholeConcatenate,
     keras.layers.Dropout: _SameDropout,
     keras.layers.Embedding: _WholeEmbedding,
     keras.Model: _OfPacked,

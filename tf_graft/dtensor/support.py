@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 
 import keras
+import numpy as np
+import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from tf_graft.core import keras_contract
@@ -75,3 +77,34 @@ def check_trainable(model: keras.Model) -> None:
                 "a depthwise convolution on a mesh; freeze it (layer.trainable = False), or use "
                 "Conv2D."
             )
+
+
+def check_operations(graph: tf.Graph) -> None:
+    """Prevents TensorFlow from computing wrong numbers on a mesh without an error.
+
+    If an axis is divided that a concatenation extends, or that a slice reverses, each device only
+    orders its own shard. TensorFlow refuses such a concatenation if its axis is not negative.
+    Therefore, this function counts the axes of all concatenations from 0. It refuses all slices
+    that reverse an axis.
+
+    Args:
+        graph: the function being traced.
+
+    Raises:
+        ValueError: a slice reverses an axis; the message names it.
+    """
+    for operation in graph.get_operations():
+        if operation.type == "ConcatV2":
+            axis, rank = operation.inputs[-1], operation.outputs[0].shape.rank
+            number = tf.get_static_value(axis)
+            if number is not None and number < 0 and rank is not None:
+                counted = tf.constant(number + rank, axis.dtype)
+                keras_contract.replace_input(operation, len(operation.inputs) - 1, counted)
+        elif operation.type == "StridedSlice":
+            strides = tf.get_static_value(operation.inputs[3])
+            if strides is not None and np.any(strides < 0):
+                raise ValueError(
+                    f"'{operation.name}': TensorFlow cannot reverse an axis on a mesh; gather its "
+                    "entries in place of a slice with a negative step, as in "
+                    "tf.gather(x, tf.range(n - 1, -1, -1), axis=1)."
+                )

@@ -124,7 +124,7 @@ class Step:
         self.model = model
         self.feed = feed
         self.follow = follow
-        self.run: Any = step if model.run_eagerly else tf.function(step, autograph=False)
+        self.run: Any = step if model.run_eagerly else tf.function(_checked(step), autograph=False)
 
     def __call__(self, batch: Structure) -> Structure:
         """Runs the step on a batch."""
@@ -151,6 +151,17 @@ class Step:
         if self.feed.shares == 1:
             return outputs
         return tf.nest.map_structure(lambda value: value[self.feed.mine], outputs)
+
+
+def _checked(step: Callable[[Structure], Structure]) -> Callable[[Structure], Structure]:
+    """Returns the step with a check of its operations, which runs when it has been traced."""
+
+    def checked(batch: Structure) -> Structure:
+        outputs = step(batch)
+        support.check_operations(tf.compat.v1.get_default_graph())
+        return outputs
+
+    return checked
 
 
 def _over_iterator(model: keras.Model, step: Step) -> Callable[[Batches], Structure]:

@@ -149,7 +149,7 @@ def _norms(m: tf.Tensor, d: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 def _scaled(d: tf.Tensor, lr: tf.Tensor, m_norm: tf.Tensor, d_norm: tf.Tensor) -> tf.Tensor:
     """Returns a step of the direction of `d`, at the ratio of the norms."""
     ratio = numerics.quotient(m_norm, tf.maximum(d_norm, SMALLEST_NORM))
-    moves = (d_norm > 0) & tf.math.is_finite(d_norm) & tf.math.is_finite(ratio)
+    moves = (d_norm > 0) & tf.math.is_finite(ratio)
     return numerics.product(d, tf.where(moves, lr * ratio, 0))
 
 

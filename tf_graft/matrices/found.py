@@ -25,6 +25,7 @@ TRANSPOSED = (
 DEPTHWISE = (keras.layers.DepthwiseConv1D, keras.layers.DepthwiseConv2D)
 SEPARABLE = (keras.layers.SeparableConv1D, keras.layers.SeparableConv2D)
 CONV_LSTM = (keras.layers.ConvLSTM1D, keras.layers.ConvLSTM2D, keras.layers.ConvLSTM3D)
+ELEMENTWISE = (*NORMALIZATIONS, keras.layers.PReLU)
 GATES = {keras.layers.LSTMCell: 4, keras.layers.GRUCell: 3, keras.layers.SimpleRNNCell: 1}
 
 
@@ -52,8 +53,8 @@ def axes_of(
     - Factors of LoRA: `lora_kernel_a` and `lora_kernel_b` are a matrix each; the first has the axes
       of the kernel, with the rank as the last one.
     - Embeddings, kernels whose path contains `patch_embed`, and the layer that makes the model's
-      output: not by default, as Muon's author advises. Normalizations, biases, depthwise kernels
-      and everything else: never.
+      output: not by default, as Muon's author advises. Normalizations, slopes of `PReLU`, biases,
+      depthwise kernels and everything else: never.
 
     Args:
         model: a built model.
@@ -273,7 +274,7 @@ def _part_joined(said: dict[int, Says], layers: Iterable[keras.Layer]) -> None:
 def _said(layer: keras.Layer, variable: Any, heads: str) -> Says | None:
     """Returns what a layer says of its variable; None if nothing."""
     name, shape = variable.name, tuple(variable.shape)
-    if isinstance(layer, NORMALIZATIONS) or name == "bias":
+    if isinstance(layer, ELEMENTWISE) or name == "bias":
         return Says(None)
     if name == "embeddings" and isinstance(layer, keras.layers.Embedding):
         return Says(Axes.of(shape, (0,), (1,)), by_default=False)
@@ -336,5 +337,5 @@ def _of_equation(equation: str, shape: tuple[int, ...], heads: str) -> Axes:
 
 KNOWN = (
     *(keras.layers.Dense, keras.layers.EinsumDense, keras.layers.Embedding),
-    *(*CONVOLUTIONS, *TRANSPOSED, *DEPTHWISE, *SEPARABLE, *CONV_LSTM, *GATES, *NORMALIZATIONS),
+    *(*CONVOLUTIONS, *TRANSPOSED, *DEPTHWISE, *SEPARABLE, *CONV_LSTM, *GATES, *ELEMENTWISE),
 )

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+import warnings
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,11 @@ from tf_graft.core.variable_table import aligned
 from tf_graft.monitor import gradient_norms
 from tf_graft.monitor import norms_file as norms
 from tf_graft.monitor.gradient_norms import ABSENT, GradientNorms
+
+MISSED = (
+    "Monitor: an update was not measured, because its step was compiled before the monitor was "
+    "there. Enter monitor.step() before the first call of the tf.function, or make a new function."
+)
 
 
 class Norms(NamedTuple):
@@ -235,8 +241,13 @@ class Monitor(keras.callbacks.Callback):
             self._measuring = _Measurement(self._optimizer, self._gradients)
 
     def _end(self) -> None:
-        record = None if self._measuring is None else self._measuring.ended()
+        if self._measuring is None:
+            return
+        record = self._measuring.ended()
         if record is None:
+            if self._measuring.missed:
+                warnings.warn(MISSED, stacklevel=4)
+                self._measuring = None
             return
         self._measuring = None
         self.records.append(record)
@@ -264,7 +275,7 @@ class _Measurement:
         self._before = [tf.identity(weights) for weights in self._weights()]
 
     def ended(self) -> Record | None:
-        """Returns the measurements; None if no update was made, as in an accumulating step."""
+        """Returns the measurements; None if there are none, as in an accumulating step."""
         gradients = self._gradients.found()
         if gradients is None:
             return None
@@ -283,6 +294,11 @@ class _Measurement:
             int(self._optimizer.skipped_steps.numpy()),
             skipped=updates == self._updates,
         )
+
+    @property
+    def missed(self) -> bool:
+        """Whether an update was made that measured nothing."""
+        return self._updates_so_far() > self._updates
 
     def _updates_so_far(self) -> int:
         return int(self._optimizer.iterations.numpy())

@@ -17,7 +17,8 @@ class MasterRegularizer(keras.regularizers.Regularizer):
 
     The model's loss does not contain the penalty of half-precision weights: the optimizer computes
     the penalty's gradient in float32, at the master if there is one (see `master_weights`), and
-    adds it to the gradient of the loss. For other weights it works like the given regularizer.
+    adds it to the gradient of the loss. Under any other optimizer these weights have no penalty.
+    For weights of other dtypes it works like the given regularizer.
 
     Args:
         regularizer: a Keras regularizer, its name or its config.

@@ -26,13 +26,19 @@ def as_step(step: TensorLike) -> tf.Tensor:
     """
     if not isinstance(step, tf.Variable | keras.Variable):
         _refuse_no_step(step)
-    tensor = tf.convert_to_tensor(step, tf.int64 if isinstance(step, int) else None)
+    tensor = _tensor(step)
     return tf.cast(tensor, tf.float64 if tensor.dtype.is_floating else tf.int64)
+
+
+def _tensor(step: TensorLike) -> tf.Tensor:
+    """Converts a step; a number of Python's loses no bits."""
+    exact = {int: tf.int64, float: tf.float64}
+    return tf.convert_to_tensor(step, exact.get(type(step)))
 
 
 def _refuse_no_step(step: TensorLike) -> None:
     try:
-        tensor = tf.convert_to_tensor(step)
+        tensor = _tensor(step)
     except (TypeError, ValueError, OverflowError):
         tensor = None
     if tensor is None or not (tensor.dtype.is_floating or tensor.dtype.is_integer):

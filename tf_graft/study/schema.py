@@ -2,12 +2,22 @@
 
 from typing import Annotated, Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from tf_graft.training.schema import Name, Section, Seed
 
 PartName = Annotated[str, Field(pattern=r"^\w[\w.\-]*$", max_length=100)]
-ConfigKey = Annotated[str, Field(pattern=r"^\w+(\.\w+)*$")]
+OF_A_RUN = {"run.seed": "its seeds are those of the study", "run.dir": "its folder is the study's"}
+
+
+def _settable(key: str) -> str:
+    """Refuses a key of a config that a study gives each of its runs."""
+    if key in OF_A_RUN:
+        raise ValueError(f"{key} cannot be set for a run: {OF_A_RUN[key]}")
+    return key
+
+
+ConfigKey = Annotated[str, Field(pattern=r"^\w+(\.\w+)*$"), AfterValidator(_settable)]
 Values = dict[ConfigKey, Any]  # checked by the configs that they are written into
 
 

@@ -1,4 +1,4 @@
-"""Writes a config for a model and a data set: every key, with its meaning and its default."""
+"""Writes a config for a model and a data set: its keys, with their meanings and defaults."""
 
 import inspect
 import json
@@ -28,15 +28,13 @@ WIDTH = 98  # so that the two characters fit that switch a line off
 EPOCHS = 10
 SIDE = 96  # of images, where their own sizes differ or a network of keras.applications refuses them
 KINDS = {"mlp": "images", "cnn": "images", "transformer": "characters", "embedding": "words"}
-KINDS |= dict.fromkeys(("two_tower", "dlrm", "wide_and_deep"), "clicks")
+CLICK_MODELS = ("two_tower", "dlrm", "wide_and_deep")
 OF_KINDS = {  # the keys of `data` that are for some kinds only
     "sequence_length": ("characters", "words"),
     "vocabulary": ("words",),
     "image_size": ("images",),
-    "classes": ("images", "words", "clicks"),
-    "fields": ("clicks",),
-    "label": ("clicks",),
-    "positive_from": ("clicks",),
+    "classes": ("images", "words"),
+    **dict.fromkeys(("fields", "label", "positive_from"), ()),  # of click models
 }
 CHILDREN = ("optimizer", "magnitude_optimizer", "direction_optimizer")  # made with adam
 UNWRITTEN = ("name", "mesh")  # arguments of optimizers that a config does not give
@@ -46,7 +44,8 @@ def write(model: str, data: str, optimizer: str, path: Path) -> None:
     """Writes the config to a file that does not exist yet.
 
     Raises:
-        ConfigError: a name is unknown, the model is not for these data, or the file exists.
+        ConfigError: a name is unknown, the model is not for these data or is a click model, or the
+            file exists.
         OSError: the file or its folder cannot be made.
     """
     source = Source("tf-graft new")
@@ -56,6 +55,9 @@ def write(model: str, data: str, optimizer: str, path: Path) -> None:
     chosen = {"model": model, "data": data, "optimizer": optimizer}
     named = json.dumps({section: {"name": name} for section, name in chosen.items()})
     parse(named, source.file, ["run={epochs: 1}"])
+    if model in CLICK_MODELS:
+        message = f"'{model}' also needs data.fields and data.label, which only you can give"
+        raise source.error(("model",), f"{message}; begin with a file in configs/recommenders.")
     start.tensorflow()
     text = _text(model, data, optimizer, path, source)
     parse(text, str(path))

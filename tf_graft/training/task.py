@@ -6,7 +6,7 @@ from typing import NamedTuple
 from tf_graft.core.places.tf_config import VARIABLE, parsed
 from tf_graft.processes.cluster import code_of_loss
 from tf_graft.processes.watch import watch
-from tf_graft.training.schema import RunConfig
+from tf_graft.training.schema import ParameterServer, RunConfig
 from tf_graft.training.stop import ProcessLost
 
 
@@ -43,5 +43,7 @@ def tf_config(config: RunConfig) -> tuple[Task, dict[str, list[str]]]:
             return Task(tasks.kind, tasks.number), tasks.cluster
     except ValueError as error:
         problem = str(error)
-    advice = f"a scheduler sets it, and so does: tf-graft launch --workers 2 {config.source.file}"
+    servers = "--ps 1 " if isinstance(config.strategy, ParameterServer) else ""
+    command = f"tf-graft launch --workers 2 {servers}{config.source.file}"
+    advice = f"a scheduler sets it, and so does: {command}"
     raise config.error(("strategy", "name"), f"{problem}; {advice}.")

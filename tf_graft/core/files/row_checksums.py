@@ -24,11 +24,11 @@ class Rows(NamedTuple):
     """The rows of a file before the first damaged one.
 
     Args:
-        steps: the rows' steps, increasing.
+        steps: the rows' steps, increasing; those of a graft's records are numbers of updates.
         checksums: the rows' checksums.
         first: the checksum of the first line, which describes the rows; None if it is missing.
         damage: what is wrong with the next row; empty if nothing is.
-        even: whether the steps are evenly spaced.
+        even: whether the rows are those of evenly spaced steps of a run.
     """
 
     steps: Sequence[int] = ()
@@ -38,13 +38,8 @@ class Rows(NamedTuple):
     even: bool = False
 
     def until(self, step: int) -> int:
-        """Returns the number of rows up to `step`."""
-        return bisect.bisect_right(self.steps, step)
-
-    def checksum(self, step: int) -> int | None:
-        """Returns the checksum of the file up to `step`."""
-        count = self.until(step)
-        return int(self.checksums[count - 1]) if count else self.first
+        """Returns the number of rows up to a step of a run; all rows if they count updates."""
+        return bisect.bisect_right(self.steps, step) if self.even else len(self.steps)
 
     def lost(self, step: int, expected: int | None) -> bool:
         """Returns whether the rows up to `step` are missing without a trace.
@@ -61,12 +56,14 @@ class Rows(NamedTuple):
 
         The arguments are those of `lost`.
         """
-        if expected is not None and self.checksum(step) == expected and self._reach(step):
+        count = self.until(step)
+        then = (self.first, *self.checksums[:count])[-1 if self.even else 0 :]
+        if expected is not None and expected in then and self._reach(step):
             return ""
-        if self.damage and self.until(step) == len(self.steps):
+        if self.damage and count == len(self.steps):
             return self.damage
         if not self._reach(step):
-            return f"rows end at step {self.steps[self.until(step) - 1]}"
+            return f"rows end at step {self.steps[count - 1]}"
         return "" if expected is None else "rows are not those it was saved with"
 
     def _reach(self, step: int) -> bool:

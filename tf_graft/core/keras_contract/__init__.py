@@ -28,6 +28,7 @@ from tf_graft.core.keras_contract.graphs import (
     is_variable,
     opaque,
     program_on_mesh,
+    replace_input,
 )
 from tf_graft.core.keras_contract.messages import FunctionDef, NodeDef, TrackableObjectGraph
 from tf_graft.core.keras_contract.models import (
@@ -133,6 +134,7 @@ __all__ = [
     "rate_variable",
     "rates_kept",
     "rename",
+    "replace_input",
     "restored",
     "set_ordinary_storage",
     "set_storage",

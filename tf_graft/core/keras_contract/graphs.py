@@ -53,6 +53,11 @@ def check_order_on_mesh() -> None:
         )
 
 
+def replace_input(operation: tf.Operation, index: int, tensor: tf.Tensor) -> None:
+    """Replaces an input of an operation in the function being traced."""
+    operation._update_input(index, tensor)
+
+
 def function_named(name: str) -> FunctionDef:
     """Returns a function that TensorFlow holds."""
     return context().get_function_def(name)

@@ -167,6 +167,13 @@ GRAPH_NAMES = {
         "the names of the variables that a function uses", "the names of captured tensors"
     ),
 }
+OPERATION_NAMES = {
+    "_update_input": Private(
+        "counts the axes of concatenations from 0, in a step on a mesh: TensorFlow does not notice "
+        "that a negative axis is divided",
+        "a refusal of concatenations whose axis is negative",
+    ),
+}
 MODULE_NAMES = {
     "keras.src.utils.tracking.no_automatic_dependency_tracking": Private(
         "keeps the model's variables out of the optimizer's own variables when it lists them",

@@ -10,17 +10,20 @@ import contextlib
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from tf_graft.core import keras_contract
+from tf_graft.core.tensors import scratch_variables
 from tf_graft.core.tensors.memo import memoized
 from tf_graft.core.types import VariableLike
 
 MANY = 3  # variables of one shape: with fewer, a function costs more nodes than it saves
 CALL, FUNCTION = 2, 30  # as many operations take as long as a call, and as a function
 FREE = ("Placeholder", "Const", "Identity", "NoOp")  # what a function has beside its operations
+
+_Kind: TypeAlias = tuple[tf.DType, tf.TensorShape]  # of a scratch variable
 
 _NONE: Mapping[tuple[int, ...], int] = types.MappingProxyType({})
 _counts: ContextVar[Mapping[tuple[int, ...], int]] = ContextVar("counts", default=_NONE)
@@ -73,29 +76,64 @@ def _count(like: VariableLike | tf.Tensor) -> int:
 
 
 class _Shared:
-    """Code that is traced once for each combination of shapes, where that pays."""
+    """Code that is traced once for each combination of shapes, where that pays.
+
+    Scratch variables of the code are those of its callers: each call needs others.
+    """
 
     def __init__(self, *of: Any):
-        self._traced: dict[object, Any] = {}
+        self._traced: dict[object, tuple[Any, list[_Kind]]] = {}
         self._length: int | None = None  # operations
+        self._scratch = 0  # variables like the first argument
 
     def __call__(self, run: Callable[..., Any], *given: Any) -> Any:
         if not self._pays(given[0]):
             return run(*given)
         key = tuple((str(x.shape), x.dtype) for x in tf.nest.flatten(given))
         if key not in self._traced:
-            function = tf.function(
-                run, autograph=False, experimental_attributes={"_noinline": True}
-            ).get_concrete_function(*given)
+            likely = [(given[0].dtype, given[0].shape)] * self._scratch
+            function, kinds = _traced(run, given, likely)
+            if kinds != likely:
+                function, _ = _traced(run, given, kinds)
+            self._scratch = len(kinds)
             operations = (x for x in function.graph.get_operations() if x.type not in FREE)
-            self._traced[key], self._length = function, sum(1 for _ in operations)
+            self._traced[key], self._length = (function, kinds), sum(1 for _ in operations)
             return self(run, *given)  # now the length is known
-        return self._traced[key](*given)
+        function, kinds = self._traced[key]
+        return function([scratch_variables.handle(*kind) for kind in kinds], *given)
 
     def _pays(self, like: Any) -> bool:
         if self._length is None:
             return True
         return _count(like) * (self._length - CALL) > FUNCTION
+
+
+def _traced(
+    run: Callable[..., Any], given: tuple[Any, ...], kinds: list[_Kind]
+) -> tuple[Any, list[_Kind]]:
+    """Returns a function of scratch handles and of arguments, and the kinds that it asked for.
+
+    Args:
+        run: the code.
+        given: its arguments.
+        kinds: the kinds of the handles, in order; the code creates others itself.
+    """
+    asked: list[_Kind] = []
+
+    def function(handles: list[tf.Tensor], *given: Any) -> Any:
+        rest = iter(handles)
+
+        def source(*kind: Any) -> tf.Tensor:
+            asked.append(kind)
+            lent = next(rest, None)
+            return scratch_variables.create(*kind) if lent is None else lent
+
+        with scratch_variables.handles_from(source):
+            return run(*given)
+
+    made = tf.function(function, autograph=False, experimental_attributes={"_noinline": True})
+    handles = [tf.TensorSpec([], tf.resource)] * len(kinds)
+    return made.get_concrete_function(handles, *given), asked
 
 
 _shared = memoized(_Shared)
