@@ -28,7 +28,8 @@ class SOAP(Preconditioned):
     `c = sqrt(1 - beta_2^n) / (1 - beta_1^n)` for `n = t - 1`. The first update moves no matrix: it
     only computes `L` and `R`, and their eigenvectors `U` and `Z`. The columns of `U` and `Z`, and
     the entries of `V`, are sorted by estimates of the eigenvalues. A side longer than `max_size` is
-    not rotated. If a basis is not finite, the last one stays in use.
+    not rotated. If a basis is not finite, the last one stays in use. If gradients have fewer
+    independent rows than a side, some eigenvectors, and the steps along them, depend on rounding.
 
     Differences from the authors' code: the weights decay before the step, not after it; a variable
     with more than two axes is a matrix according to its layer, and does not have a basis for each
