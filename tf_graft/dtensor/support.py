@@ -79,7 +79,7 @@ def check_trainable(model: keras.Model) -> None:
             )
 
 
-def check_operations(graph: tf.Graph) -> None:
+def guard_operations(graph: tf.Graph) -> None:
     """Prevents TensorFlow from computing wrong numbers on a mesh without an error.
 
     If an axis is divided that a concatenation extends, or that a slice reverses, each device only

@@ -124,7 +124,7 @@ class Step:
         self.model = model
         self.feed = feed
         self.follow = follow
-        self.run: Any = step if model.run_eagerly else tf.function(_checked(step), autograph=False)
+        self.run: Any = step if model.run_eagerly else tf.function(_guarded(step), autograph=False)
 
     def __call__(self, batch: Structure) -> Structure:
         """Runs the step on a batch."""
@@ -153,15 +153,15 @@ class Step:
         return tf.nest.map_structure(lambda value: value[self.feed.mine], outputs)
 
 
-def _checked(step: Callable[[Structure], Structure]) -> Callable[[Structure], Structure]:
-    """Returns the step with a check of its operations, which runs when it has been traced."""
+def _guarded(step: Callable[[Structure], Structure]) -> Callable[[Structure], Structure]:
+    """Returns a step whose operations are guarded at the end of its trace."""
 
-    def checked(batch: Structure) -> Structure:
+    def guarded(batch: Structure) -> Structure:
         outputs = step(batch)
-        support.check_operations(tf.compat.v1.get_default_graph())
+        support.guard_operations(tf.compat.v1.get_default_graph())
         return outputs
 
-    return checked
+    return guarded
 
 
 def _over_iterator(model: keras.Model, step: Step) -> Callable[[Batches], Structure]:

@@ -57,7 +57,9 @@ def write(model: str, data: str, optimizer: str, path: Path) -> None:
     parse(named, source.file, ["run={epochs: 1}"])
     if model in CLICK_MODELS:
         message = f"'{model}' also needs data.fields and data.label, which only you can give"
-        raise source.error(("model",), f"{message}; begin with a file in configs/recommenders.")
+        raise source.error(
+            ("model",), f"{message}; begin with one of the repository's configs/recommenders."
+        )
     start.tensorflow()
     text = _text(model, data, optimizer, path, source)
     parse(text, str(path))
