@@ -96,12 +96,30 @@ def test_replicas_count_the_ids_of_all():
     np.testing.assert_allclose(table.numpy(), expected(ONE_BY_ONE), rtol=1e-5, atol=1e-6)
 
 
-def test_a_dense_gradient_has_each_row_once():
-    table = tf.Variable(weights(), name="table")
-    dense = np.random.default_rng(1).normal(size=[ROWS, WIDTH]).astype("float32")
-    tg.SGD(0.5, **COW).apply([tf.constant(dense)], [table])
-    right = weights() - 0.5 * cow_clipped(weights(), [(dense, list(range(ROWS)))])
-    np.testing.assert_allclose(table, right, rtol=1e-5, atol=1e-6)
+def of_embedding(**penalty):
+    """A model that looks up rows and multiplies them by a large number."""
+    keras.utils.set_random_seed(0)
+    table = keras.layers.Embedding(ROWS, WIDTH, name="table", **penalty)
+    model = keras.Sequential([keras.Input([2], dtype="int32"), table, keras.layers.Rescaling(1e3)])
+    model.compile(tg.SGD(1.0, **COW), "mse")
+    return model
+
+
+def test_cow_clip_refuses_a_dense_gradient_in_which_it_cannot_count():
+    model = of_embedding(embeddings_regularizer="l2")
+    before = model.get_weights()[0]
+    with pytest.raises(ValueError, match="table/embeddings' is dense"):
+        model.train_on_batch(np.array([[0, 1]]), np.zeros([1, 2, WIDTH]))
+    np.testing.assert_array_equal(model.get_weights()[0], before)
+
+
+def test_cow_clip_counts_ids_beside_a_penalty_of_the_rows_of_the_batch():
+    model = of_embedding(activity_regularizer=keras.regularizers.L2(1e-3))
+    before = model.get_weights()[0]
+    model.train_on_batch(np.array([[0, 1], [1, 1]]), np.zeros([2, 2, WIDTH]))
+    moved = np.linalg.norm(model.get_weights()[0] - before, axis=1)
+    once = np.maximum(RATIO * np.linalg.norm(before, axis=1), BOUND)
+    np.testing.assert_allclose(moved, once * [1, 3, 0, 0, 0, 0], rtol=1e-4)
 
 
 @pytest.mark.parametrize("form", [lambda g: g, tf.convert_to_tensor], ids=["rows", "dense"])

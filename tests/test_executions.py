@@ -134,6 +134,34 @@ def test_graph_equals_eager_bit_for_bit_on_wide_matrices(sample):
     assert_same_state(trained(tf.function), trained(_as_is))
 
 
+FADING = tf_graft.schedules.ExpDecay(1.0, 5, 0.7)
+BY_ROW = {
+    "clipped": lambda: tf_graft.SGD(0.1, clip_rows={"": 0.4}),
+    "clipped, momentum": lambda: tf_graft.SGD(0.1, momentum=0.9, clip_rows={"": 0.4}),
+    "schedule": lambda: tf_graft.Adam(0.01, count_rows={"": FADING}),
+    "frequency": lambda: tf_graft.Adam(0.01, count_rows={"": tf_graft.RowFrequency(5.0)}),
+}
+
+
+@pytest.mark.parametrize("name", BY_ROW)
+def test_graph_equals_eager_bit_for_bit_by_row(name):
+    """TensorFlow would regroup the factors of rows with scalars in a graph."""
+
+    def trained(wrap):
+        random = np.random.default_rng(1)
+        table = tf.Variable(random.normal(size=[50, 8]).astype("float32"), name="table")
+        optimizer = BY_ROW[name]()
+        optimizer.build([table])
+        step = wrap(lambda g: optimizer.apply([g], [table]))
+        for _ in range(40):
+            ids = tf.constant(random.integers(0, 50, 30))
+            g = tf.constant(random.normal(size=[30, 8]).astype("float32"))
+            step(tf.IndexedSlices(g, ids, tf.constant([50, 8])))
+        return state_of(optimizer, table)
+
+    assert_same_state(trained(tf.function), trained(_as_is))
+
+
 @pytest.mark.parametrize(
     ("name", "option"),
     [  # with and without a kernel

@@ -24,6 +24,10 @@ class CowClip(Plain):
     embeddings, multiply their L2 penalty by the same factor as the batch size, and the learning
     rate of the dense layers by its root. Gradients are of the mean loss of a batch, as in `fit`.
 
+    The ids are counted in the row-sparse gradient of the lookup; a dense gradient is refused. The
+    `embeddings_regularizer` of a layer makes the gradient dense; its `activity_regularizer`, which
+    penalizes the rows of the batch, does not.
+
     Args:
         ratio: the largest length of a gradient for each time that the batch has the id, relative to
             the length of the row, above 0.

@@ -31,12 +31,12 @@ def add(gradient: Gradient, parameter: Parameter, times: tf.Tensor | None = None
     Args:
         gradient: the gradient.
         parameter: its variable.
-        times: how often each row occurred; None for once, or if that is not kept.
+        times: how often each row occurred; None if that is not kept.
     """
     part = write.part_of(gradient, parameter.rows)
     total = _times_of(parameter)
     if total is not None:
-        part.add(total, tf.ones_like(part.read(total)) if times is None else times)
+        part.add(total, times)
     part.add(replicas.local(parameter.state["gradient_accumulator"]), numerics.values(gradient))
     _mark(_marks_of(parameter), part, True)
 

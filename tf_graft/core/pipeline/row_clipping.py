@@ -36,7 +36,7 @@ def occurrences(
         return [None] * len(parameters)
     each = zip(given, once, parameters, strict=True)
     return [
-        rows.occurrences(g, p.rows, u, p.layout) if counts_ids(limits, p.path) else None
+        rows.occurrences(p.path, g, p.rows, u, p.layout) if counts_ids(limits, p.path) else None
         for g, u, p in each
     ]
 
@@ -59,8 +59,8 @@ def _clipped(
     norms, largest = _norms(g), limit
     if isinstance(limit, CowClip):
         of_weights = _norms(parameter.read(write.part_of(gradient, parameter.rows)))
-        times = tf.ones_like(of_weights) if times is None else numerics.of_rows(times, g)
-        times = tf.maximum(tf.cast(times, g.dtype), 1)  # a penalty moves rows of no batch, too
+        times = tf.cast(numerics.of_rows(times, g), g.dtype)
+        times = tf.maximum(times, 1)  # a MasterRegularizer moves rows of no batch, too
         largest = limit.largest(of_weights, times)
     return numerics.like(gradient, numerics.limited(g, norms, largest))
 

@@ -76,12 +76,13 @@ def under(role: str, named: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def multiplied(rates: Mapping[str, Any], factor: Any) -> dict[str, Any]:
-    """Returns rates with the learning rate times a factor.
+    """Returns rates with the learning rate times a factor, a scalar or of shape [k, 1, ...].
 
     `multiplier` is the product of all such factors, for optimizers inside with rates of their own.
     """
     product = rates["multiplier"] * factor if "multiplier" in rates else factor
-    return {**rates, "learning_rate": rates["learning_rate"] * factor, "multiplier": product}
+    rate = numerics.product(rates["learning_rate"], factor)  # no graph regroups it
+    return {**rates, "learning_rate": rate, "multiplier": product}
 
 
 def grouped(

@@ -239,8 +239,11 @@ def norms(x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
 
 
 def limited(x: tf.Tensor, norms: tf.Tensor, largest: tf.Tensor | float) -> tf.Tensor:
-    """Returns a tensor of which parts have these norms, with those that are too long shortened."""
-    return x * tf.where(norms > largest, quotient(largest, norms), tf.ones_like(norms))
+    """Returns a tensor of which parts have these norms, with those that are too long shortened.
+
+    What follows is multiplied with the choice of `tf.where`, so no graph regroups this product.
+    """
+    return tf.where(norms > largest, x * quotient(largest, norms), x)
 
 
 def length(x: tf.Tensor) -> tf.Tensor:

@@ -40,18 +40,19 @@ def coalesced(
 
 
 def occurrences(
-    gradient: Gradient, rows: int, like: Gradient, layout: dtensor.Layout | None = None
-) -> tf.Tensor | None:
-    """Returns how often each row occurs in a gradient, float32; None for a dense gradient.
+    path: str, gradient: Gradient, rows: int, like: Gradient, layout: dtensor.Layout | None = None
+) -> tf.Tensor:
+    """Returns how often each row occurs in a row-sparse gradient, float32.
 
     Args:
+        path: the path of the variable, for messages.
         gradient: a gradient with repeated rows.
         rows: the number of rows of the variable.
         like: the same gradient with each row once, or dense; the result has its rows.
         layout: the layout of the variable, if it is on a mesh.
 
     Raises:
-        ValueError: on a TPU the number of a replica's rows varies.
+        ValueError: the gradient is dense; on a TPU the number of a replica's rows varies.
     """
     if isinstance(gradient, MaskedGradient):
         raise ValueError(
@@ -59,7 +60,12 @@ def occurrences(
             "size; batch with drop_remainder=True."
         )
     if not isinstance(gradient, tf.IndexedSlices):
-        return None
+        raise ValueError(
+            f"CowClip: the gradient of '{path}' is dense, so the ids of the batch cannot be "
+            "counted. Let the pattern match embeddings only. If this is one, its regularizer or "
+            "another use of its weights makes the gradient dense; to penalize only the rows of the "
+            "batch, use the activity_regularizer of its layer."
+        )
     times = tf.ones_like(gradient.indices, tf.float32)
     if not isinstance(like, UniqueRows):
         return _summed(times, gradient.indices, rows, layout)
