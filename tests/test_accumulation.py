@@ -73,7 +73,7 @@ def mean(first, path):
     return tf.IndexedSlices(tf.gather(g, rows), tf.constant(rows), (5, 2))
 
 
-@pytest.mark.parametrize("execution", EXECUTIONS)
+@pytest.mark.parametrize("execution", samples.with_slow(EXECUTIONS, ["eager"]))
 @pytest.mark.parametrize("name", MADE)
 def test_a_gradient_of_an_earlier_micro_step_takes_part(name, execution):
     found, expected = variables(), variables()
@@ -119,6 +119,7 @@ def test_what_has_no_gradient_stays_as_it_is(name):
             np.testing.assert_allclose(value, right, 1e-3, smallest, err_msg=slot.path)
 
 
+@pytest.mark.slow
 def test_a_scalar_without_state_stays_as_it_is():
     scale = tf.Variable(1.0, name="scale")
     head, body = (tf.Variable([1.0], name=name) for name in ("head", "body"))

@@ -356,6 +356,7 @@ def test_exact_equals_dense():
     np.testing.assert_array_equal(*found)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*no gradient for")
 @pytest.mark.parametrize("jit_compile", [None, False, True], ids=["eager", "function", "xla"])
 @pytest.mark.parametrize("sparse", ["exact", "lazy"])
@@ -461,6 +462,7 @@ def test_a_replica_that_skips_still_meets(bad):
     assert int(optimizer.rounds.numpy()) == 3
 
 
+@pytest.mark.slow
 def test_a_round_of_which_a_replica_has_nothing_is_left_out():
     """As with a period of 1, where a non-finite gradient of any replica skips the step."""
     strategy = mirrored()

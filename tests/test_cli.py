@@ -311,6 +311,7 @@ def test_a_picture_is_drawn_again(command, tmp_path):
         assert result.exit_code == 0, result.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("high", ["inf", "1e39"])
 def test_find_refuses_a_rate_that_float32_has_not(high, command, tmp_path):
     result = command("find", CONFIG, "--high", high)

@@ -150,6 +150,7 @@ def test_two_towers_score_the_right_item_first(clicks):
     np.testing.assert_allclose(model(ids), expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_items_are_counted_on_all_replicas():
     items = np.array([0, 1, 1, 1, 2, 2], "int32")
     with mirrored().scope():

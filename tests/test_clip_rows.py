@@ -88,6 +88,7 @@ def test_accumulated_batches_are_one_large_batch(execution):
     assert not np.any(kept)
 
 
+@pytest.mark.slow
 def test_replicas_count_the_ids_of_all():
     _, table, step = row_steps(lambda: tg.SGD(0.5, **COW), weights())
     for number, ids in enumerate(IDS):
@@ -190,6 +191,7 @@ def test_empty_batches_change_nothing():
     np.testing.assert_array_equal(table, weights())
 
 
+@pytest.mark.slow
 def test_in_fit_saved_and_resumed(tmp_path):
     def made():
         keras.utils.set_random_seed(0)

@@ -524,6 +524,7 @@ PIECES = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @given(st.one_of(st.text(max_size=200), st.lists(PIECES, max_size=60).map("".join)))
 def test_any_text_is_read_or_refused(text):
     """Only ever a ConfigError, alone or in place of a value."""

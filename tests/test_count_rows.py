@@ -135,6 +135,7 @@ def test_vectors_and_scalars_have_rows_of_one_entry():
         np.testing.assert_allclose(counted_one, plain, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_replicas_count_as_one():
     optimizer, table, step = row_steps(lambda: tg.Adam(0.1, **COUNTED), weights())
     for number in range(STEPS):  # the last row of each on the second replica
@@ -207,6 +208,7 @@ def test_lamb_corrects_by_row():
     np.testing.assert_allclose(steps["counted"], other[0] - weights()[1], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_counts_are_saved(tmp_path):
     def made():
         keras.utils.set_random_seed(0)

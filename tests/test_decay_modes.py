@@ -196,6 +196,7 @@ def test_modes_in_every_form(given):
         assert twin.weight_decay_mode == optimizer.weight_decay_mode
 
 
+@pytest.mark.slow
 @each_mode
 def test_in_fit_saved_and_resumed(mode, tmp_path):
     def made():

@@ -166,6 +166,7 @@ def fitted(strategy):
     return table.embeddings.numpy(), layer
 
 
+@pytest.mark.slow
 def test_tables_that_share_a_lookup_begin_anew_together():
     lookup, ids = DynamicLookup(5), keras.Input([], dtype="int64")
     wide = keras.layers.Embedding(

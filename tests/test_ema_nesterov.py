@@ -40,6 +40,7 @@ def both(given):
     return x, given.get_weights()
 
 
+@pytest.mark.slow
 def test_without_looking_ahead_it_is_the_optimizer():
     one = model(lambda: tg.EMANesterov(tg.AdamW(0.05), ahead=0.0))
     plain = model(lambda: tg.AdamW(0.05))
@@ -60,6 +61,7 @@ def test_the_exchange_is_exact(dtype):
     assert np.array_equal(tf.cast(w, "float32"), y)
 
 
+@pytest.mark.slow
 def test_fit_ends_with_the_evaluation_weights_and_goes_on_from_the_others():
     one, whole = model(), model()
     fit(one, 1, tg.EvaluationWeights())

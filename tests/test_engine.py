@@ -135,6 +135,7 @@ def test_cells_hold_what_variables_do(gradients, given):
     assert expected[1][0] >= 1
 
 
+@pytest.mark.slow
 def test_cells_go_through_a_loop():
     stacked, given = tf.stack(DENSE), options()
 

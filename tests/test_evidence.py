@@ -67,6 +67,7 @@ def test_a_part_says_how_it_ended(text, code, tried, wrong):
     assert row.version == changes.version()
 
 
+@pytest.mark.slow
 def test_a_part_that_does_not_end_is_killed_with_what_it_started(tmp_path):
     sleeps = f"open({str(tmp_path / 'lives')!r}, 'w').close(); import time; time.sleep(60)"
     starts = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {sleeps!r}])"
@@ -128,6 +129,7 @@ def test_what_is_imported_is_named(repository):
     assert changes.changed(first) == {f"tf_graft/step.py::{name}" for name in "xvw"}
 
 
+@pytest.mark.slow
 def test_a_part_of_the_matrix_does_not_rest_on_what_only_others_reach(monkeypatch):
     columns, cells = "tests/support/columns.py", "tests/support/cells.py"
     found, row = suites(), ROW

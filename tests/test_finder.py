@@ -365,6 +365,7 @@ def test_what_is_no_data_is_refused(data):
         tg.find_learning_rate(classifier(tg.SGD(0.1)), data)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 def test_data_without_a_batch_are_refused():
     with pytest.raises(ValueError, match=r"^find_learning_rate: there is no batch in the data\.$"):

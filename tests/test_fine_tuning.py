@@ -623,6 +623,7 @@ def test_layers_that_cannot_be_unfrozen(given, error, message):
         unfreezing(tg.Adam(0.01), given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "expected"),
     [

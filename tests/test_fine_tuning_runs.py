@@ -54,6 +54,7 @@ def trained(prepared_data, tmp_path):
 # Classes.
 
 
+@pytest.mark.slow
 def test_chosen_classes_are_numbered_in_their_order(prepared_data):
     keras.utils.set_random_seed(1)  # with 0, tf.data takes no seed that is a tensor
 

@@ -126,6 +126,7 @@ def test_units_of_one_weight_are_not_centralized(shape):
     np.testing.assert_array_equal(centralized, alone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("execution", ["eager", "function", "xla"])
 def test_a_cautious_step_counts_the_touched_rows(execution):
     """As if they were a variable of their own."""

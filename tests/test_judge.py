@@ -249,6 +249,7 @@ def counting(optimizer, wrap=tf.function):
     return updates
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [
@@ -289,6 +290,7 @@ def test_ten_skips_in_a_row_warn_of_what_is_in_no_gradient(rate, gradients, step
         optimizer.apply([tf.constant(g) for g in gradients], model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("jit_compile", "make"),
     [

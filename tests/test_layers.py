@@ -413,6 +413,7 @@ def shared_by_a_test(place, text):
             yield f"{place} imports {module}"
 
 
+@pytest.mark.slow
 def test_no_test_is_imported():
     files = sorted(TESTS.rglob("*.py"))
     assert len(files) > 100

@@ -69,6 +69,7 @@ SHARED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "ceiling"), SHARED.values(), ids=SHARED)
 def test_many_variables_share_code(make, ceiling):
     few, many = (operations(make(), count).total() for count in (20, 30))

@@ -136,6 +136,7 @@ def test_steps_that_xla_compiles_on_their_own():
     assert_same_bits(*(trained(optimizer, dense=True) for optimizer in made))
 
 
+@pytest.mark.slow
 def test_replicas_give_the_bits_of_one():
     _, table, step = row_steps(make, start())
     for number in range(STEPS):  # the last row of each on the second replica

@@ -66,6 +66,7 @@ def test_layers_say_what_their_kernels_are():
     }
 
 
+@pytest.mark.slow
 def test_an_optimizer_that_is_built_for_a_model_finds_the_same():
     model = model_of_many_layers()
     optimizer = tg.Muon()
@@ -120,6 +121,7 @@ class Tied(LAYERS.Layer):
         return tf.matmul(x, self.words.embeddings, transpose_b=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("cls", [tg.Muon, tg.NorMuon, tg.SOAP, tg.Shampoo])
 def test_a_tied_head_leaves_the_last_hidden_kernel_a_matrix(cls, nested):
@@ -261,6 +263,7 @@ def test_gates_and_heads_are_the_ones_of_the_layer():
     np.testing.assert_array_equal(query.matrices(tf.constant(x))[1], x[:, 1])
 
 
+@pytest.mark.slow
 def test_the_last_layer_is_the_one_that_makes_the_output():
     body = [keras.Input((4,)), LAYERS.Dense(4, name="one"), LAYERS.Dense(3, name="two")]
     alone = keras.Sequential(body)
@@ -549,6 +552,7 @@ def test_other_axes_are_refused_at_once(axes):
         tg.Muon(axes=axes)
 
 
+@pytest.mark.slow
 def test_the_table_shows_the_matrices():
     model = model_of_many_layers()
     optimizer = tg.LARC(tg.Muon(weight_decay=0.1, others=tg.SGD(0.5, momentum=0.9)))
@@ -591,6 +595,7 @@ INSIDE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", INSIDE.values(), ids=INSIDE)
 @pytest.mark.parametrize("factor", [2.0, tg.schedules.FixedLR(0.5)], ids=["2", "schedule"])
 def test_multipliers_are_those_of_the_others_inside_of_wrappers(make, factor):

@@ -159,6 +159,7 @@ def test_half_precision_losses_are_scaled_in_float32():
     assert float(loss) == 30 * 2.0**14
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", HALF)
 def test_masters_keep_what_half_precision_cannot(dtype):
     w = tf.Variable(tf.ones([3], dtype))

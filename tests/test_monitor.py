@@ -89,6 +89,7 @@ def test_a_model_that_was_trained_before_is_traced_again_once():
     assert model.train_function is first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [True, False])
 def test_a_layer_may_be_unfrozen(first):
     base = keras.layers.Dense(2, name="base")
@@ -171,6 +172,7 @@ def test_a_skipped_update_is_counted_and_has_no_step():
     assert [record.skipped for record in monitor.records] == [False, True, False]
 
 
+@pytest.mark.slow
 def test_logs_have_the_same_names_in_each_epoch():
     """With 4 batches an epoch, every second epoch has a record."""
     _, _, history = fitted(tg.SGD(0.1), tg.Monitor(8), epochs=4)
@@ -223,6 +225,7 @@ def test_an_interrupted_fit_leaves_no_measurement_open():
     np.testing.assert_allclose(norms(monitor.records[0], "step_norm"), steps, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_it_goes_on_after_a_model_was_compiled_anew_within_an_accumulation():
     monitor, model = tg.Monitor(every=4), net()
     for epochs in (1, 3):  # of 4 batches: at the end of the first fit a measurement is open
@@ -307,6 +310,7 @@ def test_beside_another_watcher():
     assert len(seen) == len(monitor.records) == 1
 
 
+@pytest.mark.slow
 def test_the_file_has_all_records_and_drops_later_ones_on_resume(tmp_path):
     path = tmp_path / "monitor.csv"
     model, _, _ = fitted(tg.SGD(0.1), tg.Monitor(2, path=path), epochs=1)
@@ -356,6 +360,7 @@ def test_a_line_stays_if_the_first_update_after_a_resume_is_skipped(tmp_path):
     assert steps_in(again.path) == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_layers_that_keras_numbers_anew_are_the_same_layers(tmp_path):
     def plain():
         return keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
@@ -514,6 +519,7 @@ def test_a_report_of_a_file():
     assert norms_file.number(second.ratio) == "-"
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_refused_and_a_folder_is_made(tmp_path):
     path = tmp_path / "new" / "norms.csv"
     fitted(tg.SGD(0.1), tg.Monitor(every=1, path=path))

@@ -225,6 +225,7 @@ def test_without_tensorboard_a_writer_gets_a_warning(tmp_path, monkeypatch):
 # Which optimizer.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_names(name):
     params = {"AdamW": {"weight_decay": 0.1}, "Momentum": {"momentum": 0.9}}.get(name)

@@ -54,6 +54,7 @@ def test_matches_what_re_matches_in_many_cases(expression, text, at_start):
     matches_as_re(expression, text, at_start)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("expression", SLOW)
 def test_no_expression_takes_forever(expression):
     """Python's `re` takes hours for most of them."""

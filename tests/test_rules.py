@@ -48,6 +48,7 @@ class PaperAdam(tg.Optimizer):
         return -lr * m / c / (tf.sqrt(v / d) + 1e-6), {"m": m, "v": v}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
 def test_a_variance_that_rounds_below_zero_makes_no_weight_nan(graph):
     """Of a gradient that stays the same for long, the variance is zero up to rounding."""

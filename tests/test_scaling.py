@@ -185,6 +185,7 @@ def test_backoff_notes_the_iteration_of_an_overflow_before_it_is_counted():
         assert int(s["last_overflow_iteration"]) == (-1, -1, 2, 2, 4, 5, 5)[k]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "overflow"), [("logmax_overflow", 5), ("logmax_first_step_overflow", 0)]
 )

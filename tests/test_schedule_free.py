@@ -195,6 +195,7 @@ def fit(given, epochs, *callbacks, **options):
     return given.fit(X, Y, **arguments, callbacks=[*callbacks], **options)
 
 
+@pytest.mark.slow
 def test_fit_ends_with_the_evaluation_weights():
     one = model()
     fit(one, 2)
@@ -206,6 +207,7 @@ def test_fit_ends_with_the_evaluation_weights():
     assert loss != one.evaluate(X, Y, verbose=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state_dtype", ["bfloat16", "bfloat16+8"])
 @pytest.mark.parametrize("cls", CLASSES[1:])
 def test_fit_ends_with_the_evaluation_weights_beside_rounded_slots(cls, state_dtype):
@@ -232,6 +234,7 @@ def test_with_the_callback_a_second_fit_continues_to_the_bit():
     assert same(one.get_weights(), two.get_weights())
 
 
+@pytest.mark.slow
 def test_validation_and_later_callbacks_use_the_evaluation_weights(tmp_path):
     one, found = model(), []
     look = keras.callbacks.LambdaCallback(
@@ -246,6 +249,7 @@ def test_validation_and_later_callbacks_use_the_evaluation_weights(tmp_path):
     assert same(keras.models.load_model(tmp_path / "model.keras").get_weights(), found[-1])
 
 
+@pytest.mark.slow
 def test_evaluate_with_the_callback_puts_back_all_it_changed():
     keras.utils.set_random_seed(1)
     norm = keras.layers.BatchNormalization()
@@ -342,6 +346,7 @@ def test_other_optimizers_cannot_contain_it():
         tg.LARC(tg.ScheduleFreeSGD())
 
 
+@pytest.mark.slow
 def test_the_kernel_steps_as_far_from_the_truth_as_step_does():
     """Both get z from a difference of two weights that are ten times closer than z."""
 

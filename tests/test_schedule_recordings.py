@@ -224,6 +224,7 @@ def test_keras_class_is_right_from_a_config(config, oracle):
     np.testing.assert_allclose(rates, [oracle(t) for t in steps], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_keras_restarts_are_wrong_where_ours_are_right():
     """In a compiled step; as long as this holds, `CosineRestarts` has its reason."""
     theirs = tf.function(keras.optimizers.schedules.CosineDecayRestarts(1.0, 2, t_mul=6.0))

@@ -816,6 +816,7 @@ def test_fit_uses_the_rate_of_each_step(schedule, jit_compile):
 
 
 # Keras copies variables in a way NumPy 2 warns about.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 @pytest.mark.parametrize("schedule", IN_FIT.values(), ids=IN_FIT)
 def test_a_saved_model_goes_on_where_it_stopped(schedule, tmp_path):

@@ -135,6 +135,7 @@ def test_moments_of_klsoap_equal_the_recording(case):
     np.testing.assert_allclose(made, recorded["after"], atol=1e-7 * recorded["after"].max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", [tg.KLShampoo, tg.KLSOAP])
 def test_steps_by_kl_do_not_depend_on_the_scale_of_the_gradients(cls):
     gradients = np.random.default_rng(0).normal(size=(25, 4, 3))
@@ -168,6 +169,7 @@ def test_a_pause_without_gradients_does_not_lengthen_the_steps(cls):
     assert longest(20) < 3 * without
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", [tg.KLShampoo, tg.KLSOAP, tg.Shampoo, tg.SOAP])
 def test_an_outlier_leaves_all_slots_finite(cls):
     rng, w = np.random.default_rng(0), tf.Variable(tf.ones([4, 3]))
@@ -246,6 +248,7 @@ def test_a_matrix_with_a_negative_eigenvalue_has_a_finite_power():
     np.testing.assert_allclose(tf.linalg.diag_part(power)[0], expected)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*no gradient for late")
 @pytest.mark.parametrize("spread", [False, True], ids=["alike", "in turns"])
 @pytest.mark.parametrize("make", [tg.Shampoo, tg.KLShampoo])

@@ -51,11 +51,12 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("make", OPTIONS.values(), ids=OPTIONS)
-def test_numbers_with_options(make, monkeypatch):
-    assert_same_alone(monkeypatch, make)
+@pytest.mark.parametrize("option", samples.with_slow(OPTIONS, ["exclusions"]))
+def test_numbers_with_options(option, monkeypatch):
+    assert_same_alone(monkeypatch, OPTIONS[option])
 
 
+@pytest.mark.slow
 def test_masters_follow_weights_that_were_assigned(monkeypatch):
     def assign(weights):
         weights[1].assign(tf.ones_like(weights[1]))
@@ -65,6 +66,7 @@ def test_masters_follow_weights_that_were_assigned(monkeypatch):
     np.testing.assert_array_equal(found[1], 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [tg.Adam, tg.Lion, lambda: tg.AdaGraft(tg.Adam(), tg.SGD())])
 def test_the_rank_of_gradients_may_be_unknown(make):
     optimizer, w = make(), [tf.Variable(tf.ones([3, 2])) for _ in range(12)]

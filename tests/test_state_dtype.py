@@ -91,6 +91,7 @@ def test_every_execution_gives_the_same_state(name, dtype):
     assert_equal(expected, trained(make(jit_compile=True)), rtol)
 
 
+@pytest.mark.slow
 @both
 def test_replicas_give_the_same_state(dtype):
     optimizer, strategy = tg.Adam(0.01, **dtype), replicas.mirrored()
@@ -125,6 +126,7 @@ def test_rows_get_the_bits_of_the_whole_variable(dtype):
     assert_equal(*results)
 
 
+@pytest.mark.slow
 def test_rounding_is_right_in_the_mean():
     """The nearest number of bfloat16 is up to 2^-9 off; the mean of many draws is not."""
     x = tf.constant(np.random.default_rng(3).normal(size=2000), tf.float32)

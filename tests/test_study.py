@@ -114,6 +114,7 @@ def ran(made, jobs=1):
     return {cell.arm: running.outcomes.of(cell) for cell in made.cells}, said, running.failures
 
 
+@pytest.mark.slow
 def test_the_first_seed_chooses_and_the_others_run_the_best(study, processes):
     processes.LOSSES = {"0.01": 0.5, "0.1": 0.2, "1.0": math.nan}
     outcomes, said, failures = ran(study())
@@ -207,6 +208,7 @@ def test_how_far_a_run_is_takes_as_long_for_a_long_one(tmp_path):
     assert execution.progress(trial) == "step 1,000, loss 2.5"
 
 
+@pytest.mark.slow
 def test_runs_are_made_at_the_same_time_and_those_that_wait_come_later(study, processes):
     ran(study(), jobs=3)
     assert processes.at_once == 3
@@ -215,6 +217,7 @@ def test_runs_are_made_at_the_same_time_and_those_that_wait_come_later(study, pr
     assert len(at) == 3 + 1 + 4
 
 
+@pytest.mark.slow
 def test_what_is_there_is_not_made_again_and_what_failed_is(study, processes):
     processes.LOSSES = {"0.1": 1}
     outcomes, said, failures = ran(study())
@@ -236,6 +239,7 @@ def test_what_is_there_is_not_made_again_and_what_failed_is(study, processes):
     assert len(processes.made) == count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", ["{", "[]", "\0"])
 def test_a_run_whose_numbers_are_damaged_is_made_again(content, study, processes):
     ran(study())
@@ -247,6 +251,7 @@ def test_a_run_whose_numbers_are_damaged_is_made_again(content, study, processes
     assert [values["run.dir"] for values in processes.made[count:]] == [str(folder)]
 
 
+@pytest.mark.slow
 def test_runs_of_other_values_are_refused(study, processes):
     ran(study())
     changed = STUDY.replace("run.epochs: 3", "run.epochs: 2")
@@ -308,6 +313,7 @@ def test_an_override_changes_one_key_of_the_configs(study):
     assert [value for arm, value in configs_of(made) if arm == "adam"] == ["0.7", "0.8"]
 
 
+@pytest.mark.slow
 def test_a_run_after_another_one_is_refused_once_that_was_made_anew(study, processes):
     ran(study())
     first = Path("runs/compared/digits/sgd/learning_rate=0.01/seed_5")
@@ -334,6 +340,7 @@ def test_a_run_after_another_one_is_refused_once_that_was_made_anew(study, proce
     assert ran(study(alone))[2] == []
 
 
+@pytest.mark.slow
 def test_a_run_that_could_not_begin_may_be_asked_for_again_with_other_values(study, processes):
     processes.LOSSES = {"0.1": 1}
     ran(study())
@@ -346,6 +353,7 @@ def test_a_run_that_could_not_begin_may_be_asked_for_again_with_other_values(stu
     assert ran(study(STUDY.replace("run.epochs: 3", "run.epochs: 2")))[2] == []
 
 
+@pytest.mark.slow
 def test_runs_that_diverged_have_a_row_without_a_mean(study, processes):
     processes.LOSSES = {"0.01": math.nan, "0.1": math.inf, "1.0": -math.inf}
     study()
@@ -382,6 +390,7 @@ def test_a_study_that_cannot_be_run_is_refused_at_once(change, says, study):
     assert says in str(refused.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(ROOT.glob("studies/*.yaml")), ids=lambda path: path.stem)
 def test_the_studies_of_this_repository_can_be_run(path):
     assert plan.load(path).cells
@@ -394,6 +403,7 @@ def test_values_are_parts_of_the_names_of_folders(study):
     assert len(set(folders)) == 2
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_table_numbers_and_a_picture(study, processes):
     processes.LOSSES = {"0.01": 0.5, "0.1": 0.25}
     study()

@@ -347,6 +347,7 @@ def test_refuses_to_lose_state_that_waits():
     np.testing.assert_array_equal(found, trained.variables[-1].numpy())
 
 
+@pytest.mark.slow
 def test_refuses_in_a_function():
     with pytest.raises(ValueError, match=r"to_keras\(SGD\): call it between the steps"):
         tf.function(lambda: tg.to_keras(tg.SGD()))()

@@ -69,6 +69,7 @@ def test_rows_in_unknown_number_are_traced(options):
     assert tpu_traced.traced(lambda: tf_graft.Adam(0.1, **options), rows=None) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [tpu_traced.ROWS, None])
 @pytest.mark.parametrize("options", [{}, {"use_ema": True, "gradient_accumulation_steps": 2}])
 def test_counted_and_clipped_rows_are_traced(options, rows):
@@ -222,6 +223,7 @@ def test_what_is_called_eagerly_is_traced_once(within):
         assert {*map(id, traces[:half])} == {*map(id, traces[half:])}, "traced again"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [3, None])
 def test_apply_is_traced_in_a_function_outside_replicas(rows):
     _, model, optimizer, agn = outside()

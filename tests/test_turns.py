@@ -87,6 +87,7 @@ def test_each_matrix_has_its_turn_once_in_a_period(name):
     assert max(counts) <= min(counts) + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MAKE)
 def test_the_first_ones_and_those_without_turns_are_computed_at_once(name):
     every = {(path, i) for path, its in TURNS.items() for i in range(len(its))}

@@ -66,6 +66,7 @@ def test_the_optimizer_is_put_back_where_a_layer_does_not_fit(built, tmp_path):
     assert int(target.optimizer.iterations) == (2 if built else 0)
 
 
+@pytest.mark.slow
 def test_state_of_other_arguments_is_refused_before_fit_and_can_be_left_out(tmp_path):
     """The order in which one resumes: compile, load, fit."""
     file, saved = tmp_path / "model.weights.h5", fit(compiled(Adam(0.01)))
@@ -197,6 +198,7 @@ def test_the_state_of_a_child_is_no_way_around(tmp_path):
     assert values(target.optimizer) == values(saved.optimizer)
 
 
+@pytest.mark.slow
 def test_what_waits_is_not_lost_in_a_checkpoint(tmp_path):
     """It is of no variables yet, so that a checkpoint cannot hold it."""
     model = fit(compiled(Adam(0.01)))

@@ -85,6 +85,7 @@ def test_the_check_reads_each_gradient_once(name):
     assert read == [1, 2, 1, 1]  # the second in whole rows, and what remains
 
 
+@pytest.mark.slow
 def test_a_large_gradient_is_added_up_by_a_product():
     """One sum over all entries would use no vector instructions on a CPU."""
     lines = entry(compiled(MADE["SGD"](), [(512, 257)]))
@@ -96,6 +97,7 @@ def test_a_large_gradient_is_added_up_by_a_product():
         assert any(" = f32[514,1]{1,0} dot(" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_small_gradients_are_added_up_together():
     few, many = (
         len(entry(compiled(MADE["SGD"](), [(rows, 7) for rows in range(2, 2 + count)])))

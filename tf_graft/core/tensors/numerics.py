@@ -241,7 +241,8 @@ def norms(x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
 def limited(x: tf.Tensor, norms: tf.Tensor, largest: tf.Tensor | float) -> tf.Tensor:
     """Returns a tensor of which parts have these norms, with those that are too long shortened.
 
-    What follows is multiplied with the choice of `tf.where`, so no graph regroups this product.
+    TensorFlow regroups chained products in a graph. `tf.where` separates this one from those that
+    come later, so that a graph gives the bits of eager execution.
     """
     return tf.where(norms > largest, x * quotient(largest, norms), x)
 
