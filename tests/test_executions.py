@@ -386,7 +386,6 @@ class KnowsWhetherEager(tf_graft.SGD):
         return -lr * g * (1.0 if tf.executing_eagerly() else 1.000001), {}
 
 
-@pytest.mark.slow
 def test_notices_a_difference_between_eager_and_graph():
     make = lambda: KnowsWhetherEager(RATE)  # noqa: E731
     with pytest.raises(AssertionError, match="differs"):

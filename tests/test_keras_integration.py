@@ -400,7 +400,6 @@ def test_a_fit_that_ends_before_the_first_average_leaves_the_weights(make):
         np.testing.assert_array_equal(after, w)
 
 
-@pytest.mark.slow
 def test_ema_is_in_the_model_when_fit_ends():
     model, _ = fitted(tf_graft.SGD(0.02, use_ema=True, ema_momentum=0.5))
     plain = fitted(tf_graft.SGD(0.02))[0]
@@ -715,7 +714,6 @@ REFUSED = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", REFUSED)
 @pytest.mark.parametrize("metrics", [[], ["mae"]], ids=["no metrics", "metrics"])
 def test_fit_after_a_refusal(name, metrics):

@@ -173,7 +173,6 @@ def test_callbacks_read_and_set_the_learning_rate():
     assert float(model.optimizer.learning_rate) == 2.0
 
 
-@pytest.mark.slow
 def test_a_loss_scale_of_tf_keras_changes_nothing():
     scaled = tf_keras.mixed_precision.LossScaleOptimizer(
         tg.legacy(tg.SGD(0.01)), dynamic=False, initial_scale=1024

@@ -184,7 +184,6 @@ def test_untouched_rows_keep_their_state(sample):
     assert (after["model 0"][[1, 2, 4]] != before["model 0"][[1, 2, 4]]).all()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sgd", "adagrad"])
 def test_late_rows_have_the_average_of_a_dense_run(name):
     """Row 5 is touched first at step 12, row 6 never; then overwritten, and finalized."""

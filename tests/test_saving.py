@@ -570,7 +570,6 @@ def test_a_flipped_bit_in_a_checkpoint_is_named(tmp_path):
 # SavedModel.
 
 
-@pytest.mark.slow
 def test_export_of_a_trained_model_serves_its_weights(tmp_path):
     model = trained(make("adamw", "together"))
     ids = np.arange(6, dtype=np.int32).reshape(2, 3)
@@ -611,7 +610,6 @@ SCRATCH = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 6], ids=["apart", "shared"])
 @pytest.mark.parametrize("name", SCRATCH)
 def test_a_loaded_step_trains_as_the_saved_one(name, count, tmp_path):

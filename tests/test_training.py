@@ -88,7 +88,6 @@ def weights(folder):
     return keras.models.load_model(folder / "model.keras").get_weights()
 
 
-@pytest.mark.slow
 def test_a_run_leaves_everything_in_its_folder(tmp_path):
     policy, handler = keras.config.dtype_policy(), signal.getsignal(signal.SIGTERM)
     summary = trainer(tmp_path)("a", "run.tensorboard=null")

@@ -219,7 +219,6 @@ def test_untouched_rows_wait_unless_the_update_is_of_the_whole(name):
     assert bool(changed) == (name in WHOLE)
 
 
-@pytest.mark.slow
 def test_no_rows_and_empty_variables():
     """`keras.ops.add` takes a tensor without rows for a bias, and fails."""
     for name in ("nadam", "ftrl", "lamb"):
@@ -529,7 +528,6 @@ def test_resumes_bit_for_bit(name, way, tmp_path):
     assert_same_state(saving.everything(resumed), saving.everything(model))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("way", [saving.weights_file, saving.checkpoint])
 def test_the_state_of_another_keras_optimizer_is_refused(way, tmp_path):
     """Adam's and Nadam's state for a variable are alike."""
